@@ -6,7 +6,7 @@
 #   make test-all  every case of every test, slow ones too: hours
 #   make test-networks  training on hosts whose links are slow, lossy or cut; needs root
 #   make test-clusters  training that Slurm, mpirun and others start, those that are installed here
-#   make test-addons  `make test` on the stack of TensorFlow 2.15, Keras 2 and TensorFlow Addons
+#   make test-addons  `make test` with TensorFlow 2.15, Keras 2 and TensorFlow Addons
 #   make test-versions  what depends on versions, on the corners of the table of TensorFlow, Keras
 #                and Python versions: build/versions; CORNER=2.16 for one, RECORD=--record for the docs
 #   make lint    ruff, clang-format, and which package may import which (pyproject.toml)
@@ -24,7 +24,7 @@ VENV ?= .venv
 EXTRA ?= cpu
 TENSORFLOW_cpu = tensorflow-cpu>=2.21,<2.22
 TENSORFLOW_cuda = tensorflow[and-cuda]>=2.21,<2.22
-# The experiments are played on one stack.
+# The experiments run on one version of TensorFlow.
 ALSO_cpu = experiments,
 TENSORFLOW_keras2-cuda = tensorflow[and-cuda]==2.15.*
 TENSORFLOW_keras2-cpu = tensorflow-cpu==2.15.*
@@ -64,7 +64,7 @@ WITH_WORKERS = $(filter-out $(WITH_THE_REST),$(wildcard tests/multi_worker/test_
 # Tests with workers run a second time with UCX in the place of TensorFlow's collectives: some files,
 # in `make test-all` all.
 OVER_UCX = --sample $(addprefix tests/multi_worker/,test_custom_loops.py test_dtypes.py \
-    test_nonfinite.py test_optimizers.py test_own_steps.py test_rows.py)
+    test_empty_replicas.py test_nonfinite.py test_optimizers.py test_own_steps.py)
 test: $(READY)
 	@mkdir -p build
 	$(PYTEST) $(AT_ONCE) tests $(WITH_WORKERS:%=--ignore=%) > build/tests.log 2>&1 & rest=$$!; \
@@ -87,7 +87,7 @@ test-networks: $(READY)
 test-clusters: $(READY)
 	$(PYTEST) --slow tests/clusters
 
-# A compiled op fits one TensorFlow, so the stack has an environment and a copy of the sources.
+# A compiled op fits one TensorFlow, so this version has an environment and a copy of the sources.
 ADDONS = build/addons
 test-addons:
 	@mkdir -p $(ADDONS)

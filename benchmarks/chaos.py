@@ -45,7 +45,7 @@ GUARD = "in TensorFlow's start-up"
 
 
 @dataclasses.dataclass
-class Told:
+class RunRecord:
     """What a run has been.
 
     Attributes:
@@ -79,7 +79,7 @@ class Run:
         self._chance, self._faults = chance, faults
         self._network, self._processes = Network(workers), []
         self._due = []  # pairs of a time and what heals then
-        self.told = Told()
+        self.told = RunRecord()
 
     def __enter__(self):
         return self
@@ -87,7 +87,7 @@ class Run:
     def __exit__(self, *exception):
         self._network.close()
 
-    def play(self):
+    def run(self):
         """Start the workers until a start ends well; return what has happened."""
         while not self._start():
             for process in self._processes:
@@ -193,10 +193,10 @@ class Run:
                 self.told.hung.append(f"worker {rank}, start {number}: {text[-500:]}")
 
 
-def play(folder, workers, save_freq, chance, faults):
+def run(folder, workers, save_freq, chance, faults):
     folder.mkdir(parents=True)
-    with Run(folder, workers, save_freq, chance, faults) as run:
-        return run.play()
+    with Run(folder, workers, save_freq, chance, faults) as training:
+        return training.run()
 
 
 def write_report(rows, seed):
@@ -230,11 +230,11 @@ def main():
             if time.monotonic() > deadline:
                 break
             if (workers, freq) not in unbroken:
-                quiet = play(folder / f"unbroken-{workers}-{freq}", workers, freq, random, 0)
+                quiet = run(folder / f"unbroken-{workers}-{freq}", workers, freq, random, 0)
                 unbroken[workers, freq] = quiet.end
             chance = random.Random(arguments.seed * 1000 + number)
             begun = time.monotonic()
-            told = play(folder / str(number), workers, freq, chance, FAULTS)
+            told = run(folder / str(number), workers, freq, chance, FAULTS)
             end = "equal"
             if told.end is None:
                 end = f"**hung**: {'; '.join(told.hung)}"

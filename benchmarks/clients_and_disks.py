@@ -25,7 +25,7 @@ import threading
 import types
 from collections.abc import Callable
 
-import exchange_extend
+import generated_tables
 import networks
 import reliability
 import report
@@ -103,7 +103,7 @@ class Table:
         cases: the module.
         stock: what the cases call the stock strategy.
         header: its columns.
-        cell: function of a case, of what `cases.play` returns, and of the expected digest.
+        cell: function of a case, of what `cases.run` returns, and of the expected digest.
         summary: function of what is kept of a case; a cell of the page.
         page: that has the table.
     """
@@ -139,7 +139,7 @@ class Table:
         kept = {name: kept[name] for name in sorted(kept) if name in names}
         self.kept.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
         generated = {self.name: self.text(kept)}
-        self.page.write_text(exchange_extend.rewritten(self.page.read_text(), generated))
+        self.page.write_text(generated_tables.rewritten(self.page.read_text(), generated))
 
 
 TABLES = [
@@ -164,14 +164,14 @@ TABLES = [
 ]
 
 
-def play(cases, case, strategy):
+def run(cases, case, strategy):
     with tempfile.TemporaryDirectory() as folder:
-        return cases.play(case, folder, strategy=strategy)
+        return cases.run(case, folder, strategy=strategy)
 
 
 @functools.cache
 def _unbroken(cases, strategy):
-    told = play(cases, cases.UNBROKEN, strategy)
+    told = run(cases, cases.UNBROKEN, strategy)
     (outcomes,) = told if isinstance(told, list) else [told]
     digests = {outcome.digest for outcome in outcomes.values()}
     if len(digests) != 1 or None in digests:
@@ -187,7 +187,7 @@ def unbroken(cases, strategy):
 
 def result(table, case, strategy, commit):
     expected = unbroken(table.cases, strategy)
-    told = play(table.cases, case, strategy)
+    told = run(table.cases, case, strategy)
     return {
         "cell": table.cell(case, told, expected),
         "not held": table.cases.complaints(case, told, expected),
@@ -213,13 +213,13 @@ def main():
                 for strategy in table.strategies(case)
                 if re.search(arguments.only, case.name) and arguments.strategy in (None, strategy)
             }
-            for played in concurrent.futures.as_completed(wanted):
-                case, strategy = wanted[played]
-                told = played.result()
+            for done in concurrent.futures.as_completed(wanted):
+                case, strategy = wanted[done]
+                told = done.result()
                 kept.setdefault(case.name, {})[strategy] = told
                 print(strategy, case.name, told["cell"], *told["not held"], sep="\n  ", flush=True)
                 table.write(kept)
-            table.write(kept)  # what was there, where nothing has been played
+            table.write(kept)  # what was there, where nothing has been run
 
 
 if __name__ == "__main__":

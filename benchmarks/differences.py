@@ -40,7 +40,7 @@ def outcomes(cases, checkout, limit):
             folder = tempfile.mkdtemp()
             group = WorkerGroup(2, 1, folder, environments=environments, fresh=True)
         try:
-            results = group.run(differences.play, timeout=limit, case=case)
+            results = group.run(differences.run, timeout=limit, case=case)
         except WorkerFailed:
             found[case] = None
             print(f"{case}: no error on both", file=sys.stderr)

@@ -6,7 +6,7 @@
     python benchmarks/exchange.py --extend   rewrites the generated parts of the docs
                                              and docs/transport.md
     python benchmarks/exchange.py --transport  UCX against TensorFlow, and Horovod where it is
-                                             (horovod_beside.py): DATE-exchange_transport.md
+                                             (horovod_worker.py): DATE-exchange_transport.md
 
 Starts 2 and then 4 workers on this machine. In each step the workers combine gradients of known
 shapes by TensorFlow's SUM (what `MultiWorkerMirroredStrategy` does) and by Adasum, with its radix
@@ -17,13 +17,13 @@ exchange_worker.py.
 
 import argparse
 
-import exchange_extend
 import exchange_fit
 import exchange_transport
+import generated_tables
 import numpy as np
 import report
-from exchange_extend import ROUNDING
 from exchange_worker import WIRE_DTYPES, on_workers
+from generated_tables import ROUNDING
 
 PLANS = {2: ["[2]"], 4: ["[4]", "[2, 2]"]}
 
@@ -155,7 +155,7 @@ def main():
     if arguments.fit:
         exchange_fit.main(PLANS, arguments.steps or 25, arguments.fit)
     elif arguments.extend:
-        exchange_extend.main(resnet50_shapes())
+        generated_tables.main(resnet50_shapes())
     elif arguments.transport:
         exchange_transport.main(SMALL_SHAPES | SHAPES, arguments.steps or 9, arguments.workers)
     else:

@@ -52,7 +52,7 @@ def points(plans, steps, transport):
             )
             for size, segments in BUCKETS
         ]
-        arguments = {"cases": cases, "steps": steps, "gathers": False}
+        arguments = {"cases": cases, "steps": steps, "gathers_small_buckets": False}
         measured, _ = on_workers(workers, 1, "times", transport=transport, **arguments)
         found += [
             {

@@ -3,7 +3,7 @@
 import os
 from unittest import mock
 
-import horovod_beside
+import horovod_worker
 import numpy as np
 import report
 from exchange_worker import on_workers
@@ -28,8 +28,8 @@ def measured(workers, shapes, way, steps):
         found, alone = of_kinds(KINDS), of_kinds([UCX])
     for own, by_kind, by_ucx in zip(shapes.values(), found, alone, strict=True):
         by_kind[ALONE] = by_ucx[UCX]
-        if horovod_beside.is_there():
-            theirs = horovod_beside.on_workers(workers, way, "times", shapes=own, steps=steps)
+        if horovod_worker.is_there():
+            theirs = horovod_worker.on_workers(workers, way, "times", shapes=own, steps=steps)
             by_kind["Horovod's sum"] = {"seconds": theirs["sum"]}
             by_kind[HOROVOD] = {"seconds": theirs["adasum"]}
     return found

@@ -35,13 +35,13 @@ def on_workers(workers, devices, task, transport="tensorflow", **arguments):
     return done["measured"], done["peak"]
 
 
-def times(strategy, cases, steps, gathers=True):
+def times(strategy, cases, steps, gathers_small_buckets=True):
     """Time reductions; within a step the kinds of a case take turns.
 
     Args:
         cases: list of ``(shapes, kinds)``.
         steps: number of steps.
-        gathers: False sends small buckets through the radix plan too.
+        gathers_small_buckets: False sends small buckets through the radix plan too.
 
     Returns:
         For each case and kind the seconds and the CPU seconds of each step, and the bytes sent
@@ -60,7 +60,9 @@ def times(strategy, cases, steps, gathers=True):
     for shapes, kinds in cases:
         random = np.random.default_rng(strategy.rank)
         gradients = [tf.constant(random.standard_normal(s, dtype=np.float32)) for s in shapes]
-        with contextlib.nullcontext() if gathers else nothing_is_gathered():
+        with (
+            contextlib.nullcontext() if gathers_small_buckets else without_small_bucket_gathering()
+        ):
             reductions = {kind: reduction(strategy, kind, gradients) for kind in kinds}
         seconds, cpu_seconds = ({kind: [] for kind in kinds} for _ in range(2))
         for step in range(WARM_UP + steps):
@@ -105,14 +107,14 @@ def rounding(strategy, kinds, scales):
         exact = tf_adasum.adasum([tf.constant(row, tf.float64) for row in rows]).numpy()
         own = [tf.constant(rows[strategy.rank])]
         for kind in kinds:
-            with nothing_is_gathered():
+            with without_small_bucket_gathering():
                 (result,) = reduction(strategy, kind, own)()
             difference = np.linalg.norm(result.numpy() - exact)
             errors[kind].append(float(difference / np.linalg.norm(exact)))
     return errors
 
 
-def nothing_is_gathered():
+def without_small_bucket_gathering():
     """While a function is traced here, small buckets go through the radix plan too."""
     from tf_adasum import cross_device_ops
 
@@ -182,7 +184,7 @@ def use(strategy, options):
     from tf_adasum.aggregation import Scheme
     from tf_adasum.compat import tensorflow as tensorflow_compat
 
-    scheme = Scheme.checked(strategy.aggregation, strategy.num_replicas_in_sync, **options)
+    scheme = Scheme.from_arguments(strategy.aggregation, strategy.num_replicas_in_sync, **options)
     tensorflow_compat.cross_device_ops(strategy.extended).scheme = scheme
 
 

@@ -7,7 +7,7 @@ Times the steps of a CNN with 13,706 parameters and of a model with 25 million, 
 memory of each. With `--kill`, kills worker 1 during training. Each framework has its own processes,
 which take turns. Each worker of Horovod and of tf_adasum runs on its own share of the cores, as
 `mpirun` and `tf-adasum-launch` start it; the others have no launcher. HOROVOD_PYTHON names the
-Python of an environment with Horovod (horovod_beside.py), and JAX_PYTHON one with `pip install
+Python of an environment with Horovod (horovod_worker.py), and JAX_PYTHON one with `pip install
 "jax[cpu]" keras`. Writes benchmarks/results/DATE-frameworks.md or DATE-frameworks_kill.md, from
 which `benchmarks/exchange.py --extend` writes README's table.
 """

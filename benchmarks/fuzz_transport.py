@@ -60,7 +60,7 @@ def draw(chance, replicas):
     drawn = {
         "rule": rule,
         "bytes_per_pack": chance.choice([0, 4000, 100_000, 2_000_000]),
-        "gathers": chance.random() < 0.3,
+        "gathers_small_buckets": chance.random() < 0.3,
         "at_once": chance.choice([1, 10]),  # iterations
         "lists": [_list(chance, replicas, rule) for _ in range(chance.choice([1, 2, 2, 3]))],
         "options": {},
@@ -69,7 +69,7 @@ def draw(chance, replicas):
         drawn["options"]["wire_dtype"] = chance.choice([None, None, "bfloat16", "float16"])
         across = replicas
         if replicas > 2 and replicas % 2 == 0 and chance.random() < 0.2:
-            drawn["options"]["averaged"], across = 2, replicas // 2
+            drawn["options"]["averaged_replicas"], across = 2, replicas // 2
         if rule in ("adasum", "sum") and chance.random() < 0.7:
             drawn["options"]["radix_plan"] = chance.choice(list(_plans(across)))
     size = sum(np.prod(each["shape"]) for own in drawn["lists"] for each in own)
@@ -180,7 +180,11 @@ class Program:
         basics.use_rule(strategy, rule, **drawn["options"])
         self._markers = {(name, n): self._marker(n) for name in names for n in self._numbers()}
         number = tf.TensorSpec([], tf.int32)
-        with contextlib.nullcontext() if drawn["gathers"] else aggregation.nothing_gathered():
+        with (
+            contextlib.nullcontext()
+            if drawn["gathers_small_buckets"]
+            else aggregation.without_small_bucket_gathering()
+        ):
             function = tf.function(self._exchanges, autograph=False)
             self._function = function.get_concrete_function(number)
 
@@ -201,7 +205,7 @@ class Program:
             return tensorflow_compat.GradientSum(size)
         paths = [f"{number}/{place}" for place in range(len(self._drawn["lists"][number]))]
         state = self._strategy.aggregation_state(paths)
-        return tensorflow_compat.GradientReduction(size).of(state, range(len(paths)))
+        return tensorflow_compat.GradientReduction(size).for_variables(state, range(len(paths)))
 
     def _exchanges(self, times):
         import tensorflow as tf
@@ -269,16 +273,16 @@ def work(log, environment, exchanges, seed):
     os.environ.update(environment)
     import tf_adasum
 
-    chance, played = random.Random(seed), 0
+    chance, done = random.Random(seed), 0
     try:
         strategy = tf_adasum.AdasumMirroredStrategy(transport="ucx")
         replicas = strategy.num_replicas_in_sync
         with strategy.working_together():
-            while played < exchanges:
+            while done < exchanges:
                 drawn = draw(chance, replicas)
                 differing, digests = Program(strategy, drawn, ["tensorflow", "ucx"])(drawn["times"])
                 say(drawn=drawn, differing=differing, digests=digests)
-                played += drawn["times"] * len(drawn["lists"])
+                done += drawn["times"] * len(drawn["lists"])
             endless = Program(strategy, draw(chance, replicas), ["ucx"])
             endless(1)
             say(endless=True)
@@ -288,7 +292,7 @@ def work(log, environment, exchanges, seed):
         raise
 
 
-# ---- who plays ----------------------------------------------------------------------------------
+# ---- workers -----------------------------------------------------------------------------------
 
 
 class Start:
@@ -324,7 +328,7 @@ class Start:
             process.start()
             self._processes.append(process)
 
-    def play(self):
+    def run(self):
         """Wait for the exchanges, kill a worker, and note what becomes of all."""
         try:
             if self._exchanged():
@@ -449,21 +453,21 @@ def _counts(start):
     return start.exchanges, start.differing, start.unequal
 
 
-def play(arguments, starts):
-    """Start groups until so much is played; append pairs of what they are and the `Start`."""
-    deadline, played = time.monotonic() + 60 * arguments.minutes, 0
+def run(arguments, starts):
+    """Start groups until enough exchanges are done; append the kind and the `Start` of each."""
+    deadline, done = time.monotonic() + 60 * arguments.minutes, 0
     kinds = itertools.cycle(itertools.product(arguments.devices, arguments.workers, TLS))
     for number, (devices, workers, tls) in enumerate(kinds):
-        if played >= arguments.exchanges or time.monotonic() > deadline:
+        if done >= arguments.exchanges or time.monotonic() > deadline:
             return
-        wanted = min(arguments.per_start, arguments.exchanges - played)
+        wanted = min(arguments.per_start, arguments.exchanges - done)
         begun = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             seed = f"{arguments.seed} {number}"
             start = Start(pathlib.Path(folder), workers, devices, TLS[tls], wanted, seed)
             starts.append(((workers, devices, tls), start))
-            start.play()
-        played += start.exchanges
+            start.run()
+        done += start.exchanges
         seconds = [[round(s, 2) for s in each(start)] for each in (_errors, _ends)]
         took = f"{time.monotonic() - begun:.0f} s"
         print(workers, devices, tls, *_counts(start), *seconds, took, *start.wrong, flush=True)
@@ -481,7 +485,7 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     starts = []
     try:
-        play(arguments, starts)
+        run(arguments, starts)
     finally:
         wrong = write_report(starts, arguments.seed) if starts else []
     if wrong:

@@ -19,7 +19,7 @@ import signal
 import sys
 import tempfile
 
-import exchange_extend
+import generated_tables
 import reliability
 import report
 
@@ -41,7 +41,7 @@ SECONDS = re.compile(r"(?:^|all: |worker \d: |Not held\.\*\* )(\d+) s: |weights 
 # Addresses of workers, and names of TensorFlow's functions.
 NOISE = re.compile(r" \((?:\[?[\w.:-]+\]?):\d+\)|\{\{function_node [^}]*\}\} ")
 
-# Of this process, which plays one case after the other: the lock, and pairs of case and strategy.
+# Of this process, which runs one case after the other: the lock, and pairs of case and strategy.
 _starting, _wanted = None, ()
 
 
@@ -62,8 +62,8 @@ def share(starting, wanted):
     signal.signal(signal.SIGTERM, end)
 
 
-def play(number):
-    """Play one of the wanted cases; return dict from ranks to `faults.Outcome`."""
+def run(number):
+    """Run one of the wanted cases; return dict from ranks to `faults.Outcome`."""
     case, strategy = _wanted[number]
     has_started = []
 
@@ -75,7 +75,7 @@ def play(number):
     _starting.acquire()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            return network_cases.play(case, folder, strategy=strategy, on_start=on_start)
+            return network_cases.run(case, folder, strategy=strategy, on_start=on_start)
     finally:
         on_start()
 
@@ -130,7 +130,7 @@ def write(kept):
     names = {case.name for case in network_cases.CASES}
     kept = {name: kept[name] for name in sorted(kept) if name in names}
     KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
-    PAGE.write_text(exchange_extend.rewritten(PAGE.read_text(), {"networks": table(kept)}))
+    PAGE.write_text(generated_tables.rewritten(PAGE.read_text(), {"networks": table(kept)}))
 
 
 def main():
@@ -158,13 +158,13 @@ def main():
     starting = fork.Semaphore(arguments.starting)
     # Whatever ends this block ends the pool's processes, and they what they have started.
     with fork.Pool(arguments.at_once, share, [starting, wanted]) as pool:
-        played = {pair: pool.apply_async(play, [n]) for n, pair in enumerate(wanted)}
+        done = {pair: pool.apply_async(run, [n]) for n, pair in enumerate(wanted)}
         for strategy in strategies:
             for case in cases_of[strategy]:
-                whole = played[network_cases.unbroken(case), strategy].get()
+                whole = done[network_cases.unbroken(case), strategy].get()
                 digests = {outcome.digest for outcome in whole.values()}
                 expected = digests.pop() if len(digests) == 1 else None
-                outcomes = played[case, strategy].get()
+                outcomes = done[case, strategy].get()
                 told = {
                     "cell": cell(case, outcomes, expected),
                     "not held": network_cases.complaints(case, outcomes, expected),
@@ -173,7 +173,7 @@ def main():
                 kept.setdefault(case.name, {})[strategy] = told
                 print(strategy, case.name, told["cell"], *told["not held"], sep="\n  ", flush=True)
                 write(kept)
-    write(kept)  # what was there, where nothing has been played
+    write(kept)  # what was there, where nothing has been run
 
 
 if __name__ == "__main__":

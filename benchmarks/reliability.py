@@ -105,9 +105,9 @@ def main():
         for strategy in columns:
             with tempfile.TemporaryDirectory() as folder:
                 options = {"limit": limit, "coming": SECONDS_TO_COME, **asked}
-                (outcome,) = faults.play(folder, strategy=strategy, **options).values()
+                (outcome,) = faults.run(folder, strategy=strategy, **options).values()
                 came = pathlib.Path(folder, "time").exists()
-            row.append(said(outcome, limit) if came else "(not played: the fault did not come)")
+            row.append(said(outcome, limit) if came else "(not injected: the fault did not come)")
         print(*row, sep="\n  ", flush=True)
         rows.append(row)
     stock = (

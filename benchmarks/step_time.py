@@ -10,7 +10,7 @@ workers, so the baseline is that strategy with a `reduce` that is mended here. W
 benchmarks/results/DATE-step_time.md.
 
 With `--transport` the mean and Adasum over UCX also take turns, and Horovod if it is installed
-(horovod_beside.py). Writes benchmarks/results/DATE-step_time_transport.md.
+(horovod_worker.py). Writes benchmarks/results/DATE-step_time_transport.md.
 
 With `--jit` a CNN and a Transformer are trained under AdasumMirroredStrategy, with
 `compile(jit_compile=True)` and without it in turn. Writes benchmarks/results/DATE-jit_time.md.
@@ -19,7 +19,7 @@ With `--jit` a CNN and a Transformer are trained under AdasumMirroredStrategy, w
 import argparse
 import collections
 
-import horovod_beside
+import horovod_worker
 import numpy as np
 import report
 from fit_steps import WARM_UP, time_in_turn
@@ -94,9 +94,9 @@ def compare_transports(arguments, options):
     per_round = collections.defaultdict(list)
     for _ in range(TURNS):
         seconds = report.on_workers(arguments.workers, __file__, *options, "--transport")
-        if horovod_beside.is_there():
+        if horovod_worker.is_there():
             own = {"rounds": arguments.rounds, "steps": arguments.steps, "rows": ROWS}
-            theirs = horovod_beside.on_workers(arguments.workers, "shared memory", "fit", **own)
+            theirs = horovod_worker.on_workers(arguments.workers, "shared memory", "fit", **own)
             seconds |= {f"Horovod, {kind}": own for kind, own in theirs.items()}
         for kind, own in seconds.items():
             per_round[kind] += np.median(own, axis=1).tolist()

@@ -61,7 +61,7 @@ def calling(port, clients):
         process.stdin.close()
 
 
-class Among:
+class ModelUnderLoad:
     """A model that is trained while clients call at the port of worker 0.
 
     Args:
@@ -99,7 +99,10 @@ def train(options):
         model = keras.Sequential([keras.layers.Input([64]), *layers, keras.layers.Dense(10)])
         model.compile("sgd", "mse")
     port = getattr(health._channel, "offer", {}).get("port")
-    models = {"without": Among(model, None, 0), "with": Among(model, port, options.clients)}
+    models = {
+        "without": ModelUnderLoad(model, None, 0),
+        "with": ModelUnderLoad(model, port, options.clients),
+    }
     random = np.random.default_rng(0)
     rows = 256 * (STEPS + fit_steps.WARM_UP)
     x, y = (random.standard_normal([rows, size], "float32") for size in (64, 10))

@@ -46,12 +46,12 @@ def list_all():
 
 
 def run(name, smoke):
-    """Play what is missing of one experiment, and with `smoke` report it, too, in a folder."""
+    """Run the missing cases of an experiment; with `smoke` also report it, in a folder."""
     from experiments import page
     from experiments.figures import Figures
     from experiments.results import Results
     from experiments.running import Progress
-    from experiments.running import run as play
+    from experiments.running import run as run_missing
 
     experiment = experiment_of(name)
     experiment = experiment.small() if smoke else experiment
@@ -60,12 +60,12 @@ def run(name, smoke):
         commands = dict.fromkeys(APART.get(package, extra) for package in absent)
         sys.exit(f"{name} needs {', '.join(absent)}: {'; '.join(commands)}")
     if not smoke:
-        play(experiment, Results(experiment.folder / "runs.jsonl"), Progress(name))
+        run_missing(experiment, Results(experiment.folder / "runs.jsonl"), Progress(name))
         return
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         results = Results(folder / "runs.jsonl")
-        play(experiment, results, Progress(name))
+        run_missing(experiment, results, Progress(name))
         report = experiment.report(results, Figures(folder, "images", name))
         body = page.body_of(experiment, results, report)
         print(*map(page.claim_table, report.claims), body, sep="\n\n")
@@ -87,7 +87,7 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m experiments")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="all experiments, and how many runs are there")
-    running = commands.add_parser("run", help="play what is missing")
+    running = commands.add_parser("run", help="run the missing cases")
     running.add_argument("name", choices=(*NAMES, "all"))
     running.add_argument("--smoke", action="store_true", help="tiny, kept nowhere, with a report")
     commands.add_parser("report", help="renew docs/evidence/, its figures, and the README's")

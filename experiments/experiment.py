@@ -66,13 +66,13 @@ class Experiment:
         name: as the command line and files have it.
         title: of its section of the page.
         packages: what has to be installed for its data, besides those of the package.
-        is_played: whether it has runs of its own.
+        has_runs: whether it has runs of its own.
     """
 
     name: str
     title: str
     packages: tuple[str, ...] = ()
-    is_played = True
+    has_runs = True
 
     @property
     def folder(self) -> pathlib.Path:
@@ -86,12 +86,12 @@ class Experiment:
     def plan(self, results) -> list[Case]:
         """Return the cases that are needed as far as the results tell; finished ones may be there.
 
-        The frame plays what is missing and asks again, until nothing is. A pure function of the
-        results: a program that is killed and started again ends with the same ones.
+        The frame runs the missing cases and asks again, until none is missing. A pure function of
+        the results: a program that is killed and started again ends with the same ones.
         """
         raise NotImplementedError
 
-    def play(self, case: Case) -> dict[str, Any]:
+    def run(self, case: Case) -> dict[str, Any]:
         """Return the numbers of one run, and small curves; what JSON can hold."""
         raise NotImplementedError
 

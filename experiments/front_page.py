@@ -8,7 +8,7 @@ import statistics
 import textwrap
 
 from experiments.classification.figures import curve
-from experiments.classification.tables import Found
+from experiments.classification.tables import ProblemResults
 from experiments.cnn import EXPERIMENT as CNN
 from experiments.comparison import p_text, with_range
 from experiments.figures import COLOURS, Figures, legend, median_and_range
@@ -26,7 +26,7 @@ def chosen():
     (problem,) = (own for own in CNN.problems if (own.data, own.epochs) == ("mnist1d", 6))
     results = Results(CNN.folder / "runs.jsonl")
     finished = [n for n in CNN.replicas if CNN.is_finished(results, problem, n)]
-    return Found(CNN, results, problem, finished)
+    return ProblemResults(CNN, results, problem, finished)
 
 
 def write():

@@ -29,7 +29,7 @@ def markdown(header, rows):
 
 def rewritten(document, parts):
     """Return the document with the parts between their markers."""
-    return of_benchmarks("exchange_extend").rewritten(document, parts)
+    return of_benchmarks("generated_tables").rewritten(document, parts)
 
 
 def anchor_of(heading):
@@ -41,7 +41,7 @@ def body_of(experiment, results, report):
     """Return the tables and figures of an experiment, and which runs they are made from."""
     from experiments.running import duration
 
-    if not experiment.is_played:
+    if not experiment.has_runs:
         return report.body
     command = f"`python -m experiments run {experiment.name}`"
     if not len(results):

@@ -38,15 +38,15 @@ def duration(seconds):
 
 
 def run(experiment, results, progress):
-    """Play until the experiment needs no further run; known runs count into the time left."""
-    seconds, played = 0.0, 0
+    """Run until the experiment needs no further run; known runs count into the time left."""
+    seconds, done = 0.0, 0
     while pending := [case for case in experiment.plan(results) if case not in results]:
         for number, case in enumerate(pending):
             begin = time.perf_counter()
-            result = experiment.play(case)
+            result = experiment.run(case)
             took = time.perf_counter() - begin
             results.append(case, result, took)
-            seconds, played = seconds + took, played + 1
+            seconds, done = seconds + took, done + 1
             ahead = len(pending) - number - 1
-            progress.show(len(results), len(results) + ahead, seconds / played * ahead)
-    return played
+            progress.show(len(results), len(results) + ahead, seconds / done * ahead)
+    return done

@@ -66,7 +66,7 @@ class Grid:
 
     Attributes:
         exponents: the k that are tried, a range.
-        is_complete: whether all are played, and no edge wins that could move.
+        is_complete: whether all have been run, and no edge wins that could move.
         limited: the settings whose best rate is an edge all the same.
     """
 

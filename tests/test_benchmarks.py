@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import stacks
+from support import keras_versions
 
 from tf_adasum.health.connections import MOST_UNAUTHENTICATED
 
@@ -47,7 +47,7 @@ def run(*arguments):
 
 
 @needs_compiler
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_dry_run_of_the_gpu_benchmark_measures_every_case(tmp_path):
     out = tmp_path / "reports"
     ended = run(BENCHMARKS / "kernels_gpu.py", "--emulated", "--rounds", 2, "--out", out)
@@ -66,7 +66,7 @@ def test_dry_run_of_the_gpu_benchmark_measures_every_case(tmp_path):
 
 
 @needs_compiler
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_gpu_benchmark_refuses_to_time_a_wrong_kernel(tmp_path):
     ended = run("-c", STRICTER.format(folder=str(BENCHMARKS)))
     assert ended.returncode == 1
@@ -76,7 +76,7 @@ def test_gpu_benchmark_refuses_to_time_a_wrong_kernel(tmp_path):
     assert "cold" not in ended.stdout
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_gpu_benchmark_says_that_there_is_no_gpu():
     ended = run(BENCHMARKS / "kernels_gpu.py")
     assert ended.returncode == 1
@@ -141,11 +141,11 @@ def test_fit_finds_the_constants_that_made_the_points(benchmarks, noise):
 def test_constants_of_the_cost_model_are_those_of_the_newest_report(
     benchmarks, monkeypatch, variable, name
 ):
-    import exchange_extend
+    import generated_tables
 
     from tf_adasum.aggregation import cost_model
 
-    text = exchange_extend.newest(name).read_text()
+    text = generated_tables.newest(name).read_text()
     (setting,) = re.findall(r"TF_ADASUM_COST_MODEL='(.*)'", text)
     monkeypatch.setenv(cost_model.VARIABLE, setting)
     assert cost_model.measured() == getattr(cost_model, variable)
@@ -153,31 +153,31 @@ def test_constants_of_the_cost_model_are_those_of_the_newest_report(
 
 def test_the_pages_tables_are_what_the_script_writes(benchmarks):
     import exchange
-    import exchange_extend
+    import generated_tables
 
-    for name, generated in exchange_extend.parts(exchange.resnet50_shapes()).items():
-        page = (exchange_extend.DOCUMENTS / name).read_text()
-        assert exchange_extend.rewritten(page, generated) == page
+    for name, generated in generated_tables.parts(exchange.resnet50_shapes()).items():
+        page = (generated_tables.DOCUMENTS / name).read_text()
+        assert generated_tables.rewritten(page, generated) == page
 
 
 def test_a_part_without_markers_is_named(benchmarks):
-    import exchange_extend
+    import generated_tables
 
     page = "<!-- begin: a -->\nold\n<!-- end: a -->\n"
-    assert exchange_extend.rewritten(page, {"a": r"new \1"}) == page.replace("old", r"new \1")
+    assert generated_tables.rewritten(page, {"a": r"new \1"}) == page.replace("old", r"new \1")
     with pytest.raises(ValueError, match="begin: b"):
-        exchange_extend.rewritten(page, {"b": ""})
+        generated_tables.rewritten(page, {"b": ""})
 
 
 def test_estimates_add_up_the_buckets(benchmarks):
     """Two buckets on two replicas: by hand, 6 messages, n bytes and 2.5 n products each."""
-    import exchange_extend
+    import generated_tables
 
     from tf_adasum.aggregation.cost_model import CostModel
 
     for constants, milliseconds in (({"alpha": 1e-3}, "12.0"), ({"gamma": 1e-3}, "7500.0")):
         model = CostModel(**{"alpha": 0.0, "beta": 0.0, "gamma": 0.0} | constants)
-        table = exchange_extend.estimate(model, "two", [(1000, 1), (2000, 1)])
+        table = generated_tables.estimate(model, "two", [(1000, 1), (2000, 1)])
         assert f"| 2 | {' | '.join([milliseconds] * 3)} | `[2]` |" in table
 
 
@@ -207,7 +207,7 @@ def test_exchange_is_measured_on_workers(benchmarks):
     kinds = ["sum", "[4]", "[2, 2]", "bfloat16", "arithmetic"]
     shapes = [[4096], [1024]]
     (measured,), peak = exchange_worker.on_workers(
-        4, 1, "times", cases=[(shapes, kinds)], steps=2, gathers=False
+        4, 1, "times", cases=[(shapes, kinds)], steps=2, gathers_small_buckets=False
     )
     assert peak > 50e6  # no TensorFlow takes less
     for kind in kinds:
@@ -233,7 +233,7 @@ def test_steps_with_xla_are_measured_on_workers(reported):
 
 
 @pytest.mark.slow
-@pytest.mark.keras3_only("the experiments are played on TensorFlow 2.21")
+@pytest.mark.keras3_only("the experiments run on TensorFlow 2.21")
 def test_steps_of_the_experiments_are_measured_on_workers(reported, tmp_path):
     import experiment_steps
 
@@ -271,7 +271,7 @@ def test_rounding_is_that_of_the_dtype_on_the_wire(benchmarks):
 
 
 @pytest.mark.slow
-@stacks.needs_own_backups
+@keras_versions.needs_own_backups
 def test_workers_killed_at_random_moments_end_as_if_they_were_not(benchmarks, tmp_path):
     import restarts
 
@@ -307,7 +307,7 @@ def test_exchanges_that_are_drawn_are_allowed(benchmarks, replicas):
     drawn = [fuzz_transport.draw(random.Random(seed), replicas) for seed in range(200)]
     assert json.loads(json.dumps(drawn)) == drawn
     for each in drawn:
-        Scheme.checked(aggregation.RULES[each["rule"]](), replicas, **each["options"])
+        Scheme.from_arguments(aggregation.RULES[each["rule"]](), replicas, **each["options"])
     assert {each["rule"] for each in drawn} == set(fuzz_transport.RULES)
 
 
@@ -318,7 +318,7 @@ def test_exchanges_over_ucx_are_compared_and_a_kill_is_named(benchmarks, tmp_pat
 
     meshes.opened()
     start = fuzz_transport.Start(tmp_path, 2, 1, fuzz_transport.TLS["TCP"], 1, "test")
-    start.play()
+    start.run()
     assert not start.wrong
     assert start.exchanges > 0 and (start.differing, start.unequal) == (0, 0)
     assert len(start.seconds_to_error) == len(start.seconds_to_end) == 1

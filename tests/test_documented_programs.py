@@ -15,7 +15,7 @@ import messages
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import stacks
+from support import keras_versions
 from support.launching import output_of
 
 import tf_adasum
@@ -59,7 +59,7 @@ def launched(folder, *arguments):
 
 @pytest.mark.parametrize(("text", "is_of_keras_2"), list(programs()))
 def test_a_migrated_program_trains_on_two_workers(text, is_of_keras_2, tmp_path):
-    if is_of_keras_2 != stacks.IS_KERAS_2:
+    if is_of_keras_2 != keras_versions.IS_KERAS_2:
         pytest.skip("it is written for the other Keras")
     end = "\nassert strategy.num_workers == 2\nlosses = model.history.history['loss']\n"
     end += "assert losses[-1] < losses[0], losses\nprint('trained')\n"
@@ -89,7 +89,7 @@ def test_the_quickstart_of_the_readme_runs_as_printed(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_the_install_block_of_the_readme_works_in_a_fresh_clone(tmp_path):
     """It builds the compiled op, with UCX."""
     run = functools.partial(subprocess.run, check=True, text=True, timeout=900)
@@ -175,7 +175,7 @@ def test_what_does_not_run_is_there():
     assert set(NOT_RUN) <= {case.values[0] for case in fragments()}
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_block_of_python_is_python(path):
     for _, text in blocks(path):
@@ -217,7 +217,7 @@ def commands():
                         yield pytest.param(command.strip(), id=f"{path.stem}: {command}"[:70])
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 @pytest.mark.parametrize("command", list(commands()))
 def test_commands_are_understood_or_run_by_a_test(command):
     words = re.sub(r"^(?:[A-Z_]+=(?:'[^']*'|\S+) +)+", "", command)
@@ -237,13 +237,13 @@ def is_understood(parser, arguments):
     return program and program[0][0] != "-"  # an option that nobody knows begins the program
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_other_options_are_not_understood():
     assert not is_understood(command_line.build_parser(), ["-n", "4", "--nobody-knows", "train.py"])
     assert not is_understood(doctor.build_parser(), ["--nobody-knows"])
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_messages_that_documents_show_are_said(path):
     """What stands in a block as ``SomeError: text`` is a message of the package."""

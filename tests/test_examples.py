@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import stacks
+from support import keras_versions
 from support.launching import output_of
 
 import tf_adasum
@@ -62,7 +62,7 @@ def test_the_custom_rule_clips_to_the_median(example, lengths):
     np.testing.assert_allclose(np.concatenate(combined), median_clip(vectors), rtol=0, atol=1e-13)
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_the_custom_rule_bears_a_broken_replica():
     mean, clipped = run("custom_rule.py", "--epochs", 2)
     accuracy = {line.split("  ")[0].strip(): float(line.split()[-1]) for line in (mean, clipped)}
@@ -97,7 +97,7 @@ def test_the_regression_takes_the_step_it_says(example, step):
     assert loss == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_adacons_is_ahead_of_the_mean_in_the_regression(tmp_path):
     report = tmp_path / "report.md"
     *_, row = run("adacons_linear_regression.py", "--quick", "--report", report)
@@ -107,7 +107,7 @@ def test_adacons_is_ahead_of_the_mean_in_the_regression(tmp_path):
     assert row in report.read_text()
 
 
-@stacks.needs_accumulation
+@keras_versions.needs_accumulation
 def test_adascale_against_linear_scaling(tmp_path):
     """The same run for S = 1; with S = 4 between T/S and T iterations, and a table of all."""
     options = ["--scales", 1, 4, "--seeds", 0, "--steps", 48, "--out", tmp_path / "x"]

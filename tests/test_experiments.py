@@ -13,8 +13,8 @@ import pytest
 from support.launching import output_of
 
 pytestmark = [
-    pytest.mark.one_stack,
-    pytest.mark.keras3_only("the experiments are played on TensorFlow 2.21"),
+    pytest.mark.version_independent,
+    pytest.mark.keras3_only("the experiments run on TensorFlow 2.21"),
 ]
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -49,7 +49,7 @@ class Valley:
     name = "valley"
 
     def __init__(self, search, best):
-        self.search, self.best, self.played = search, best, []
+        self.search, self.best, self.ran = search, best, []
         self.settings = [{"rule": rule} for rule in best]
 
     def grid(self, results):
@@ -62,8 +62,8 @@ class Valley:
         finals = [grid.runs(own, grid.best(results, own), "test") for own in self.settings]
         return grid.cases() + list(itertools.chain(*finals))
 
-    def play(self, case):
-        self.played.append(case)
+    def run(self, case):
+        self.ran.append(case)
         return {"accuracy": -abs(np.log2(case["rate"]) - self.best[case["rule"]])}
 
 
@@ -72,7 +72,7 @@ class Silent:
         pass
 
 
-def play(module, tmp_path, best, **options):
+def run_all(module, tmp_path, best, **options):
     search = module("search").Search(1.0, (-1, 0, 1), seeds=(7, 8), final_seeds=(1, 2), **options)
     valley = Valley(search, best)
     results = module("results").Results(tmp_path / "runs.jsonl")
@@ -81,33 +81,33 @@ def play(module, tmp_path, best, **options):
 
 
 def test_the_grid_grows_for_all_rules_until_no_edge_wins(module, tmp_path):
-    valley, grid, results = play(module, tmp_path, {"mean": 3, "adasum": -2})
+    valley, grid, results = run_all(module, tmp_path, {"mean": 3, "adasum": -2})
     assert list(grid.exponents) == [-3, -2, -1, 0, 1, 2, 3, 4] and not grid.limited
     assert [grid.best(results, own) for own in grid.settings] == [3, -2]
-    searched = [case for case in valley.played if case["split"] == "validation"]
+    searched = [case for case in valley.ran if case["split"] == "validation"]
     mean, adasum = (
         sorted(case["rate"] for case in searched if case["rule"] == rule) for rule in valley.best
     )
     assert mean == adasum, "the same budget"
-    finals = [(case["rule"], case["rate"]) for case in valley.played if case["split"] == "test"]
+    finals = [(case["rule"], case["rate"]) for case in valley.ran if case["split"] == "test"]
     assert sorted(finals) == [("adasum", 0.25)] * 2 + [("mean", 8.0)] * 2
     assert {case["seed"] for case in searched} == {7, 8}
 
 
 def test_a_grid_that_may_not_grow_names_the_rule_whose_edge_wins(module, tmp_path):
-    _, grid, _ = play(module, tmp_path, {"mean": 9, "adasum": 0}, widenings=2)
+    _, grid, _ = run_all(module, tmp_path, {"mean": 9, "adasum": 0}, widenings=2)
     assert list(grid.exponents) == [-1, 0, 1, 2, 3]
     assert grid.limited == [{"rule": "mean"}]
 
 
 def test_a_search_that_was_killed_ends_with_the_same_runs(module, tmp_path):
-    whole, _, _ = play(module, tmp_path / "whole", {"mean": 2})
+    whole, _, _ = run_all(module, tmp_path / "whole", {"mean": 2})
     path = tmp_path / "killed" / "runs.jsonl"
     path.parent.mkdir()
     lines = (tmp_path / "whole" / "runs.jsonl").read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:5]) + lines[5][:20])
-    rest, _, _ = play(module, path.parent, {"mean": 2})
-    assert len(rest.played) == len(whole.played) - 5
+    rest, _, _ = run_all(module, path.parent, {"mean": 2})
+    assert len(rest.ran) == len(whole.ran) - 5
     killed, whole = (
         [json.loads(line)["case"] for line in (tmp_path / name / "runs.jsonl").open()]
         for name in ("killed", "whole")
@@ -174,7 +174,7 @@ def test_linear_scaling_of_an_elastic_training(module):
 
 def test_every_epoch_sees_each_row_at_most_once(module):
     orders = functools.partial(
-        module("simulation.playing").orders, rows=11, steps=7, global_batch=2
+        module("simulation.training_loop").orders, rows=11, steps=7, global_batch=2
     )
     order = orders(seed=3)
     assert order.shape == (7, 2) and len(set(order[:5].ravel())) == 10
@@ -221,14 +221,16 @@ def of_cnn(module, tmp_path):
     results = module("results").Results(tmp_path / "runs.jsonl")
 
     def found(accuracy):
-        own.play = lambda case: {
+        own.run = lambda case: {
             "accuracy": accuracy(case) + case["seed"] / 1000,
             "loss": 1.0,
             "steps": [1],
             "accuracies": [accuracy(case)],
         }
         module("running").run(own, results, Silent())
-        return module("classification.tables").Found(own, results, own.problems[0], (4, 16, 32))
+        return module("classification.tables").ProblemResults(
+            own, results, own.problems[0], (4, 16, 32)
+        )
 
     return found
 

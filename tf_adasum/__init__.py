@@ -15,7 +15,12 @@ import importlib
 import sys
 import typing
 
-from tf_adasum._version import INSTALL_TENSORFLOW, INSTALL_WITH_GPUS, STACKS, __version__
+from tf_adasum._version import (
+    INSTALL_TENSORFLOW,
+    INSTALL_WITH_GPUS,
+    SUPPORTED_VERSIONS,
+    __version__,
+)
 from tf_adasum.errors import see
 
 if typing.TYPE_CHECKING:
@@ -70,7 +75,8 @@ def __getattr__(name: str) -> typing.Any:
             raise
         raise ImportError(
             f"tf_adasum needs TensorFlow, which is not installed. For CPUs: {INSTALL_TENSORFLOW}. "
-            f"For GPUs: {INSTALL_WITH_GPUS}. tf_adasum works with {STACKS}. {see('TFA-101')}"
+            f"For GPUs: {INSTALL_WITH_GPUS}. tf_adasum works with {SUPPORTED_VERSIONS}. "
+            f"{see('TFA-101')}"
         ) from error
 
 

@@ -14,7 +14,7 @@ KERAS = ("3.11", "3.12", "3.13", "3.14", "3.15")
 # Supported with TensorFlow Addons, which needs Keras 2.
 TENSORFLOW_OF_ADDONS, KERAS_OF_ADDONS, ADDONS = "2.15", "2.15", "0.23"
 
-STACKS = (
+SUPPORTED_VERSIONS = (
     f"TensorFlow {TENSORFLOW[0]} to {TENSORFLOW[-1]} and Keras {KERAS[0]} to {KERAS[-1]}, and with "
     f"TensorFlow {TENSORFLOW_OF_ADDONS} and Keras {KERAS_OF_ADDONS}"
 )
@@ -30,11 +30,11 @@ def series(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def place(version: str) -> tuple[int, int]:
+def major_minor(version: str) -> tuple[int, int]:
     """Return the series of a version as a tuple of two ints, for comparisons.
 
     Example:
-        >>> place("2.9.1") < place("2.21.0")
+        >>> major_minor("2.9.1") < major_minor("2.21.0")
         True
     """
     major, minor = series(version).split(".")
@@ -48,7 +48,7 @@ def requirement(known: tuple[str, ...]) -> str:
         >>> requirement(("2.16", "2.17"))
         '>=2.16,<2.18'
     """
-    major, minor = place(known[-1])
+    major, minor = major_minor(known[-1])
     return f">={known[0]},<{major}.{minor + 1}"
 
 
@@ -73,16 +73,16 @@ def why_not(tensorflow: str, keras: str) -> str:
         >>> why_not("2.18.0", "3.8.0")[:42]
         "Keras 3.8.0 is too old: pip install 'keras"
     """
-    found = place(tensorflow), place(keras)
-    if found == (place(TENSORFLOW_OF_ADDONS), place(KERAS_OF_ADDONS)):
+    found = major_minor(tensorflow), major_minor(keras)
+    if found == (major_minor(TENSORFLOW_OF_ADDONS), major_minor(KERAS_OF_ADDONS)):
         return ""
     too_old = []
-    if found[0] < place(TENSORFLOW[0]):
+    if found[0] < major_minor(TENSORFLOW[0]):
         install = INSTALL_TENSORFLOW
-        if found[0] == place(TENSORFLOW_OF_ADDONS):
+        if found[0] == major_minor(TENSORFLOW_OF_ADDONS):
             install += f", or keep it and pip install 'keras=={KERAS_OF_ADDONS}.*'"
         too_old.append(f"TensorFlow {tensorflow} is too old for Keras {keras}: {install}")
-    if found[1] < place(KERAS[0]):
+    if found[1] < major_minor(KERAS[0]):
         too_old.append(f"Keras {keras} is too old: {INSTALL_KERAS}")
     return "; ".join(too_old)
 
@@ -100,5 +100,7 @@ def newer(tensorflow: str, keras: str) -> str:
     """
     found = (("TensorFlow", tensorflow, TENSORFLOW), ("Keras", keras, KERAS))
     return " and ".join(
-        f"{name} {version}" for name, version, known in found if place(version) > place(known[-1])
+        f"{name} {version}"
+        for name, version, known in found
+        if major_minor(version) > major_minor(known[-1])
     )

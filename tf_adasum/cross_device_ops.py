@@ -21,7 +21,7 @@ from tf_adasum.aggregation import (
 )
 from tf_adasum.aggregation.divided_group import DividedGroup, classes_of, pairs_of
 from tf_adasum.aggregation.groups import CollectiveGroup
-from tf_adasum.aggregation.rules.checks import is_own
+from tf_adasum.aggregation.rules.checks import is_built_in
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
 from tf_adasum.transport.collectives import UcxTransport
@@ -166,7 +166,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         state = options.state
         is_measured = state is not None and state.measures_orthogonality
         rule = self.scheme.rule
-        return is_own(rule) and rule.works_in_levels and not is_measured
+        return is_built_in(rule) and rule.works_in_levels and not is_measured
 
     def _combine_locally(self, gradients, options):
         with tf.device(self.local_devices[0]):
@@ -258,14 +258,14 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
                 if member in members:
                     key = self._key_of_pair(kind, first, number)
                     part = self.part(local, key, len(members), options)
-                    place = int(np.searchsorted(members, member))
-                    exchanges.setdefault(number, []).append((local, members, place, part))
+                    rank = int(np.searchsorted(members, member))
+                    exchanges.setdefault(number, []).append((local, members, rank, part))
         for number in sorted(exchanges):  # in the same order on all workers
             own = exchanges[number]
             with tf.init_scope():
-                found = self.gather_in_parts([one[2] for one in own], [one[3] for one in own])
-            for (local, members, place, part), places in zip(own, found, strict=True):
-                pairs[local].append((members, CollectiveGroup(part, places, place)))
+                found = self.gather_in_subgroups([one[2] for one in own], [one[3] for one in own])
+            for (local, members, rank, part), ranks in zip(own, found, strict=True):
+                pairs[local].append((members, CollectiveGroup(part, ranks, rank)))
         return pairs
 
     def _key_of_pair(self, kind, first, number):
@@ -284,7 +284,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
             replicas = range(self._first_replica, self._first_replica + len(self.local_devices))
             parts = [self._part(i, options, stride, radix) for i in range(len(replicas))]
             with tf.init_scope():
-                found = self.gather_in_parts(replicas, parts)
+                found = self.gather_in_subgroups(replicas, parts)
             self._groups_by_stride[stride, radix] = [each // stride % radix for each in found]
         return self._groups_by_stride[stride, radix]
 

@@ -78,31 +78,31 @@ SECONDS_TO_REFUSE = 10.0
 
 
 @contextlib.contextmanager
-def refusing_together(tasks: Cluster | None) -> Iterator[None]:
+def refusing_together(cluster: Cluster | None) -> Iterator[None]:
     """If the arguments of one worker are refused, let all workers raise an error without waiting.
 
     Args:
-        tasks: the cluster; None without a cluster.
+        cluster: the cluster; None without a cluster.
     """
     try:
         yield
     except (TypeError, ValueError) as error:
-        if tasks is not None and not monitor.has_begun(tasks):
+        if cluster is not None and not monitor.has_begun(cluster):
             refused = {agreement.ARGUMENTS: f"refused ({type(error).__name__}: {error})"}
             with contextlib.suppress(OSError, TimeoutError, ValueError):
-                rendezvous.meet(tasks, refused, SECONDS_TO_REFUSE)
-            joining.forget(tasks)
+                rendezvous.meet(cluster, refused, SECONDS_TO_REFUSE)
+            joining.forget(cluster)
         raise
 
 
-def averaged(local_reduction: str | None, tasks: Cluster | None, devices: int) -> int:
+def averaged_replicas(local_reduction: str | None, cluster: Cluster | None, devices: int) -> int:
     """Return the number of replicas that are averaged before the rule combines the averages.
 
     If `local_reduction` is "mean", it is the number of replicas of a host. If None, it is 1.
 
     Args:
         local_reduction: the strategy's argument, "mean" or None.
-        tasks: the cluster; None without a cluster.
+        cluster: the cluster; None without a cluster.
         devices: the number of this worker's devices.
 
     Raises:
@@ -116,7 +116,7 @@ def averaged(local_reduction: str | None, tasks: Cluster | None, devices: int) -
             "`local_reduction` must be 'mean' or None. "
             f"Received: local_reduction={local_reduction!r}"
         )
-    return devices * (tasks.workers_per_host() if tasks else 1)
+    return devices * (cluster.workers_per_host() if cluster else 1)
 
 
 # The most characters of the line that `report` prints, including the prefix "[worker 0] " of the
@@ -183,7 +183,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def report(
-    tasks: Cluster | None,
+    cluster: Cluster | None,
     source: str,
     devices: int,
     scheme: Scheme,
@@ -193,7 +193,7 @@ def report(
     """Begin to write the status; on worker 0, also print the `summary` and log the `details`.
 
     Args:
-        tasks: the cluster; None without a cluster.
+        cluster: the cluster; None without a cluster.
         source: where the cluster was detected; "" without a cluster.
         devices: the number of devices of each worker.
         scheme: the rule and the plan.
@@ -201,9 +201,9 @@ def report(
         health: the failure detector.
     """
     status_file.begin(lambda: health.status.waits)
-    if tasks and tasks.rank > 0:
+    if cluster and cluster.rank > 0:
         return
-    workers = len(tasks.addresses) if tasks else 1
+    workers = len(cluster.addresses) if cluster else 1
     collectives = tensorflow_compat.cross_device_ops(extended)
     transport = "UCX" if collectives.transport else "TensorFlow's collectives"
     say(summary(workers, devices, scheme.rule, transport if workers > 1 else ""))
@@ -213,9 +213,9 @@ def report(
 def start(
     strategy: tf.distribute.Strategy,
     resolver: tf.distribute.cluster_resolver.ClusterResolver,
-    tasks: Cluster | None,
+    cluster: Cluster | None,
     *,
-    terms: dict,
+    settings: dict,
     options: tensorflow_compat.CommunicationOptions,
     timeout: float | None,
     devices: tuple[str, ...],
@@ -227,8 +227,8 @@ def start(
     Args:
         strategy: the strategy that is being created.
         resolver: the strategy's cluster resolver.
-        tasks: the cluster; None without a cluster.
-        terms: the settings that must match on all workers, see `workers.agreement.terms`.
+        cluster: the cluster; None without a cluster.
+        settings: the settings that must match on all workers, see `workers.agreement.settings`.
         options: the options of the strategy's collectives.
         timeout: seconds, `communication_options.timeout_seconds`; None means the defaults.
         devices: names of this worker's devices.
@@ -256,55 +256,55 @@ def start(
             heartbeat_timeout=seconds,
         )
 
-    if tasks is None:
+    if cluster is None:
         return make(), NullMonitor()
     collective_error_of = tensorflow_compat.collective_error_of
-    with _held_port(tasks), _forgotten_if_it_fails(tasks):
-        health = monitor.begin(tasks, terms, timeout)
+    with _held_port(cluster), _forgotten_if_it_fails(cluster):
+        health = monitor.begin(cluster, settings, timeout)
         is_first = health.status.state == "starting"
         if is_first:
-            with _saying_what_to_do(tasks), _bounded(tasks, seconds, health):
-                if tasks.rank > 0:
-                    rendezvous.wait_for_server(tasks.addresses[0])
+            with _saying_what_to_do(cluster), _bounded(cluster, seconds, health):
+                if cluster.rank > 0:
+                    rendezvous.wait_for_server(cluster.addresses[0])
                 extended = make()
     if is_first:
         collectives = _announce(extended, health)
         remaining = max(1.0, deadline - time.monotonic())
-        with health.call(collective_error_of), _naming_the_others(tasks, remaining):
+        with health.call(collective_error_of), _naming_the_others(cluster, remaining):
             collectives.meet(tensorflow_compat.first_replica(extended), _timeout(remaining))
             limited = _timeout(None if health.is_on else remaining)
-            _connect(extended, tasks, transport, limited, health)
-        _leave_progress_bars_to_the_first_worker(tasks)
+            _connect(extended, cluster, transport, limited, health)
+        _leave_progress_bars_to_the_first_worker(cluster)
         return extended, health
     # TensorFlow already runs, and the other workers may be busy. So the failure detector limits the
     # wait for them, as in every call.
-    with health.call(collective_error_of), _naming_the_others(tasks, health.patience):
+    with health.call(collective_error_of), _naming_the_others(cluster, health.patience):
         extended = make()
         collectives = _announce(extended, health)
         limited = _timeout(None if health.is_on else health.patience)
         collectives.meet(tensorflow_compat.first_replica(extended), limited)
         gather = functools.partial(collectives.gather_from_workers, options=limited)
-        Workers(tasks.rank, len(tasks.addresses), gather, None).check_same(
+        Workers(cluster.rank, len(cluster.addresses), gather, None).check_same(
             "All workers have to make their strategies in the same order, with the same settings.",
-            ", ".join(f"{name}: {value}" for name, value in terms.items()),
+            ", ".join(f"{name}: {value}" for name, value in settings.items()),
             code="TFA-211",
         )
-        _connect(extended, tasks, transport, limited, health)
+        _connect(extended, cluster, transport, limited, health)
     return extended, health
 
 
-def _connect(extended, tasks, transport, options, health):
+def _connect(extended, cluster, transport, options, health):
     """If UCX is chosen and works, let it send the gradients; a single process sends nothing."""
     collectives = tensorflow_compat.cross_device_ops(extended)
     if transport == argument.TENSORFLOW or collectives.all_local:
         return
     devices = collectives.local_devices
     gather = functools.partial(collectives.gather_from_workers, options=options)
-    choice = selection.select(tasks, transport, devices, gather, health.is_on)
+    choice = selection.select(cluster, transport, devices, gather, health.is_on)
     collectives.transport_summary = choice.summary
     if choice.mesh is None:
         return
-    health.also_try(choice.ends)
+    health.set_extra_endpoints(choice.endpoints)
     collectives.transport = UcxTransport(
         choice.mesh,
         devices=len(devices),
@@ -352,10 +352,10 @@ def _announce(extended, health):
 
 
 @contextlib.contextmanager
-def _bounded(tasks, seconds, health) -> Iterator[None]:
+def _bounded(cluster, seconds, health) -> Iterator[None]:
     try:
         with (
-            start_timeout.bounded(tasks, seconds),
+            start_timeout.bounded(cluster, seconds),
             health.call(tensorflow_compat.collective_error_of),
         ):
             yield
@@ -365,52 +365,52 @@ def _bounded(tasks, seconds, health) -> Iterator[None]:
         raise
 
 
-def _held_port(tasks) -> contextlib.AbstractContextManager:
+def _held_port(cluster) -> contextlib.AbstractContextManager:
     """Hold this worker's port between the rendezvous and the start of TensorFlow's server."""
-    if tasks and ports.can_be_held():
+    if cluster and ports.can_be_held():
         # Holding fails if the port is in use. If another process uses it, the rendezvous reports
         # which one. TensorFlow may also use the port, for another strategy of this process.
         with contextlib.suppress(OSError):
-            return ports.hold(tasks.host_and_port(tasks.rank)[1], shared=True)
+            return ports.hold(cluster.host_and_port(cluster.rank)[1], shared=True)
     return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def _forgotten_if_it_fails(tasks) -> Iterator[None]:
+def _forgotten_if_it_fails(cluster) -> Iterator[None]:
     """If the start fails, forget the cluster, so that the workers can try to join again."""
     try:
         yield
     except BaseException:
-        joining.forget(tasks)
+        joining.forget(cluster)
         raise
 
 
 @contextlib.contextmanager
-def _naming_the_others(tasks, seconds) -> Iterator[None]:
+def _naming_the_others(cluster, seconds) -> Iterator[None]:
     """Raise an error that names the missing workers; TensorFlow reports only a timeout."""
     try:
         yield
     except tf.errors.DeadlineExceededError as error:
-        others = [rank for rank in range(len(tasks.addresses)) if rank != tasks.rank]
+        others = [rank for rank in range(len(cluster.addresses)) if rank != cluster.rank]
         raise TimeoutError(
-            f"{tasks.names[tasks.rank]} has waited {seconds:.0f} s at the start of a strategy, but "
-            f"not all of {tasks.named(others)} have joined. All workers have to make the same "
-            "strategies, in the same order. Restart all workers, or wait longer with "
+            f"{cluster.names[cluster.rank]} has waited {seconds:.0f} s at the start of a strategy, "
+            f"but not all of {cluster.named(others)} have joined. All workers have to make the "
+            "same strategies, in the same order. Restart all workers, or wait longer with "
             "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...). "
             f"{see('TFA-211')}"
         ) from error
 
 
 @contextlib.contextmanager
-def _saying_what_to_do(tasks) -> Iterator[None]:
+def _saying_what_to_do(cluster) -> Iterator[None]:
     try:
         yield
     except tf.errors.UnknownError as error:
-        port = tasks and tasks.host_and_port(tasks.rank)[1]
+        port = cluster and cluster.host_and_port(cluster.rank)[1]
         user = port and ports.user_of(port)
         if not user or "Could not start gRPC server" not in str(error):
             raise
-        raise reception.port_in_use(tasks, user) from error
+        raise reception.port_in_use(cluster, user) from error
     except RuntimeError as error:
         if "at program startup" not in str(error):
             raise
@@ -420,6 +420,6 @@ def _saying_what_to_do(tasks) -> Iterator[None]:
         ) from error
 
 
-def _leave_progress_bars_to_the_first_worker(tasks):
-    if tasks.rank > 0 and os.environ.get(start_timeout.LAUNCHER):
+def _leave_progress_bars_to_the_first_worker(cluster):
+    if cluster.rank > 0 and os.environ.get(start_timeout.LAUNCHER):
         keras.utils.disable_interactive_logging()

@@ -126,27 +126,27 @@ class AdasumMirroredStrategy(
         worker_callbacks.install()
         tensorflow_compat.hooks.install()
         timeout = getattr(communication_options, "timeout_seconds", None)
-        resolver, tasks, source = cluster_resolvers.resolve(cluster_resolver, timeout)
-        with startup.refusing_together(tasks):
+        resolver, cluster, source = cluster_resolvers.resolve(cluster_resolver, timeout)
+        with startup.refusing_together(cluster):
             self._aggregation = rules.get(aggregation)
-            action = nonfinite_gradients.checked(on_nonfinite)
+            action = nonfinite_gradients.validated_action(on_nonfinite)
             options = startup.checked_options(communication_options)
             self._options = startup.options_of_collectives(options)
             names = local_devices(devices)
             transport = transports.requested(transport, names)
-            count = len(tasks.addresses) if tasks else 1
-            self._scheme = Scheme.checked(
+            count = len(cluster.addresses) if cluster else 1
+            self._scheme = Scheme.from_arguments(
                 self._aggregation,
                 len(names) * count,
-                averaged=startup.averaged(local_reduction, tasks, len(names)),
+                averaged_replicas=startup.averaged_replicas(local_reduction, cluster, len(names)),
                 radix_plan=radix_plan,
                 wire_dtype=wire_dtype,
             )
         extended, self._health = startup.start(
             self,
             resolver,
-            tasks,
-            terms=agreement.terms(self._scheme, len(names), self._options, action, transport),
+            cluster,
+            settings=agreement.settings(self._scheme, len(names), self._options, action, transport),
             options=self._options,
             timeout=options.timeout_seconds,
             devices=names,
@@ -155,9 +155,9 @@ class AdasumMirroredStrategy(
         )
         tf.distribute.Strategy.__init__(self, extended)
         self._scheme.probe_values()
-        startup.report(tasks, source, len(names), self._scheme, extended, self._health)
-        rank = tasks.rank if tasks else 0
-        self._workers = Workers.of(self, rank, count, self._options, self._health)
+        startup.report(cluster, source, len(names), self._scheme, extended, self._health)
+        rank = cluster.rank if cluster else 0
+        self._workers = Workers.of_strategy(self, rank, count, self._options, self._health)
         self._seeds = Seeds(self._workers)
         self._sharding = Sharding(self._workers)
         self._sharding.share_seeds(self._health.seed)
@@ -220,7 +220,7 @@ class AdasumMirroredStrategy(
         if marker is None:
             return None
         paths = [keras_compat.path_of(variable) for variable in variables]
-        return marker.of(self.aggregation_state(paths), range(len(paths)))
+        return marker.for_variables(self.aggregation_state(paths), range(len(paths)))
 
     def aggregation_state(self, paths: Sequence[str]) -> AggregationState:
         """See `GradientAggregatingStrategy.aggregation_state`."""
@@ -399,7 +399,7 @@ class AdasumMirroredStrategy(
         is_dataset = isinstance(dataset, tf.data.Dataset)
         if is_dataset and tf.executing_eagerly():
             agreement.check_same_cardinality(self._workers, int(dataset.cardinality()))
-            dataset = self._sharding.checked(dataset)
+            dataset = self._sharding.with_valid_policy(dataset)
         if is_dataset and self.num_replicas_in_sync > 1:
             dataset = batches.in_their_own_memory(dataset)
         dataset = tensorflow_compat.without_autotuning(dataset)

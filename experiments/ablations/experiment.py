@@ -50,10 +50,10 @@ class AblationExperiment(Experiment):
                 cases += grid.runs(setting, grid.best(results, setting), "test")
         return cases
 
-    def play(self, case):
+    def run(self, case):
         """Train once, as the headline's experiment does."""
         (study,) = (own for own in self.studies if own.has(case))
-        return study.headline.play(case)
+        return study.headline.run(case)
 
     def report(self, results, pictures):
         """Return a table of each study that is finished."""
@@ -63,7 +63,7 @@ class AblationExperiment(Experiment):
             if any(case not in results for case in own.plan(results)):
                 left.append(study.title)
                 continue
-            rows, verdict = told(study, results)
+            rows, verdict = table_and_verdict(study, results)
             draw(study, results, pictures)
             header = [
                 "variant",
@@ -90,7 +90,7 @@ def values_of(study, results, grid):
     ]
 
 
-def told(study, results):
+def table_and_verdict(study, results):
     """Return the rows of a study's table, and which variant is best.
 
     No verdict is passed: which variant is best is read from the test split.

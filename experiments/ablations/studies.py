@@ -46,7 +46,7 @@ class Study:
 
     Attributes:
         title: of the training, in words.
-        headline: the experiment, which plays it.
+        headline: the experiment, which runs it.
         search: its grid.
         variants: the mean, then others.
     """

@@ -16,7 +16,7 @@ from experiments.experiment import Experiment, Report
 from experiments.search import Search
 
 ONE = "S = 1"
-AS, LSW, MORE = METHODS = ("AS", "LSW", "LSW+")
+AS, LSW, LSW_PLUS = METHODS = ("AS", "LSW", "LSW+")
 BATCH = 8  # rows of a small batch
 FALL = 0.75  # of the steps, from where on the rate is a tenth
 WARMUP = 5 / 90  # of the iterations of LSW; the package's default
@@ -31,7 +31,7 @@ class AdaScaleExperiment(Experiment):
         tasks: data, and the epochs of S = 1.
         scales: S, besides 1.
         elastic: S of each third of a training that is elastic, upwards.
-        tuned: the S at which all methods are tuned anew.
+        tuned: the S at which all methods are retuned.
         search: the grid.
     """
 
@@ -57,7 +57,7 @@ class AdaScaleExperiment(Experiment):
             self, tasks=tasks, scales=(8,), elastic=(4, 8), tuned=(8,), search=search
         )
 
-    # ---- what is played -------------------------------------------------------------------------
+    # ---- cases -----------------------------------------------------------------------------
 
     def setting(self, task, scale, method, iterations=None):
         """Return a case without rate, seed and split."""
@@ -86,7 +86,7 @@ class AdaScaleExperiment(Experiment):
         settings = [self.setting(task, scale, AS), self.setting(task, scale, LSW)]
         iterations = self.iterations(results, task, scale, k_alone)
         if iterations is not None:
-            settings.append(self.setting(task, scale, MORE, iterations))
+            settings.append(self.setting(task, scale, LSW_PLUS, iterations))
         return settings
 
     def elastics(self, task):
@@ -94,13 +94,13 @@ class AdaScaleExperiment(Experiment):
         phases = "-".join(map(str, self.elastic)), "-".join(map(str, self.elastic[::-1]))
         return [self.setting(task, scale, method) for scale in phases for method in (AS, LSW)]
 
-    def anew(self, results, task, scale, k_alone):
+    def retuned(self, results, task, scale, k_alone):
         """Return the grid of all methods at one S."""
         settings = self.settings(results, task, scale, k_alone)
         return self.search.grid(results, settings, score, also=(k_alone,))
 
     def plan(self, results):
-        """Return the tables of all tasks first, then what is tuned anew."""
+        """Return the tables of all tasks first, then what is retuned."""
         cases = []
         for task in self.tasks:
             alone = self.alone(results, task)
@@ -120,7 +120,7 @@ class AdaScaleExperiment(Experiment):
             alone = self.alone(results, task)
             k_alone = alone.best(results, alone.settings[0])
             for scale in self.tuned:
-                grid = self.anew(results, task, scale, k_alone)
+                grid = self.retuned(results, task, scale, k_alone)
                 cases += grid.cases()
                 if not grid.is_complete:
                     return cases
@@ -128,7 +128,7 @@ class AdaScaleExperiment(Experiment):
                     cases += self.tests(own, grid.best(results, own))
         return cases
 
-    def play(self, case):
+    def run(self, case):
         """Train once; measured on the split of the case."""
         from experiments.models.cnn import CNN
         from experiments.simulation import gains
@@ -144,12 +144,14 @@ class AdaScaleExperiment(Experiment):
                 (index / len(phases), gains.gain_training(model, scale, BATCH))
                 for index, scale in enumerate(phases)
             ]
-            return gains.play(trainings, *own, rates=rates, seed=case["seed"])
+            return gains.train(trainings, *own, rates=rates, seed=case["seed"])
         if case["method"] == ONE:
             of_phases = [rates]
         else:
             of_phases = scaled(case["rate"], total, phases, case.get("iterations"))
-        return gains.play_scaled(model, BATCH, phases, *own, rates=of_phases, seed=case["seed"])
+        return gains.train_with_schedules(
+            model, BATCH, phases, *own, rates=of_phases, seed=case["seed"]
+        )
 
     # ---- what is said of it ---------------------------------------------------------------------
 
@@ -160,7 +162,7 @@ class AdaScaleExperiment(Experiment):
         return Report(*tables.report(self, results, figures))
 
     def is_finished(self, results, task, tuned=()):
-        """Whether all runs of a task's table are there, and those that are tuned anew."""
+        """Whether all runs of a task's table are there, and those that are retuned."""
         own = dataclasses.replace(self, tasks=(task,), tuned=tuned)
         return all(case in results for case in own.plan(results))
 

@@ -5,7 +5,7 @@ import statistics
 
 import numpy as np
 
-from experiments.adascale.experiment import AS, BATCH, LSW, METHODS, MORE, phases_of
+from experiments.adascale.experiment import AS, BATCH, LSW, LSW_PLUS, METHODS, phases_of
 from experiments.comparison import SIGNIFICANT, holm, p_text, paired_p, with_range
 from experiments.experiment import Claim, Verdict
 from experiments.figures import GREY, legend, median_and_range
@@ -18,14 +18,14 @@ CLAIMS = (
     "If S changes during training, AdaScale keeps its accuracy and linear scaling does not",
 )
 NAMES = {"digits": "digits", "mnist1d": "MNIST-1D"}
-COLOURS = {AS: "#2a8fd0", LSW: "#e07b39", MORE: "#3aa675"}
-MARKERS = {AS: "o", LSW: "s", MORE: "^"}
+COLOURS = {AS: "#2a8fd0", LSW: "#e07b39", LSW_PLUS: "#3aa675"}
+MARKERS = {AS: "o", LSW: "s", LSW_PLUS: "^"}
 OF_SCALES = ("#58b4d1", "#2a7fd0", "#8a63d2", "#e07b39", "#c0542d")
 
 GUESSING = 0.2
 
 
-class Found:
+class ProblemResults:
     """The finished runs of a task."""
 
     def __init__(self, experiment, results, task):
@@ -83,7 +83,7 @@ def report(experiment, results, pictures):
     finished = [task for task in experiment.tasks if experiment.is_finished(results, task)]
     body = []
     left = [NAMES[task[0]] for task in experiment.tasks if task not in finished]
-    found = [Found(experiment, results, task) for task in finished]
+    found = [ProblemResults(experiment, results, task) for task in finished]
     if found:
         draw(found, pictures)
         body.append(pictures.image("scales", "Accuracy over S, for each method"))
@@ -93,9 +93,9 @@ def report(experiment, results, pictures):
         body.append(table(own))
         for scale in experiment.tuned:
             if experiment.is_finished(results, own.task, (scale,)):
-                body.append(anew(own, scale))
+                body.append(retuned(own, scale))
             else:
-                left.append(f"{NAMES[own.task[0]]} tuned anew at S = {scale}")
+                left.append(f"{NAMES[own.task[0]]} retuned at S = {scale}")
     if left:
         body.append(f"Not run yet: {', '.join(left)}.")
     said = zip(*map(verdicts, found), strict=True) if found else [()] * len(CLAIMS)
@@ -147,10 +147,10 @@ def accuracy_text(found, setting, k=None):
     return f"fails: {text}" if statistics.median(values) <= GUESSING else text
 
 
-def anew(found, scale):
+def retuned(found, scale):
     """Return what the methods come to where each is tuned at one S, on one grid."""
     experiment, results = found.experiment, found.results
-    grid = experiment.anew(results, found.task, scale, found.k_alone)
+    grid = experiment.retuned(results, found.task, scale, found.k_alone)
     best = {own["method"]: grid.best(results, own) for own in grid.settings}
     values = {own["method"]: found.accuracies(own, best[own["method"]]) for own in grid.settings}
     others = [method for method in METHODS if method != AS]
@@ -168,21 +168,21 @@ def anew(found, scale):
     limits = f"\n\nBest at an edge of the widest grid: {', '.join(edges)}." if edges else ""
     header = ["method", "best base learning rate", "accuracy", "p, against AS", "iterations"]
     text = (
-        f"The base learning rate of each method tuned anew at S = {scale}, on one grid, on the "
+        f"The base learning rate of each method retuned at S = {scale}, on one grid, on the "
         "validation split with three other seeds. LSW+ takes as many iterations as before:"
     )
     return f"{text}\n\n{markdown(header, lines)}{limits}"
 
 
 def tuned_text(found, scale):
-    """Return the accuracies of all methods tuned anew, with p of LSW+ against AS."""
+    """Return the accuracies of all methods retuned, with p of LSW+ against AS."""
     experiment, results = found.experiment, found.results
-    grid = experiment.anew(results, found.task, scale, found.k_alone)
+    grid = experiment.retuned(results, found.task, scale, found.k_alone)
     values = {
         own["method"]: found.accuracies(own, grid.best(results, own)) for own in grid.settings
     }
     said = ", ".join(f"{name} {statistics.median(own):.3f}" for name, own in values.items())
-    p = p_text(paired_p(values[AS], values[MORE]))
+    p = p_text(paired_p(values[AS], values[LSW_PLUS]))
     return f"{said} (AS against LSW+: p = {p})"
 
 
@@ -206,7 +206,7 @@ def verdicts(found):
     numbers = {"not worse than S = 1": f"AS {at(own)}; LSW {at(linear)}; LSW+ {at(more)}"}
     numbers |= {f"accuracy at S = {fixed[-1]}": f"{last} (S = 1: {alone:.3f})"}
     numbers |= {
-        f"S = {scale}, tuned anew": tuned_text(found, scale)
+        f"S = {scale}, retuned": tuned_text(found, scale)
         for scale in found.experiment.tuned
         if found.experiment.is_finished(found.results, found.task, (scale,))
     }

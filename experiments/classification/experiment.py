@@ -60,11 +60,11 @@ class Classification(Experiment):
         """Return what a `Report` has of them.
 
         Args:
-            found: a `tables.Found` of each problem that is finished.
+            found: a `tables.ProblemResults` of each problem that is finished.
         """
         raise NotImplementedError
 
-    # ---- what is played -------------------------------------------------------------------------
+    # ---- cases -----------------------------------------------------------------------------
 
     def alone(self, results, problem):
         """Return the grid of one replica."""
@@ -108,14 +108,14 @@ class Classification(Experiment):
                         cases += grid.runs(own, k, "test")
         return cases
 
-    def play(self, case):
+    def run(self, case):
         """Train once; measured on the split of the case."""
         from experiments.simulation import training
 
         splits = getattr(data, case["data"])()
-        rule, of_steps = training.parted(case["rule"])
+        rule, of_steps = training.split_rule_name(case["rule"])
         replicas, batch = case["replicas"], self.batch_of(case)
-        played = training.training(
+        trained = training.training(
             self.model_of(case["data"]), case["optimizer"], rule, replicas, batch, of_steps
         )
         steps = case["epochs"] * (len(splits.train[1]) // (batch * replicas))
@@ -123,7 +123,7 @@ class Classification(Experiment):
             rates = schedules.warmup_and_decay(case["rate"], steps, WARMUP)
         else:
             rates = schedules.constant(case["rate"], steps)
-        curves = played.play(
+        curves = trained.train(
             splits.train,
             getattr(splits, case["split"]),
             steps=steps,
@@ -157,7 +157,7 @@ class Classification(Experiment):
             if left:
                 missing.append(f"{problem.title}, on {', '.join(left)}")
             if finished:
-                found.append(tables.Found(self, results, problem, finished))
+                found.append(tables.ProblemResults(self, results, problem, finished))
         body = []
         for own in found:
             figures.rates(own, pictures)

@@ -15,7 +15,7 @@ from experiments.figures import NAMES
 from experiments.page import markdown
 
 
-class Found:
+class ProblemResults:
     """The finished runs of a problem.
 
     Attributes:

@@ -20,7 +20,7 @@ def tuned(found, least=1, page=""):
     Of several rules, or forms of one, it is the one that the validation split prefers.
 
     Args:
-        found: a `tables.Found` of each problem.
+        found: a `tables.ProblemResults` of each problem.
         least: the number of replicas from which on the claim is made.
         page: that has the tables; "" for the same one.
     """

@@ -36,7 +36,7 @@ class Latency(Experiment):
 
     name = "latency"
     title = "Latency"
-    is_played = False
+    has_runs = False
 
     def small(self):
         """Return itself: there is nothing to make smaller."""

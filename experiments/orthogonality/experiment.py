@@ -63,7 +63,7 @@ class OrthogonalityExperiment(Experiment):
     def _planned(self):
         return {task.data: self.cases(task) for task in self.tasks}
 
-    def play(self, case):
+    def run(self, case):
         """Train, and measure at equal distances, before each part of the steps."""
         (task,) = (own for own in self.tasks if own.data == case["data"])
         trained, splits = task.trained(case["replicas"]), task.splits
@@ -82,7 +82,7 @@ class OrthogonalityExperiment(Experiment):
             measured["layers"].append([float(mean[index]) for _, index in task.layers])
             measured["overall"].append(float(mean[-1]))
 
-        curves = trained.play(
+        curves = trained.train(
             splits.train,
             splits.validation,
             steps=steps,

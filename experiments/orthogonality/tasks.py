@@ -22,7 +22,7 @@ class Task:
         layers: for each that is drawn its name and the index of its kernel among the variables.
         unit: of the length of a training.
         rate: of all trainings. Defaults to `None`: the best, as the search of its experiment has
-            found it; until then nothing is played.
+            found it; until then nothing is run.
     """
 
     data: str

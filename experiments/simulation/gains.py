@@ -13,8 +13,8 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from experiments.simulation.playing import on_device, orders
 from experiments.simulation.training import training
+from experiments.simulation.training_loop import on_device, orders
 from tf_adasum.optimizers import gain
 
 
@@ -97,7 +97,7 @@ class GainTraining:
         return GainState(*tf.while_loop(goes_on, step, list(state)))
 
 
-def play(trainings, split, evaluated, *, rates, seed, evaluations=40):
+def train(trainings, split, evaluated, *, rates, seed, evaluations=40):
     """Train from the beginning until τ is T.
 
     Args:
@@ -119,19 +119,19 @@ def play(trainings, split, evaluated, *, rates, seed, evaluations=40):
     noted = {"steps": [], "gains": []}
     begins = [share * total for share, _ in trainings]
     stops = {*begins[1:], *np.linspace(0, total, evaluations + 1)[1:]}
-    played, order = None, None
+    current, order = None, None
     for stop in sorted(stops):
         own = trainings[np.searchsorted(begins, stop, side="left") - 1][1]
-        if own is not played:
+        if own is not current:
             size = own.replicas * own.batch
             order = tf.constant(orders(len(split[1]), total, size, seed))
-            played = own
+            current = own
         state = own.steps(state, x, y, order, rates, tf.constant(stop, tf.float64))
         noted["steps"].append(round(float(state.scale_invariant_steps), 1))
         noted["gains"].append(round(float(state.gain), 3))
         if not np.isfinite(noted["steps"][-1]):
             break
-    return measured(played.inner, state.weights, split, evaluated) | {
+    return measured(current.inner, state.weights, split, evaluated) | {
         "iterations": int(state.iterations),
         **noted,
     }
@@ -148,7 +148,7 @@ def measured(inner, weights, split, evaluated):
     }
 
 
-def play_scaled(model, batch, phases, split, evaluated, *, rates, seed):
+def train_with_schedules(model, batch, phases, split, evaluated, *, rates, seed):
     """Train with learning rates that are known beforehand: one list of rates for each S.
 
     Args:

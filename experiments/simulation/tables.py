@@ -10,15 +10,15 @@ import functools
 
 import tensorflow as tf
 
-from experiments.simulation import playing
+from experiments.simulation import training_loop
 from experiments.simulation.combination import RULES
 from tf_adasum import ops, rules
-from tf_adasum.aggregation.orthogonality import orthogonality, squared_lengths
+from tf_adasum.aggregation.orthogonality import orthogonality, squared_norms
 from tf_adasum.aggregation.sparse import SparsePlan, coalesced
 
 
 class SparseTraining:
-    """The graph of one model on N replicas with SGD; plays any number of trainings, traced once.
+    """The graph of one model on N replicas with SGD; runs any number of trainings, traced once.
 
     Args:
         model: with tables, such as `models.skipgram.SkipGram`.
@@ -72,7 +72,7 @@ class SparseTraining:
         for gradient in self.model.gradients(tables, x, y):
             _, rows, segments = self._plan(*gradient)
             grams.append(ops.segment_gram(rows, segments))
-        return orthogonality(*squared_lengths(tf.concat(grams, axis=0)))
+        return orthogonality(*squared_norms(tf.concat(grams, axis=0)))
 
     def _steps(self, tables, x, y, order, rates, begin, end):
         """Take the steps from `begin` to before `end`; arguments as in `Training`."""
@@ -101,13 +101,13 @@ class SparseTraining:
         """Return the loss on a split."""
         return {"loss": self.loss(tables, x, y)}
 
-    def play(self, split, evaluated, **options):
-        """Train from the beginning; arguments and curves as `playing.play` has them.
+    def train(self, split, evaluated, **options):
+        """Train from the beginning; arguments and curves as `training_loop.train` has them.
 
         Returns:
             The curves, and the tables at the end, NumPy arrays.
         """
-        curves, tables = playing.play(self, split, evaluated, **options)
+        curves, tables = training_loop.train(self, split, evaluated, **options)
         return curves, [own.numpy() for own in tables]
 
 

@@ -5,15 +5,15 @@ import functools
 import numpy as np
 import tensorflow as tf
 
-from experiments.simulation import playing
+from experiments.simulation import training_loop
 from experiments.simulation.combination import Combination
 from experiments.simulation.updates import UPDATES
 from tf_adasum import ops
-from tf_adasum.aggregation.orthogonality import orthogonality, squared_lengths
+from tf_adasum.aggregation.orthogonality import orthogonality, squared_norms
 
 
 class Training:
-    """The graph of one model on N replicas; plays any number of trainings, traced once.
+    """The graph of one model on N replicas; runs any number of trainings, traced once.
 
     Args:
         model: what `experiments.models` has.
@@ -108,19 +108,19 @@ class Training:
     def orthogonality(self, weights, x, y):
         """Return the orthogonality of the replicas' gradients ``[V + 1]``, the last one overall."""
         gram = ops.segment_gram(self.gradients(weights, x, y), list(self.offsets))
-        return orthogonality(*squared_lengths(gram))
+        return orthogonality(*squared_norms(gram))
 
     def measure(self, state, x, y):
         """Return loss and score of a state on a split."""
         loss, accuracy = self.evaluate(state[0], x, y)
         return {"loss": loss, "accuracy": accuracy}
 
-    def play(self, split, evaluated, **options):
-        """Train from the beginning; arguments and curves as `playing.play` has them."""
-        return playing.play(self, split, evaluated, **options)[0]
+    def train(self, split, evaluated, **options):
+        """Train from the beginning; arguments and curves as `training_loop.train` has them."""
+        return training_loop.train(self, split, evaluated, **options)[0]
 
 
-def parted(rule):
+def split_rule_name(rule):
     """Return a rule's name without " of steps", and whether it was there."""
     name = rule.removesuffix(" of steps").replace("one replica", "mean")
     return name, rule.endswith(" of steps")

@@ -71,7 +71,7 @@ def of_cnn():
     finished = [n for n in (4, 8) if cnn.is_finished(results, problem, n)]
     if not finished:
         return
-    found = tables.Found(cnn, results, problem, finished)
+    found = tables.ProblemResults(cnn, results, problem, finished)
     own = "cnn", f"CNN, {problem.title}", f"accuracy {found.target:.3f}"
     yield Row(*own, 1, ONE, found.steps_to_target(1, None, found.k_alone))
     for n in finished:
@@ -87,7 +87,7 @@ def of_word2vec():
     results = Results(word2vec.folder / "runs.jsonl")
     if not word2vec.is_finished(results, WORD2VEC_BATCH, 8):
         return
-    found = tables.Found(word2vec, results, WORD2VEC_BATCH, 8)
+    found = tables.ProblemResults(word2vec, results, WORD2VEC_BATCH, 8)
     alone = statistics.median(found.losses(ONE, found.k_alone))
     target = round((1 + tables.MATCHES) * alone, 3)
     own = "word2vec", "word2vec", f"loss {target:.3f}"
@@ -106,7 +106,7 @@ def of_transformer():
     results = Results(transformer.folder / "runs.jsonl")
     if not transformer.is_finished(results, 8):
         return
-    found = experiment.Found(transformer, results, 8)
+    found = experiment.ProblemResults(transformer, results, 8)
     target = round(statistics.median(found.losses("mean", 1)), 3)
     own = "transformer", "Transformer with LAMB", f"loss {target:.3f}, the mean's last"
     for rule in experiment.RULES:
@@ -123,7 +123,7 @@ class TimeToAccuracy(Experiment):
     name = "time_to_accuracy"
     title = "Time to accuracy"
     packages = ("scipy",)
-    is_played = False
+    has_runs = False
 
     def __init__(self, file=FILE):
         self.file = pathlib.Path(file)

@@ -55,7 +55,7 @@ class TransformerExperiment(Experiment):
         search = Search(0.01, (0, 1), widenings=0, seeds=(100,), final_seeds=(0, 1))
         return dataclasses.replace(self, replicas=(4,), sequences=160, search=search)
 
-    # ---- what is played -------------------------------------------------------------------------
+    # ---- cases -----------------------------------------------------------------------------
 
     def setting(self, replicas, rule, share):
         """Return a case without rate, seed and split."""
@@ -85,20 +85,20 @@ class TransformerExperiment(Experiment):
                     cases += self.finals(grid, results, rule, share, n)
         return cases
 
-    def play(self, case):
+    def run(self, case):
         """Train once; measured on the split of the case."""
         from experiments.models.transformer import Transformer
         from experiments.simulation import training
 
         splits = data.shakespeare()
-        rule, of_steps = training.parted(case["rule"])
+        rule, of_steps = training.split_rule_name(case["rule"])
         model = Transformer(len(data.ALPHABET))
         batch = case.get("batch", BATCH)  # another one in an ablation
-        played = training.training(
+        trained = training.training(
             model, case["optimizer"], rule, case["replicas"], batch, of_steps
         )
         steps = round(case["share"] * case["sequences"] / (batch * case["replicas"]))
-        curves = played.play(
+        curves = trained.train(
             splits.train,
             getattr(splits, case["split"]),
             steps=steps,
@@ -115,7 +115,7 @@ class TransformerExperiment(Experiment):
         finished = [n for n in self.replicas if self.is_finished(results, n)]
         if not finished:
             return Report([Claim(claim, SOURCE, ()) for claim in CLAIMS], "")
-        found = {n: Found(self, results, n) for n in finished}
+        found = {n: ProblemResults(self, results, n) for n in finished}
         rows = [row for own in found.values() for row in own.rows()]
         header = [
             "N",
@@ -155,7 +155,7 @@ def score(result):
     return (-1e9 if result["loss"] is None else -result["loss"],)
 
 
-class Found:
+class ProblemResults:
     """The finished runs of one size of the batch."""
 
     def __init__(self, experiment, results, replicas):

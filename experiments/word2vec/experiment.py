@@ -49,7 +49,7 @@ class Word2VecExperiment(Experiment):
         search = Search(1.0, (0, 1), widenings=0, seeds=(100,), final_seeds=(0, 1))
         return dataclasses.replace(self, batches=((16, (4,)),), pairs=2**12, width=8, search=search)
 
-    # ---- what is played -------------------------------------------------------------------------
+    # ---- cases -----------------------------------------------------------------------------
 
     def setting(self, batch, replicas, rule):
         """Return a case without rate, seed and split."""
@@ -71,7 +71,7 @@ class Word2VecExperiment(Experiment):
         return self.search_of(batch).grid(results, settings, score, also=also)
 
     def compared(self, grid, results, k_alone):
-        """Yield rule and exponent of what is played on the test split."""
+        """Yield rule and exponent of what is run on the test split."""
         for setting in grid.settings:
             rule, best = setting["rule"], grid.best(results, setting)
             more = {k_alone + summed(setting["replicas"])} if rule == "mean" else set()
@@ -105,7 +105,7 @@ class Word2VecExperiment(Experiment):
         own |= {"rate": self.search_of(batch).rate(k_alone), "split": "train"}
         return [dict(own, seed=seed) for seed in self.search.seeds]
 
-    def play(self, case):
+    def run(self, case):
         """Train once; measured on the split of the case."""
         from experiments import schedules
         from experiments.models.skipgram import SkipGram
@@ -117,9 +117,9 @@ class Word2VecExperiment(Experiment):
             return orthogonality(case, splits)
         rule = "mean" if case["rule"] == ONE else case["rule"]
         model = SkipGram(text.VOCABULARY, case["width"], text.NEGATIVES)
-        played = sparse_training(model, rule, case["replicas"], case["batch"])
+        trained = sparse_training(model, rule, case["replicas"], case["batch"])
         steps = case["pairs"] // (case["batch"] * case["replicas"])
-        curves, tables = played.play(
+        curves, tables = trained.train(
             splits.train,
             getattr(splits, case["split"]),
             steps=steps,
@@ -162,7 +162,7 @@ def orthogonality(case, splits):
     steps = case["pairs"] // case["batch"] // 4
     rates = schedules.constant(case["rate"], steps)
     own = {"steps": steps, "rates": rates, "seed": case["seed"], "evaluations": 1}
-    _, tables = one.play(splits.train, splits.validation, **own)
+    _, tables = one.train(splits.train, splits.validation, **own)
     many = sparse_training(model, "adasum", case["replicas"], case["batch"])
     count = case["replicas"] * case["batch"]
     random = np.random.default_rng(case["seed"])

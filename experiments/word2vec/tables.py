@@ -24,7 +24,7 @@ HIGHEST = 4.2  # in the figure; untrained tables have 4.159
 NEAR = 10  # neighbours among which the other word of a pair is looked for
 
 
-class Found:
+class ProblemResults:
     """The finished runs of a batch on N replicas, beside those of one replica."""
 
     def __init__(self, experiment, results, batch, replicas):
@@ -107,7 +107,7 @@ def report(experiment, results, pictures):
     ]
     if not finished:
         return [Claim(*claim, ()) for claim in CLAIMS], ""
-    found = [Found(experiment, results, batch, n) for batch, n in finished]
+    found = [ProblemResults(experiment, results, batch, n) for batch, n in finished]
     p_values = tests(found)
     draw(found, pictures)
     body = [

@@ -1,4 +1,4 @@
-"""The manifests for Kubernetes: their schemas, and the environment that they give, played here."""
+"""The manifests for Kubernetes: their schemas, and the environment that they set."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from support.worker_group import free_ports
 from tf_adasum.cluster import detection, tf_config
 
 yaml = pytest.importorskip("yaml", reason="reading manifests needs PyYAML")
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "clusters" / "kubernetes"

@@ -12,7 +12,7 @@ import pytest
 from support import launching, sshd
 from support.launching import LIMIT, eventually, is_running, pids_in
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 HOSTS = ["--hosts", "127.0.0.1:1,127.0.0.2:2"]
 

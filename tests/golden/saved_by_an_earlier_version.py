@@ -1,6 +1,6 @@
 """Resumes from models, checkpoints and backups as commit 8169923 wrote them.
 
-    python tests/golden/saved_by_an_earlier_version.py go_on FOLDER
+    python tests/golden/saved_by_an_earlier_version.py resume FOLDER
 
 It restores what lies in a folder, with the tf_adasum that is installed, trains two further steps,
 and prints the numbers as JSON. `tests/unit/backup/test_saved_by_an_earlier_version.py` compares
@@ -99,7 +99,7 @@ def backup_in(place):
     return tf_adasum.callbacks.BackupAndRestore(place / "backup", save_freq=SAVED_AFTER)
 
 
-def go_on(folder):
+def resume(folder):
     """Restores from each form, by a model with other weights, and trains the other steps.
 
     Returns:
@@ -144,4 +144,4 @@ if __name__ == "__main__":
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * len(DEVICES),
     )
-    print(json.dumps(go_on(pathlib.Path(sys.argv[2]))))
+    print(json.dumps(resume(pathlib.Path(sys.argv[2]))))

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from scenarios import adascale as scenarios
-from support import optimizer_oracles, stacks
+from support import keras_versions, optimizer_oracles
 
 pytestmark = pytest.mark.feature(
     "`optimizers.AdaScale` around SGD: on replicas, on workers, accumulated, under a schedule"
@@ -39,7 +39,7 @@ def check(results, count, kind="own", **options):
             np.testing.assert_array_equal(copy, results[0]["weights"][0])
 
 
-@stacks.needs_accumulation
+@keras_versions.needs_accumulation
 @pytest.mark.parametrize(
     ("count", "options"),
     [
@@ -60,9 +60,9 @@ def test_accumulated_without_a_strategy(count, options):
     ("group", "count", "options"),
     [
         ("1x4", 4, {"kind": "mirrored"}),
-        pytest.param("1x4", 8, {}, marks=stacks.needs_accumulation),
+        pytest.param("1x4", 8, {}, marks=keras_versions.needs_accumulation),
         ("2x2", 4, {"schedule": True}),
-        pytest.param("2x2", 8, {"schedule": True}, marks=stacks.needs_accumulation),
+        pytest.param("2x2", 8, {"schedule": True}, marks=keras_versions.needs_accumulation),
         pytest.param("4x1", 4, {"momentum": 0.0}, marks=pytest.mark.slow),
     ],
     indirect=["group"],

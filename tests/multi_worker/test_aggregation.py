@@ -51,7 +51,7 @@ def assert_combined(results, group, combine, rounding=ROUNDING):
 
 @pytest.mark.feature("radix plans, such as `radix_plan=[2, 2]`")
 @pytest.mark.parametrize(("group", "plan"), PLANS, indirect=["group"], scope="module")
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_combines_as_the_tree_of_the_plan(group, plan):
     results = group.run(scenarios.reduce_by_plan, radix_plan=plan)
     # pairwise_combine, which local pairs of pairs take, multiplies in float32.
@@ -61,7 +61,7 @@ def test_combines_as_the_tree_of_the_plan(group, plan):
 
 
 @on("2x2")
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 class TestOnFourReplicas:
     @pytest.mark.feature("`local_reduction='mean'`: the rule across hosts")
     @pytest.mark.parametrize("averaged", [2, 4])
@@ -69,7 +69,7 @@ class TestOnFourReplicas:
         def combine(vectors):
             return oracle.adasum(means_of_neighbours(vectors, averaged))
 
-        results = group.run(scenarios.reduce_by_plan, averaged=averaged)
+        results = group.run(scenarios.reduce_by_plan, averaged_replicas=averaged)
         assert_combined(results, group, combine)
 
     @pytest.mark.feature("`wire_dtype`: gradients travel in 16 bits")
@@ -84,7 +84,9 @@ class TestOnFourReplicas:
         assert np.any(exact[0]["3.0"] != results[0]["3.0"]), "something was rounded"
 
     @pytest.mark.feature("the orthogonality of gradients in a custom loop")
-    @pytest.mark.parametrize("options", [{}, {"averaged": 2}, {"radix_plan": [2, 2]}], ids=str)
+    @pytest.mark.parametrize(
+        "options", [{}, {"averaged_replicas": 2}, {"radix_plan": [2, 2]}], ids=str
+    )
     def test_orthogonality_is_that_of_the_vectors(self, group, options):
         for result in group.run(scenarios.orthogonality_of_known_gradients, **options):
             combined, separate = result["lengths"].T
@@ -174,7 +176,8 @@ def test_an_embedding_trains_as_its_dense_twin(group, rule):
 def test_an_embedding_in_a_loop_on_the_device(group):
     """Each iteration sends another number of rows."""
     one_by_one, together = (
-        group.run(scenarios.train_text_model, rule="adasum", together=number) for number in (1, 3)
+        group.run(scenarios.train_text_model, rule="adasum", steps_per_execution=number)
+        for number in (1, 3)
     )
     for name in one_by_one[0]:
         np.testing.assert_array_equal(together[1][name], one_by_one[0][name], err_msg=name)

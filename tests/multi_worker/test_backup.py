@@ -39,11 +39,11 @@ def continues_as_unbroken(group, tmp_path, at, first, per_epoch=6, **options):
     }
     expected = group.run(scenarios.train_unbroken, folder=str(tmp_path / "unbroken"), **unbroken)
     folder = tmp_path / ("{rank}" if "only_worker_0" in options else "broken")
-    together = options.get("together", 1)
+    steps_per_execution = options.get("steps_per_execution", 1)
     batches = [
-        100 * epoch + number + together - 1
+        100 * epoch + number + steps_per_execution - 1
         for epoch in range(first[0], scenarios.EPOCHS)
-        for number in range(first[1] if epoch == first[0] else 0, per_epoch, together)
+        for number in range(first[1] if epoch == first[0] else 0, per_epoch, steps_per_execution)
     ]
     results = group.run(scenarios.break_off_and_go_on, folder=str(folder), at=at, **options)
     for actual, other in zip(results, expected, strict=True):
@@ -78,7 +78,7 @@ class TestGoingOn:
             ("1x2", (1, 1), (1, 1), {"data": "steps", "per_epoch": 4, "save_freq": 5}),
             ("1x2", (1, 1), (1, 1), {"data": "shuffled steps", "per_epoch": 2, "save_freq": 3}),
             ("2x1", (1, 1), (1, 1), {"data": "shuffled", "save_freq": 7}),
-            ("2x1", (1, 3), (1, 2), {"together": 2, "save_freq": 4}),
+            ("2x1", (1, 3), (1, 2), {"steps_per_execution": 2, "save_freq": 4}),
             pytest.param(
                 "1x2", (2, 1), (2, 0), {"data": "shuffled steps", "per_epoch": 2}, marks=slow
             ),
@@ -109,7 +109,7 @@ def test_whose_backup_it_is_and_how_good(group, tmp_path):
     # Worker 1 becomes the one with the backups.
     (tmp_path / "0").rename(tmp_path / "1")
     options = {"folder": str(tmp_path / "{rank}"), "epochs": 2, "delete_checkpoint": False}
-    own, other = group.run(scenarios.go_on, **options)
+    own, other = group.run(scenarios.resume, **options)
     assert_same(other, own)
     assert own["epochs"].tolist() == other["epochs"].tolist() == [1]
     assert own["warnings"] == ""

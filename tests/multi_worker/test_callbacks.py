@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scenarios import callbacks as scenarios
 from scenarios import on
-from support import event_files, stacks
+from support import event_files, keras_versions
 
 
 def assert_same(actual, expected):
@@ -23,10 +23,10 @@ def test_worker_0_alone_writes_files(group, tmp_path):
     own, other = group.run(scenarios.train_with_files, folder=str(tmp_path / "{rank}"))
     assert_same(other, own)
     assert not {"log.csv", "board"} & {path.name for path in (tmp_path / "1").iterdir()}
-    if not stacks.IS_KERAS_2:  # there all workers save, the others to temporary files
+    if not keras_versions.IS_KERAS_2:  # there all workers save, the others to temporary files
         assert list((tmp_path / "1").iterdir()) == []
     folder = tmp_path / "0"
-    backups = ["chief"] if stacks.IS_KERAS_2 else ["epoch-2-batch-0.backup"]
+    backups = ["chief"] if keras_versions.IS_KERAS_2 else ["epoch-2-batch-0.backup"]
     assert [path.name for path in (folder / "backup").iterdir()] == backups
     weights = [own.pop(f"weight{index}") for index in range(8)]
     saved = keras.models.load_model(folder / "checkpoint" / "model.keras").get_weights()
@@ -52,7 +52,7 @@ def test_worker_0_alone_writes_files(group, tmp_path):
     steps, values = zip(*trained["batch_loss"], strict=True)
     assert len(steps) == 4 and [*np.diff(steps)] == [1, 1, 1]
     # Another order of the same additions in float32. Keras 2 adds up what workers log.
-    added = 2 if stacks.IS_KERAS_2 else 1
+    added = 2 if keras_versions.IS_KERAS_2 else 1
     np.testing.assert_allclose(np.divide(values[1::2], added), own["loss"], rtol=1e-6)
     histograms = [tag for tag in trained if tag.endswith("/histogram")]
     assert len(histograms) == len(weights)

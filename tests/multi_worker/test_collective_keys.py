@@ -6,9 +6,9 @@ from scenarios import collective_keys as scenarios
 
 
 @pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
-@pytest.mark.parametrize("together", [False, True])
-def test_an_error_on_all_workers_is_not_the_end(group, together):
+@pytest.mark.parametrize("in_context", [False, True])
+def test_an_error_on_all_workers_is_not_the_end(group, in_context):
     """What it cuts off leaves something behind in TensorFlow, under its key."""
-    for result in group.run(scenarios.go_on_after_errors, together=together):
+    for result in group.run(scenarios.continue_after_errors, in_context=in_context):
         assert result["errors"] > 5 and len(result["sums"]) > 20
         np.testing.assert_array_equal(result["sums"], 3.0)

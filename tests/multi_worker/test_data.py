@@ -106,12 +106,12 @@ def test_evaluate_and_predict(group, tmp_path):
 # Kinds of input whose rows were lost, calls, and options; `--slow` runs all of them.
 BY_STEP = [
     (["generator", "from_generator, once", "PyDataset with threads"], ["fit"], {}),
-    (["endless generator"], ["fit"], {"executions": 2}),
+    (["endless generator"], ["fit"], {"steps_per_execution": 2}),
     (["generator"], ["evaluate"], {}),
 ]
 ALL_BY_STEP = [
     (rows_by_step.KINDS, rows_by_step.CALLS, {}),
-    (rows_by_step.KINDS, ["fit", "evaluate"], {"executions": 2}),
+    (rows_by_step.KINDS, ["fit", "evaluate"], {"steps_per_execution": 2}),
     (rows_by_step.KINDS, ["fit", "evaluate"], {"built": True}),
 ]
 

@@ -62,7 +62,7 @@ def test_both_raise(adasum_groups, case):
     group = adasum_groups.of("2x1")
     *texts, code = OUTCOMES[case]
     try:
-        for each in group.run(differences.play, case=case):
+        for each in group.run(differences.run, case=case):
             message = str(each["error"][0])
             for text in (*texts, see(code)):
                 assert text in message, message
@@ -73,7 +73,7 @@ def test_both_raise(adasum_groups, case):
 
 
 def test_what_may_differ(adasum_groups):
-    for each in adasum_groups.of("2x1").run(differences.play, case="what may differ"):
+    for each in adasum_groups.of("2x1").run(differences.run, case="what may differ"):
         assert str(each["error"][0]) == "none"
 
 

@@ -10,7 +10,7 @@ import pytest
 from tf_adasum.transport import argument
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_two_workers_under_the_launcher():
     launched = [sys.executable, "-m", "tf_adasum.launch", "-n", "2", "--devices-per-worker", "2"]
     result = subprocess.run(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scenarios import experiments
 
-pytestmark = pytest.mark.keras3_only("the experiments are played on TensorFlow 2.21")
+pytestmark = pytest.mark.keras3_only("the experiments run on TensorFlow 2.21")
 
 FEW = [
     ("images", "momentum", "adasum", False),

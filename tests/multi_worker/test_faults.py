@@ -37,8 +37,8 @@ def assert_ends(outcomes, *texts, within, workers=2):
         pytest.param("kill", "step", 0, 3, marks=slow),
     ],
 )
-def test_a_process_that_ends(tmp_path, fault, moment, victim, workers):
-    outcomes = faults.play(tmp_path, fault=fault, moment=moment, victim=victim, workers=workers)
+def test_a_killed_worker_is_named(tmp_path, fault, moment, victim, workers):
+    outcomes = faults.run(tmp_path, fault=fault, moment=moment, victim=victim, workers=workers)
     texts = f"worker {victim} (127.0.0.1:", "was lost: its process ended without reporting an error"
     assert_ends(outcomes, *texts, within=AT_ONCE, workers=workers)
 
@@ -59,12 +59,12 @@ def test_a_process_that_ends(tmp_path, fault, moment, victim, workers):
         pytest.param(1, "raise", {"call": "working_together"}, ": ArithmeticError", marks=slow),
     ],
 )
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_a_worker_that_fails_says_why_before_its_process_ends(
     tmp_path, victim, fault, options, reason
 ):
     options = {"moment": "step", **options}
-    outcomes = faults.play(tmp_path, fault=fault, victim=victim, **options)
+    outcomes = faults.run(tmp_path, fault=fault, victim=victim, **options)
     assert_ends(outcomes, f"worker {victim} (127.0.0.1:", reason, within=AT_ONCE + 4)
 
 
@@ -84,19 +84,19 @@ def test_a_worker_that_fails_says_why_before_its_process_ends(
         ),
     ],
 )
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 @always
-def test_a_worker_that_does_not_come(tmp_path, fault, moment, timeout, texts):
-    outcomes = faults.play(tmp_path, fault=fault, moment=moment, timeout=timeout)
+def test_a_hung_worker_is_named(tmp_path, fault, moment, timeout, texts):
+    outcomes = faults.run(tmp_path, fault=fault, moment=moment, timeout=timeout)
     assert_ends(outcomes, *texts, within=timeout + AT_ONCE)
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=slow)])
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_a_process_that_ends_while_tensorflow_starts(tmp_path, victim):
     """Python cannot run meanwhile: where TensorFlow does not return, the guard ends the worker."""
     timeout = 20
-    outcomes = faults.play(tmp_path, fault="kill", moment="start", victim=victim, timeout=timeout)
+    outcomes = faults.run(tmp_path, fault="kill", moment="start", victim=victim, timeout=timeout)
     (outcome,) = outcomes.values()
     assert outcome.seconds_to_end < timeout + AT_ONCE
     assert outcome.code != 0

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scenarios import gain_callbacks as scenarios
 from scenarios import on
-from support import stacks
+from support import keras_versions
 
 # Gradients are float32, and the weights that they are taken at differ by roundings of five to ten
 # steps with momentum.
@@ -21,7 +21,7 @@ def assert_same_on_all_replicas(results):
 
 
 @on("1x2", "2x1", "2x2")
-@stacks.needs_accumulation
+@keras_versions.needs_accumulation
 @pytest.mark.feature("`GainTracker`, `StopAtScaleInvariantStep`: all stop after the same step")
 def test_all_measure_the_same_and_stop_together(group):
     results = group.run(scenarios.fit_until_stopped, count=group.replicas)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scenarios import basics, jit, on
 from scenarios import keras as scenarios
-from support import stacks
+from support import keras_versions
 
-compiled_predict = stacks.needs_keras(
+compiled_predict = keras_versions.needs_keras(
     "3.12", "XLA compiles `predict` for all local devices at once"
 )
 
@@ -45,7 +45,7 @@ class TestKeras:
             scenarios.overflow_on_one_replica, poisoned_replica=poisoned % group.replicas
         )
         # Keras 2 counts steps that are left out.
-        iterations = [1, 2, 3, 4] if stacks.IS_KERAS_2 else [1, 1, 2, 3]
+        iterations = [1, 2, 3, 4] if keras_versions.IS_KERAS_2 else [1, 1, 2, 3]
         for actual in results:
             steps = actual["steps"]
             assert steps[:, 0].tolist() == [64, 32, 32, 32], "the scale of the loss"
@@ -88,7 +88,7 @@ class TestKeras:
         # With a seed of the user's Keras repeats one permutation in every epoch and fit; Keras 2
         # repeats those of a fit.
         is_users = seeds == "same" or (seeds == "different" and group.workers == 1)
-        repeated = 2 if stacks.IS_KERAS_2 else 1
+        repeated = 2 if keras_versions.IS_KERAS_2 else 1
         assert len({rows.tobytes() for rows in epochs}) == (repeated if is_users else 4)
 
     @pytest.mark.feature("`BatchNormalization`, not synchronized: statistics averaged")

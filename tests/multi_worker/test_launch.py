@@ -85,7 +85,7 @@ print("trained", strategy.rank, strategy.num_workers, model.get_weights()[0].tob
 """
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 @pytest.mark.feature("launchers on several machines restart after a failure", topology="2x1")
 @pytest.mark.parametrize(("failing", "how"), [(1, "killed"), (0, "raises")])
 def test_launchers_of_two_machines_start_again_together(launched, failing, how):

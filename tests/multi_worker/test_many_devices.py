@@ -7,7 +7,7 @@ from test_aggregation import by_plan
 
 
 @on("1x16", pytest.param("1x32", marks=pytest.mark.slow))
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_many_logical_devices_train(group):
     y = np.arange(1, 4 * group.replicas + 1).reshape(group.replicas, 4)
     results = group.run(basics.train_on_disjoint_features, timeout=240)
@@ -17,7 +17,7 @@ def test_many_logical_devices_train(group):
 @pytest.mark.slow
 @pytest.mark.feature("more than eleven devices on each of several workers")
 @on("2x12")
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_many_devices_on_several_workers(group):
     """TensorFlow's all-to-all fails with so many: theirs is made of several."""
     vectors = aggregation.one_gradient(group.replicas)

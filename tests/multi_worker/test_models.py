@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scenarios import assert_close, on
 from scenarios import models as scenarios
-from support import stacks
+from support import keras_versions
 
 # The same sums in another order, over about ten steps.
 FLOAT32_STEPS = {"rtol": 2e-5, "atol": 2e-6}
@@ -26,7 +26,7 @@ SAME_INPUTS = [
     (72, "sample_weight", ["dataset with sample_weight", "dataset with class_weight"]),
     (64, "arrays", ["PyDataset", "endless dataset per worker"]),
 ]
-if not stacks.IS_KERAS_2:  # whose `fit` demands steps_per_epoch
+if not keras_versions.IS_KERAS_2:  # whose `fit` demands steps_per_epoch
     SAME_INPUTS[-1][-1].append("dataset per worker")
 
 

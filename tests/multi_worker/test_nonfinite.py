@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scenarios import nonfinite as scenarios
 from scenarios import on
-from support import stacks
+from support import keras_versions
 
 LOSS_SCALING = pytest.mark.feature(
     "`LossScaleOptimizer` around every rule and wrapper: one overflow"
@@ -15,10 +15,10 @@ CASES = [
     ("adasum", "adam"),
     ("adacons", "ema"),
     ("mean", "ema"),
-    pytest.param("adasum", "accumulate", marks=stacks.needs_accumulation),
+    pytest.param("adasum", "accumulate", marks=keras_versions.needs_accumulation),
     ("adasum", "lamb"),
     ("mean", "adascale"),
-    pytest.param("mean", "adascale accumulate", marks=stacks.needs_accumulation),
+    pytest.param("mean", "adascale accumulate", marks=keras_versions.needs_accumulation),
     ("adasum", "delta"),
     ("adasum", "delta of 2"),
     ("adasum of the model", "delta of 2"),
@@ -99,7 +99,7 @@ class TestRaised:
         for actual in group.run(scenarios.raised_in_fit, rule=rule, **options):
             message = str(actual["message"])
             assert message.startswith("FloatingPointError: Gradients are not finite")
-            assert where + stacks.in_model("dense/kernel") in message
+            assert where + keras_versions.in_model("dense/kernel") in message
             assert actual["unchanged"]
 
     def test_custom_loop(self, group):

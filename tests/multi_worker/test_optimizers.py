@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scenarios import on
 from scenarios import optimizers as scenarios
-from support import stacks
+from support import keras_versions
 
 OPTIMIZERS = [
     name
@@ -21,14 +21,18 @@ OPTIMIZERS = [
 TOLERANCE = {"rtol": 2e-5, "atol": 2e-6}
 
 NOT_IN_KERAS_2 = {
-    "loss_scale_factor": stacks.needs_loss_scale_factor,
-    **{name: stacks.needs_accumulation for name in scenarios.OPTIONS if "accumulate" in name},
+    "loss_scale_factor": keras_versions.needs_loss_scale_factor,
+    **{
+        name: keras_versions.needs_accumulation
+        for name in scenarios.OPTIONS
+        if "accumulate" in name
+    },
 }
 
 
-def assert_equals_one_process(group, name, column):
-    expected = scenarios.reference(group.replicas, name, column)
-    for copies in group.run(scenarios.apply, name=name, column=column):
+def assert_equals_one_process(group, name, option):
+    expected = scenarios.reference(group.replicas, name, option)
+    for copies in group.run(scenarios.apply, name=name, option=option):
         for copy, actual in copies.items():
             value = expected[int(copy.partition(".")[0])]
             np.testing.assert_allclose(actual, value, **TOLERANCE, err_msg=copy)
@@ -39,15 +43,17 @@ def assert_equals_one_process(group, name, column):
     "every optimizer: plain, clipping, accumulation, EMA, mixed precision with an overflow"
 )
 @pytest.mark.parametrize(
-    "column",
-    stacks.marked(
+    "option",
+    keras_versions.marked(
         ["plain", "global_clipnorm", "accumulate", "ema_overwrite", "mixed_precision"],
         NOT_IN_KERAS_2,
     ),
 )
-@pytest.mark.parametrize("name", stacks.marked(OPTIMIZERS, {"Nadam": stacks.needs_nadam}))
-def test_every_optimizer(group, name, column):
-    assert_equals_one_process(group, name, column)
+@pytest.mark.parametrize(
+    "name", keras_versions.marked(OPTIMIZERS, {"Nadam": keras_versions.needs_nadam})
+)
+def test_every_optimizer(group, name, option):
+    assert_equals_one_process(group, name, option)
 
 
 @on("1x2", "2x1", "2x2")
@@ -55,6 +61,6 @@ def test_every_optimizer(group, name, column):
     "`clipnorm`, `global_clipnorm`, `clipvalue`, `weight_decay`, `loss_scale_factor`, "
     "`gradient_accumulation_steps`, `use_ema`, `ema_overwrite_frequency`, `LossScaleOptimizer`"
 )
-@pytest.mark.parametrize("column", stacks.marked(scenarios.OPTIONS, NOT_IN_KERAS_2))
-def test_every_option(group, column):
-    assert_equals_one_process(group, "AdamW", column)
+@pytest.mark.parametrize("option", keras_versions.marked(scenarios.OPTIONS, NOT_IN_KERAS_2))
+def test_every_option(group, option):
+    assert_equals_one_process(group, "AdamW", option)

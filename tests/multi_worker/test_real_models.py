@@ -27,7 +27,7 @@ def alone(name):
 
 
 @pytest.fixture
-def together(group, tmp_path):
+def run_on_group(group, tmp_path):
     """A function that returns what a program returns on workers, the same on all of them."""
 
     def run(name):
@@ -43,9 +43,9 @@ def together(group, tmp_path):
 @on("2x2")  # it has what is peculiar to 2x1 and 1x2
 @pytest.mark.feature("GANs, VAEs and others with a `train_step` and without `call`")
 @pytest.mark.feature("a GAN: two optimizers, a custom `train_step`, no `call`")
-def test_gan(together):
+def test_gan(run_on_group):
     """Losses of a GAN need not fall; what it draws comes nearer to the images."""
-    results = together("gan")
+    results = run_on_group("gan")
     for first, last in (results["distance"], alone("gan")["distance"]):
         # Other noise gives other images: in one process four seeds end between 0.42 and 0.56.
         assert last < 0.75 * first
@@ -145,8 +145,8 @@ CHECKS = {
         for name, feature in FEATURES.items()
     ],
 )
-def test_a_program_learns_as_in_one_process(together, name):
-    results, expected = together(name), alone(name)
+def test_a_program_learns_as_in_one_process(run_on_group, name):
+    results, expected = run_on_group(name), alone(name)
     # A replica tells an image's other view from those of its own rows, of which it has fewer: the
     # loss of "contrastive" is another one than in one process.
     losses = results["contrast" if name == "contrastive" else "loss"]

@@ -30,7 +30,7 @@ def test_the_variable_and_the_replica_are_named_on_all(group):
 
 
 @on("2x1")
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_every_dtype_is_compared_bit_by_bit(group):
     for result in group.run(scenarios.check_values, differs=False):
         assert not any(map(str, result.values()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scenarios import assert_close, on
 from scenarios import restart as scenarios
-from support import stacks
+from support import keras_versions
 from support.worker_group import WorkerGroup
 
 
@@ -26,7 +26,8 @@ def differ(results, prefix):
 @pytest.mark.feature("saved by each worker within an epoch, restored in new processes")
 @pytest.mark.feature("all workers restore worker 0's file")
 @pytest.mark.parametrize(
-    "name", stacks.marked(scenarios.OPTIMIZERS, {"lamb": stacks.needs_state_of_lamb})
+    "name",
+    keras_versions.marked(scenarios.OPTIMIZERS, {"lamb": keras_versions.needs_state_of_lamb}),
 )
 def test_what_other_processes_saved_is_resumed(group, name, tmp_path):
     saving = {"name": name, "folder": str(tmp_path / "saved")}
@@ -55,7 +56,7 @@ def test_what_other_processes_saved_is_resumed(group, name, tmp_path):
 
 @on("2x1")
 @pytest.mark.feature("`BackupAndRestore`: worker 0's backup reaches all")
-@stacks.needs_own_backups
+@keras_versions.needs_own_backups
 class TestBackup:
     def test_adascale_goes_on_as_if_unbroken(self, group, tmp_path):
         arguments = {"name": "adascale", "folder": str(tmp_path)}

@@ -19,7 +19,7 @@ tf_adasum.AdasumMirroredStrategy(communication_options=options)
 
 
 @pytest.mark.parametrize("index", [0, 1])
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_a_missing_worker_is_named(index):
     ports, begin = free_ports(2), time.monotonic()
     ended = subprocess.run(

@@ -15,10 +15,15 @@ SCRIPT = pathlib.Path(worker_group.HERE, "stopped_worker.py")
 SECONDS = 240
 
 
-def train(folder, signals=None, together=1):
+def train(folder, signals=None, steps_per_execution=1):
     """Train on two workers, and return the exit status, report and output of each."""
     asked = {"folder": str(folder), "signals": signals or {}, "seconds": SECONDS}
-    command = [sys.executable, "-u", SCRIPT, json.dumps(asked | {"together": together})]
+    command = [
+        sys.executable,
+        "-u",
+        SCRIPT,
+        json.dumps(asked | {"steps_per_execution": steps_per_execution}),
+    ]
     ports, ended = worker_group.free_ports(2), []
     with contextlib.ExitStack() as stack:
         processes = []
@@ -43,7 +48,7 @@ BETWEEN_EXECUTIONS = ({"1": ["batch", 1, 1, "SIGTERM"]}, ["batch", 1, 1])
 
 
 @pytest.mark.parametrize(
-    ("together", "plans"),
+    ("steps_per_execution", "plans"),
     [
         (ONE_STEP, [TO_WORKER_1]),
         pytest.param(ONE_STEP, [TO_WORKER_0, TO_WORKER_1, TO_BOTH], marks=pytest.mark.slow),
@@ -52,18 +57,18 @@ BETWEEN_EXECUTIONS = ({"1": ["batch", 1, 1, "SIGTERM"]}, ["batch", 1, 1])
     ids=["one", "three", "several steps in one execution"],
 )
 @pytest.mark.feature("`callbacks.BackupAndRestore`: stopped by a signal, resumes bit for bit")
-def test_signals_to_any_worker(tmp_path, together, plans):
+def test_signals_to_any_worker(tmp_path, steps_per_execution, plans):
     """To worker 0 in an epoch, to worker 1 in a validation, to both at once."""
-    unbroken = train(tmp_path / "unbroken", together=together)
+    unbroken = train(tmp_path / "unbroken", steps_per_execution=steps_per_execution)
     for signals, last in plans:
-        stopped = train(tmp_path / "broken", signals, together)
+        stopped = train(tmp_path / "broken", signals, steps_per_execution)
         for code, report, output in stopped:
             assert code == 75 and report["ended"] == "SystemExit: 75", output
             assert report["seen"] == stopped[0][1]["seen"], "all stop at the same place"
             assert last in report["seen"][-2:], "soon after the signal"
             assert "WorkerLost" not in output and "was lost" not in output
         assert "exit status 75" in stopped[0][2]
-    resumed = train(tmp_path / "broken", together=together)
+    resumed = train(tmp_path / "broken", steps_per_execution=steps_per_execution)
     for (code, report, output), (_, expected, _) in zip(resumed, unbroken, strict=True):
         assert code == 0, output
         assert report["digest"] == expected["digest"]

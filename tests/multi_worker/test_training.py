@@ -89,7 +89,7 @@ def test_communication_options_reach_every_collective(group):
 
 
 @on("2x1")
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_an_exception_on_the_workers_is_reported(group):
     with pytest.raises(WorkerFailed, match="`aggregation` must be one of"):
         group.run(basics.train_with_adam, rule="no such rule")

@@ -66,7 +66,7 @@ class TestSameBits:
     def test_reductions(self, ucx_group):
         plans = [{}, {"rule": "sum"}, {"wire_dtype": "bfloat16"}]
         if ucx_group.replicas == 4:
-            plans += [{"radix_plan": [2, 2], "wire_dtype": "float16"}, {"averaged": 2}]
+            plans += [{"radix_plan": [2, 2], "wire_dtype": "float16"}, {"averaged_replicas": 2}]
         for options in plans:
             assert_same_bits(ucx_group.run(scenarios.reduce_known_gradients, **options))
         assert_same_bits(ucx_group.run(scenarios.train_large))
@@ -74,8 +74,8 @@ class TestSameBits:
     @pytest.mark.parametrize(
         "options",
         [
-            {"rule": "adasum", "together": 3},
-            {"rule": "adasum model", "optimizer": "adam", "gathers": True},
+            {"rule": "adasum", "steps_per_execution": 3},
+            {"rule": "adasum model", "optimizer": "adam", "gathers_small_buckets": True},
             {"rule": "adacons groups", "optimizer": "adam"},
             {"rule": "mean", "optimizer": "adam"},
         ],
@@ -105,8 +105,8 @@ def test_a_killed_worker_is_named(tmp_path, monkeypatch, moment, victim, transpo
     monkeypatch.setenv(argument.VARIABLE, "ucx")
     if transports:
         monkeypatch.setenv("UCX_TLS", transports)
-    played = faults.play(tmp_path, fault="kill", moment=moment, victim=victim)
-    (outcome,) = played.values()
+    outcomes = faults.run(tmp_path, fault="kill", moment=moment, victim=victim)
+    (outcome,) = outcomes.values()
     assert outcome.error == "WorkerLostError", outcome.output
     assert f"worker {victim} (127.0.0.1:" in outcome.message and LOST in outcome.message
     assert outcome.seconds < AT_ONCE

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from scenarios import basics, on
 from scenarios import uneven as scenarios
-from support import stacks
+from support import keras_versions
 
 UNEVEN = pytest.mark.feature("workers with datasets of different length from a function")
 
@@ -13,7 +13,7 @@ UNEVEN = pytest.mark.feature("workers with datasets of different length from a f
 @UNEVEN
 @on("2x1")
 class TestFromFunction:
-    @stacks.needs_endless_fit
+    @keras_versions.needs_endless_fit
     @pytest.mark.parametrize("batches", [(3, 1), (0, 2)], ids=str)
     def test_the_epoch_ends_with_the_longest(self, group, batches):
         """The logs are those of all rows: without learning one process can compute them."""

@@ -7,11 +7,11 @@ import pytest
 from support import faults, network_cases
 from support.network_cases import Case, complaints
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 ROOT = Path(__file__).parents[2]
-CASE = Case("a case", within=40.0)
-WITH_TRAINING = Case("a case", trains=True)
+CASE = Case("a case", seconds_to_report=40.0)
+WITH_TRAINING = Case("a case", must_train=True)
 LOST = "worker 1 (10.77.0.2:2222) was lost: it has sent nothing for 30 s"
 OF_0 = LOST.replace("1", "0", 1)
 
@@ -91,9 +91,9 @@ def test_cells_of_the_results_and_of_the_page(networks, outcomes, text, short):
 
 
 def test_the_pages_table_is_what_the_script_writes(networks):
-    import exchange_extend
+    import generated_tables
 
     page, kept = networks.PAGE.read_text(), json.loads(networks.KEPT.read_text())
     rows = networks.table(kept)
-    assert exchange_extend.rewritten(page, {"networks": rows}) == page
+    assert generated_tables.rewritten(page, {"networks": rows}) == page
     assert all(f"| {case.name} |" in rows for case in network_cases.CASES)

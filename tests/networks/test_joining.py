@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60

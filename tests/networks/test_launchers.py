@@ -9,7 +9,7 @@ from support import sshd
 from support.launching import SLEEP_WITH_CHILD, eventually, is_running, pids_in
 from support.worker_group import worker_environment
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 PROGRAM = """
 import keras, numpy as np, tf_adasum

@@ -11,7 +11,7 @@ import pytest
 from support import network
 from support.launching import eventually, is_running
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 PORT, OTHER_PORT = 2222, 3333
 
 SERVER = """

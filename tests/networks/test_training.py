@@ -8,7 +8,7 @@ import pytest
 from support import network_cases
 from support.network_cases import CASES
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "networks.json"
 BY_NAME = {case.name: case for case in CASES}
@@ -22,7 +22,7 @@ def digest_of(tmp_path_factory):
 
     @functools.cache
     def digest(case):
-        outcomes = network_cases.play(case, tmp_path_factory.mktemp("unbroken"))
+        outcomes = network_cases.run(case, tmp_path_factory.mktemp("unbroken"))
         (digest,) = {outcome.digest for outcome in outcomes.values()}
         assert digest, [outcome.output for outcome in outcomes.values()]
         return digest
@@ -31,7 +31,7 @@ def digest_of(tmp_path_factory):
 
 
 def check(case, folder, digest_of, timeout=None):
-    outcomes = network_cases.play(case, folder, timeout=timeout)
+    outcomes = network_cases.run(case, folder, timeout=timeout)
     expected = digest_of(network_cases.unbroken(case))
     said = [network_cases.last_output(outcome) for outcome in outcomes.values()]
     assert not network_cases.complaints(case, outcomes, expected), said

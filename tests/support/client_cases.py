@@ -31,29 +31,29 @@ class Case:
     Attributes:
         name: a row of the table.
         kind: of the clients, see `unauthenticated_clients`; None: there are none.
-        meets: whether they come while worker 0 waits for worker 1, not in a step.
-        comes: whether worker 1 comes at all.
+        at_rendezvous: whether they come while worker 0 waits for worker 1, not in a step.
+        worker_1_starts: whether worker 1 comes at all.
         files: how many files worker 0 may open. Defaults to None: as many as this process.
         secrets: of each worker. Defaults to None: without one.
-        within: seconds within which every worker has to say something.
-        trains: whether all have to train to the end, or must not.
-        names: pattern in each error. Defaults to None: the name of another worker.
+        seconds_to_report: seconds within which every worker has to say something.
+        must_train: whether all have to train to the end, or must not.
+        error_pattern: pattern in each error. Defaults to None: the name of another worker.
     """
 
     name: str
     kind: str | None = None
-    meets: bool = False
-    comes: bool = True
+    at_rendezvous: bool = False
+    worker_1_starts: bool = True
     files: int | None = None
     secrets: tuple | None = None
-    within: float = SOON
-    trains: bool = True
-    names: str | None = None
+    seconds_to_report: float = SOON
+    must_train: bool = True
+    error_pattern: str | None = None
     workers: int = 2
 
 
 def meeting(name, kind=None, **options):
-    return Case(f"at the rendezvous: {name}", kind, meets=True, **options)
+    return Case(f"at the rendezvous: {name}", kind, at_rendezvous=True, **options)
 
 
 UNBROKEN = Case("nothing")
@@ -78,21 +78,21 @@ CASES = [
     meeting(
         "a web server at worker 1's address, no worker 1",
         "answers http",
-        comes=False,
-        trains=False,
-        within=WHOLE_START,
+        worker_1_starts=False,
+        must_train=False,
+        seconds_to_report=WHOLE_START,
     ),
     meeting(
         "another client joins as worker 1 without the secret",
         "introduces itself",
         secrets=ONE_SECRET,
     ),
-    meeting("worker 1 has another secret", secrets=("one", "another"), trains=False),
+    meeting("worker 1 has another secret", secrets=("one", "another"), must_train=False),
 ]
 
 
-def play(case, folder, *, strategy="adasum"):
-    """Play a case; return a dict from ranks to `faults.Outcome`.
+def run(case, folder, *, strategy="adasum"):
+    """Run a case; return a dict from ranks to `faults.Outcome`.
 
     Args:
         case: the `Case`.
@@ -107,20 +107,20 @@ def play(case, folder, *, strategy="adasum"):
                 stack.enter_context(_clients(case.kind, processes, folder))
 
         steps = [(0.0, come)]
-        if case.meets and case.kind != "answers http":
+        if case.at_rendezvous and case.kind != "answers http":
             steps = [(0.0, lambda processes: None), (0.1, come)]
-        if case.meets and case.comes:
+        if case.at_rendezvous and case.worker_1_starts:
             steps.append((SECONDS_ALONE, lambda processes: (folder / "late").touch()))
-        return faults.play(
+        return faults.run(
             folder,
-            limit=case.within + LATE,
-            awaited=range(case.workers) if case.comes else [0],
+            limit=case.seconds_to_report + LATE,
+            awaited=range(case.workers) if case.worker_1_starts else [0],
             popens=[functools.partial(_popen, case, rank, folder) for rank in range(case.workers)],
             steps=steps,
-            moment="before" if case.meets else "step",
+            moment="before" if case.at_rendezvous else "step",
             strategy=strategy,
             seconds_per_step=SECONDS_PER_STEP,
-            late=1 if case.meets else None,
+            late=1 if case.at_rendezvous else None,
             says=True,
         )
 
@@ -161,10 +161,10 @@ def complaints(case, outcomes, expected):
 
     Args:
         case: the `Case`.
-        outcomes: of `play`.
+        outcomes: of `run`.
         expected: digest of the weights of an unbroken run.
     """
     found = network_cases.complaints(case, outcomes, expected)
-    if not case.trains and any(outcome.digest for outcome in outcomes.values()):
+    if not case.must_train and any(outcome.digest for outcome in outcomes.values()):
         found.append("they train in spite of different secrets")
     return found

@@ -206,8 +206,8 @@ CASES = [
 ]
 
 
-def play(case, folder, *, strategy="adasum"):
-    """Play a case; return for each start a dict from ranks to `Outcome`.
+def run(case, folder, *, strategy="adasum"):
+    """Run a case; return for each start a dict from ranks to `Outcome`.
 
     Args:
         case: the `Case`.
@@ -272,7 +272,7 @@ def complaints(case, told, expected):
 
     Args:
         case: the `Case`.
-        told: of `play`.
+        told: of `run`.
         expected: digest of the weights of an unbroken run.
     """
     found = []

@@ -1,4 +1,4 @@
-"""A worker that trains with backups on a disk with a fault; see `disk_cases.play`.
+"""A worker that trains with backups on a disk with a fault; see `disk_cases.run`.
 
     python disk_worker.py '{"strategy": "adasum", "backup_dir": "/mnt/backup", "fault": null, ...}'
 

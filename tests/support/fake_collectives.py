@@ -78,31 +78,31 @@ class FakeCollectives:
     """The three collectives of a replica in one group.
 
     Args:
-        hall: where they meet.
+        hub: where they meet.
         members: for each rank the replica at that rank.
         replica: this one.
     """
 
-    def __init__(self, hall, members, replica):
-        self._hall, self._members, self._replica = hall, list(members), replica
+    def __init__(self, hub, members, replica):
+        self._hub, self._members, self._replica = hub, list(members), replica
 
     def all_to_all(self, shards):
         count = len(self._members)
         assert shards.shape[0] == count
-        self._hall.count(self._replica, "all_to_all", shards, (count - 1) / count)
+        self._hub.count(self._replica, "all_to_all", shards, (count - 1) / count)
         rank = self._members.index(self._replica)
         return tf.stack([rows[rank] for rows in self._swap("all_to_all", shards)])
 
     def all_reduce(self, value):
-        self._hall.count(self._replica, "all_reduce", value, 1)
+        self._hub.count(self._replica, "all_reduce", value, 1)
         return functools.reduce(tf.add, self._swap("all_reduce", value))
 
     def all_gather(self, value):
-        self._hall.count(self._replica, "all_gather", value, len(self._members) - 1)
+        self._hub.count(self._replica, "all_gather", value, len(self._members) - 1)
         return tf.concat(self._swap("all_gather", value), axis=0)
 
     def _swap(self, kind, value):
-        return self._hall.swap(self._replica, self._members, kind, value)
+        return self._hub.swap(self._replica, self._members, kind, value)
 
 
 def shuffled(seed=0):
@@ -110,20 +110,20 @@ def shuffled(seed=0):
     return lambda members: np.random.default_rng([seed, *members]).permutation(members).tolist()
 
 
-def in_turns(hall, part):
+def in_turns(hub, part):
     """Run ``part(replica)`` for every replica, each in its thread; return what they return."""
     # Threads do not inherit the graph that is being built.
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
     def take_part(replica):
-        with hall.turn, graph.as_default() if graph else tf.device("CPU:0"):
+        with hub.turn, graph.as_default() if graph else tf.device("CPU:0"):
             try:
                 return part(replica)
             except Exception:
-                hall.close()
+                hub.close()
                 raise
 
-    outcomes, _ = at_once(take_part, len(hall.calls), limit=2 * SECONDS)
+    outcomes, _ = at_once(take_part, len(hub.calls), limit=2 * SECONDS)
     errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     # The others' broken barriers follow from the first error.
     for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
@@ -156,7 +156,7 @@ def exchanged(
     Returns:
         For each replica its combined gradients, and the `ExchangeHub`.
     """
-    hall = ExchangeHub(len(gradients))
+    hub = ExchangeHub(len(gradients))
     order = order or shuffled()
     told = told or order
 
@@ -164,7 +164,7 @@ def exchanged(
         def group_of(stride, radix):
             member = replica // stride % radix
             members = [replica + (i - member) * stride for i in range(radix)]
-            collectives = FakeCollectives(hall, order(members), replica)
+            collectives = FakeCollectives(hub, order(members), replica)
             member_of_rank = [members.index(each) for each in told(members)]
             return CollectiveGroup(collectives, member_of_rank, member)
 
@@ -172,13 +172,13 @@ def exchanged(
         application = applications[replica] if applications else None
         return aggregate([gradients[replica]], exchange, bucket_bytes, application)
 
-    return in_turns(hall, part), hall
+    return in_turns(hub, part), hub
 
 
-def together(gradients, scheme, **options):
+def exchanged_arrays(gradients, scheme, **options):
     """As `exchanged`, with dense gradients as NumPy arrays."""
-    results, hall = exchanged(gradients, scheme, **options)
-    return [[as_array(gradient) for gradient in own] for own in results], hall
+    results, hub = exchanged(gradients, scheme, **options)
+    return [[as_array(gradient) for gradient in own] for own in results], hub
 
 
 def as_array(gradient):

@@ -38,7 +38,7 @@ class Outcome:
     output: str
 
 
-def play(
+def run(
     folder,
     *,
     workers=2,

@@ -1,4 +1,4 @@
-"""A worker that trains, and into which a fault is injected; see `faults.play`.
+"""A worker that trains, and into which a fault is injected; see `faults.run`.
 
     python faulty_worker.py '{"strategy": "adasum", "fault": "kill", "moment": "step", ...}'
 
@@ -37,7 +37,7 @@ def is_time(moment):
 
 
 def wait_for(path):
-    """Wait for a file of the one who plays; not without end, see `end_in_time`."""
+    """Wait for a file that the test writes; not forever, see `end_in_time`."""
     while not path.exists():
         time.sleep(0.01)
 
@@ -61,7 +61,7 @@ def happen():
     elif fault == "differ":  # a collective of its own
         import tensorflow as tf
 
-        tf.distribute.get_strategy().seeds.common()
+        tf.distribute.get_strategy().seeds.shared_if_needed()
 
 
 def happen_at(moment, is_now=True):
@@ -183,7 +183,7 @@ def main():
             model.train_on_batch(np.ones([2, 4], np.float32), np.ones([2, 1], np.float32))
         return None
     dataset = strategy.distribute_datasets_from_function(make_dataset)
-    for number in range(ASKED.get("fits", 1)):
+    for number in range(ASKED.get("num_fits", 1)):
         happen_at("between", number == 1)
         if ASKED.get("call") == "working_together":
             with strategy.working_together():

@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "hooks.md"
 
 
 def registries():
-    """Return the registries of the stack that is installed."""
+    """Return the registries of the versions that are installed."""
     importlib.import_module("tf_adasum.strategy")  # which imports all files that have hooks
     from tf_adasum.compat import keras as keras_compat
     from tf_adasum.compat import tensorflow as tensorflow_compat
@@ -26,10 +26,10 @@ def registries():
 
 
 def renewed(text):
-    """Return the page with the sections of this stack as they are now.
+    """Return the page with the sections of the installed versions as they are now.
 
     Args:
-        text: the page, with a section for each registry of either stack.
+        text: the page, with a section for each registry of Keras 2 and Keras 3.
     """
     for hooks in registries():
         begin, end = (f"<!-- {word} of {hooks.of} -->\n" for word in ("begin", "end"))

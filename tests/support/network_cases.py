@@ -32,13 +32,13 @@ class Case:
         moment: of training, see `faulty_worker`; "before": before the workers start.
         victim: the worker that comes to the moment.
         workers: how many.
-        within: seconds from the moment within which every worker has to say something.
-        trains: whether all have to train to the end; None where an error is right, too.
-        names: pattern in each error. Defaults to None: the name of another worker.
+        seconds_to_report: seconds from the moment within which every worker has to say something.
+        must_train: whether all have to train to the end; None where an error is right, too.
+        error_pattern: pattern in each error. Defaults to None: the name of another worker.
         awaited: ranks of the workers that are to end by themselves. Defaults to None: all.
         hosts: function of the `Network` that returns the hosts in the workers' addresses. Defaults
             to None: those of IPv4.
-        fits: how many times the workers train.
+        num_fits: how many times the workers train.
         width: of the model's layers: the messages of a wide one take many packets.
         seconds_per_step: at least, so that training lasts until something is noticed.
         port: whether it happens to a port, which workers that join choose by themselves.
@@ -49,12 +49,12 @@ class Case:
     moment: str = "step"
     victim: int = 1
     workers: int = 2
-    within: float = LONGEST_DETECTION
-    trains: bool | None = None
-    names: str | None = None
+    seconds_to_report: float = LONGEST_DETECTION
+    must_train: bool | None = None
+    error_pattern: str | None = None
     awaited: tuple | None = None
     hosts: Callable | None = None
-    fits: int = 1
+    num_fits: int = 1
     width: int = 4
     seconds_per_step: float = 0.0
     port: bool = False
@@ -87,16 +87,23 @@ def cut_link(one, other):
     return cut_both_ways
 
 
-def slow(name, *, trains=True, within=240.0, width=4, **conditions):
+def slow(name, *, must_train=True, seconds_to_report=240.0, width=4, **conditions):
     """A network that is so from the start."""
     steps = ((0, between(**conditions)),)
-    return Case(name, steps, "before", within=within, trains=trains, width=width)
+    return Case(
+        name,
+        steps,
+        "before",
+        seconds_to_report=seconds_to_report,
+        must_train=must_train,
+        width=width,
+    )
 
 
 def blocked(name, moment="step", seconds_per_step=0.0, **conditions):
     """A port is blocked."""
     steps = ((0, between(**conditions)),)
-    own = {"within": WHOLE_START, "seconds_per_step": seconds_per_step, "port": True}
+    own = {"seconds_to_report": WHOLE_START, "seconds_per_step": seconds_per_step, "port": True}
     return Case(name, steps, moment, **own)
 
 
@@ -113,21 +120,27 @@ def elsewhere(name, rank, host):
         addresses[rank] = host
         return addresses
 
-    return Case(name, moment="before", hosts=hosts, within=WHOLE_START)
+    return Case(name, moment="before", hosts=hosts, seconds_to_report=WHOLE_START)
 
 
-def paused(seconds, trains=None):
+def paused(seconds, must_train=None):
     """A worker is stopped, and continues; it may then learn that it was declared lost itself."""
     steps = ((0, send(signal.SIGSTOP, 1)), (seconds, send(signal.SIGCONT, 1)))
     name = f"worker 1 paused for {seconds} s in a step"
-    return Case(name, steps, trains=trains, names=r"worker 1\b", within=LONGEST_DETECTION + seconds)
+    return Case(
+        name,
+        steps,
+        must_train=must_train,
+        error_pattern=r"worker 1\b",
+        seconds_to_report=LONGEST_DETECTION + seconds,
+    )
 
 
 def of_ipv6(network):
     return [f"[{host.address6}]" for host in network.hosts]
 
 
-UNBROKEN = Case("nothing", within=120.0, trains=True)
+UNBROKEN = Case("nothing", seconds_to_report=120.0, must_train=True)
 
 CASES = [
     UNBROKEN,
@@ -140,26 +153,26 @@ CASES = [
         "packets over 1280 bytes are dropped silently",
         longest=1280,
         width=WIDE,
-        trains=None,
-        within=WHOLE_PATIENCE,
+        must_train=None,
+        seconds_to_report=WHOLE_PATIENCE,
     ),
-    Case("IPv6", moment="before", within=120.0, trains=True, hosts=of_ipv6),
+    Case("IPv6", moment="before", seconds_to_report=120.0, must_train=True, hosts=of_ipv6),
     Case("worker 1 cut off in a step", ((0, cut(1)),)),
     Case("worker 0 cut off in a step, three workers", ((0, cut(0)),), workers=3),
     Case("worker 1 cut off in a checkpoint", ((0, cut(1)),), moment="checkpoint", victim=0),
-    Case("worker 1 cut off between two calls of fit", ((0, cut(1)),), moment="between", fits=2),
-    healing(5, trains=True),
+    Case("worker 1 cut off between two calls of fit", ((0, cut(1)),), moment="between", num_fits=2),
+    healing(5, must_train=True),
     healing(15),  # longer than TensorFlow's own connections last
     healing(20),
     healing(45),
-    healing(15, "worker 1 cut off for 15 s between two calls of fit", moment="between", fits=2),
+    healing(15, "worker 1 cut off for 15 s between two calls of fit", moment="between", num_fits=2),
     Case("nothing gets from worker 1 to 0", ((0, between(1, 0, cut=True)),)),
     Case("nothing gets from worker 0 to 1", ((0, between(0, 1, cut=True)),)),
     Case(
         "the link of workers 1 and 2 cut, three workers",
         ((0, cut_link(1, 2)),),
         workers=3,
-        names=r"worker [12] \(",
+        error_pattern=r"worker [12] \(",
     ),
     blocked("TensorFlow's port blocked in a step", without_port=faults.PORT),
     blocked(
@@ -168,18 +181,34 @@ CASES = [
         only_port=faults.PORT,
     ),
     blocked("all but TensorFlow's port blocked from the start", "before", only_port=faults.PORT),
-    paused(10, trains=True),
+    paused(10, must_train=True),
     paused(45),
     Case("worker 1 gets SIGKILL in a step", ((0, send(signal.SIGKILL, 1)),), awaited=(0,)),
     Case("worker 0 gets SIGKILL in a step", ((0, send(signal.SIGKILL, 0)),), awaited=(1,)),
-    Case("worker 1 cut off from the start", ((0, cut(1)),), moment="before", within=WHOLE_START),
-    healing(20, "worker 1 cut off for the first 20 s", trains=True, moment="before", within=120.0),
-    Case("worker 1 cut off when TensorFlow starts", ((0, cut(1)),), "start", within=WHOLE_START),
+    Case(
+        "worker 1 cut off from the start",
+        ((0, cut(1)),),
+        moment="before",
+        seconds_to_report=WHOLE_START,
+    ),
+    healing(
+        20,
+        "worker 1 cut off for the first 20 s",
+        must_train=True,
+        moment="before",
+        seconds_to_report=120.0,
+    ),
+    Case(
+        "worker 1 cut off when TensorFlow starts",
+        ((0, cut(1)),),
+        "start",
+        seconds_to_report=WHOLE_START,
+    ),
     healing(
         15,
         "worker 1 cut off for 15 s when TensorFlow starts",
         moment="start",
-        within=WHOLE_START,
+        seconds_to_report=WHOLE_START,
     ),
     elsewhere("no host has worker 1's address", 1, "10.77.0.99"),
     elsewhere("worker 1's host name does not exist", 1, "no-such-host.invalid"),
@@ -187,25 +216,25 @@ CASES = [
 ]
 
 
-def play(case, folder, *, strategy="adasum", **options):
-    """Play a case; return a dict from ranks to `faults.Outcome`.
+def run(case, folder, *, strategy="adasum", **options):
+    """Run a case; return a dict from ranks to `faults.Outcome`.
 
     Args:
         case: the `Case`.
         folder: an empty one.
         strategy: "adasum"; "joined", the same where workers know worker 0's address alone; "stock".
-        options: further ones of `faults.play`.
+        options: further ones of `faults.run`.
     """
     with Network(case.workers) as network:
         own = [host.address for host in network.hosts]
         hosts = case.hosts(network) if case.hosts else own
         is_wrong = {*hosts} - {*own, *(f"[{host.address6}]" for host in network.hosts)}
         joining = [host if host in is_wrong else None for host in hosts]
-        return faults.play(
+        return faults.run(
             folder,
             workers=case.workers,
             victim=case.victim,
-            limit=case.within + LATE,
+            limit=case.seconds_to_report + LATE,
             awaited=case.awaited or range(case.workers),
             popens=[host.popen for host in network.hosts],
             hosts=hosts,
@@ -213,7 +242,7 @@ def play(case, folder, *, strategy="adasum", **options):
             steps=[(when, functools.partial(what, network)) for when, what in case.steps],
             moment=case.moment,
             strategy=strategy,
-            fits=case.fits,
+            num_fits=case.num_fits,
             width=case.width,
             seconds_per_step=case.seconds_per_step,
             **options,
@@ -222,7 +251,7 @@ def play(case, folder, *, strategy="adasum", **options):
 
 def unbroken(case):
     """The case without what happens, to whose weights it has to train."""
-    same = {name: getattr(case, name) for name in ("workers", "fits", "width")}
+    same = {name: getattr(case, name) for name in ("workers", "num_fits", "width")}
     return dataclasses.replace(UNBROKEN, **same)
 
 
@@ -231,7 +260,7 @@ def complaints(case, outcomes, expected):
 
     Args:
         case: the `Case`.
-        outcomes: of `play`.
+        outcomes: of `run`.
         expected: digest of the weights of an unbroken run.
     """
     found = []
@@ -240,20 +269,22 @@ def complaints(case, outcomes, expected):
         others = "".join(str(other) for other in range(case.workers) if other != rank)
         # The other one, also as TensorFlow does; or a variable of its own that is wrong.
         named = rf"(worker |/job:worker/task:)[{others}]\b|TF_ADASUM_INTERFACE"
-        names = case.names or named
+        names = case.error_pattern or named
         if outcome.digest:
             if outcome.digest != expected:
                 found.append(f"worker {rank} has other weights than without it")
         elif not words:
             found.append(f"worker {rank} reports nothing")
-        elif case.trains:
+        elif case.must_train:
             found.append(f"worker {rank} does not continue")
         elif "not made the same calls" in words:
             found.append(f"worker {rank} blames the program, which is the same on all")
         elif not re.search(names, words):
             found.append(f"worker {rank} names no other worker")
-        if (words or outcome.digest) and seconds_of(outcome) > case.within:
-            found.append(f"worker {rank} takes {seconds_of(outcome):.0f} s, not {case.within:.0f}")
+        if (words or outcome.digest) and seconds_of(outcome) > case.seconds_to_report:
+            found.append(
+                f"worker {rank} takes {seconds_of(outcome):.0f} s, not {case.seconds_to_report:.0f}"
+            )
     if len({outcome.digest for outcome in outcomes.values()}) > 1:
         found.append("not all workers train to the same end")
     return found

@@ -4,7 +4,7 @@ If nothing is selected by hand, slow tests are skipped, and a test runs only som
 
 - one of a test with workers, whose cases take seconds each;
 - one of every test under Keras 2, where everything runs a second time, and none of what the
-  versions of TensorFlow and Keras have no part in: `pytest.mark.one_stack`;
+  versions of TensorFlow and Keras have no part in: `pytest.mark.version_independent`;
 - of any other test so many that every value of each of its parameters occurs;
 - and all cases that are marked `pytest.mark.always`.
 
@@ -18,13 +18,13 @@ import zlib
 
 import pytest
 
-from support import stacks
+from support import keras_versions
 
 # The folders of tests with workers.
 WITH_WORKERS = ("multi_worker", "networks", "clusters")
 
 # Where a test has the choice it takes one of the first, so that few worker groups have to start
-# and few replicas to be traced; on the second stack one process, if that is enough.
+# and few replicas to be traced; under Keras 2 one process, if that is enough.
 PREFERRED_TOPOLOGIES = (("1x2", "2x1"), ("2x2",))
 PREFERRED_UNDER_KERAS_2 = (("1x2",), ("2x1",), ("2x2",))
 
@@ -61,9 +61,9 @@ def sample(cases):
     can_run = [case for case in cases if not case.get_closest_marker("skip")]
     always = [case for case in can_run if case.get_closest_marker("always")]
     by_chance = sorted(can_run or cases[:1], key=number_of)
-    if stacks.IS_KERAS_2 and cases[0].get_closest_marker("one_stack"):
+    if keras_versions.IS_KERAS_2 and cases[0].get_closest_marker("version_independent"):
         return []
-    if stacks.IS_KERAS_2 or cases[0].path.parent.name in WITH_WORKERS:
+    if keras_versions.IS_KERAS_2 or cases[0].path.parent.name in WITH_WORKERS:
         return always or sorted(by_chance, key=place_of_topology)[:1]
     return list(dict.fromkeys([*always, *with_every_value(by_chance)]))
 
@@ -85,12 +85,12 @@ def values_of(case):
 
 
 def number_of(case):
-    return zlib.crc32(case.nodeid.encode() + bytes([stacks.IS_KERAS_2]))
+    return zlib.crc32(case.nodeid.encode() + bytes([keras_versions.IS_KERAS_2]))
 
 
 def place_of_topology(case):
     """Return where the topology of a case stands among the preferred ones, or behind all."""
-    preferred = PREFERRED_UNDER_KERAS_2 if stacks.IS_KERAS_2 else PREFERRED_TOPOLOGIES
+    preferred = PREFERRED_UNDER_KERAS_2 if keras_versions.IS_KERAS_2 else PREFERRED_TOPOLOGIES
     places = (place for place, alike in enumerate(preferred) if topology_of(case) in alike)
     return next(places, len(preferred))
 

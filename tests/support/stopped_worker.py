@@ -54,12 +54,12 @@ keras.utils.set_random_seed(1)
 with strategy.scope():
     layers = [keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dropout(0.3)]
     model = keras.Sequential([keras.layers.Input([6]), *layers, keras.layers.Dense(1)])
-    together = ASKED.get("together", 1)
+    steps_per_execution = ASKED.get("steps_per_execution", 1)
     model.compile(
         tf_adasum.optimizers.DeltaAdasum(keras.optimizers.Adam(0.02), local_steps=4),
         "mse",
         metrics=["mae"],
-        steps_per_execution=together,
+        steps_per_execution=steps_per_execution,
     )
 
 random = np.random.default_rng(0)

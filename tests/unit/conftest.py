@@ -1,19 +1,19 @@
-"""Fixtures of the tests that run on both backends and all dtypes; what one stack can show."""
+"""Fixtures of the tests that run on both backends and all dtypes."""
 
 import gc
 import pathlib
 
 import pytest
 import tensorflow as tf
-from support import stacks
+from support import keras_versions
 
 from tf_adasum.ops import library
 
-stacks.make_devices()
+keras_versions.make_devices()
 
 # Packages whose tests show the same with every TensorFlow and Keras: formulas, and what workers do
 # before TensorFlow starts.
-PACKAGES_OF_ONE_STACK = ("aggregation", "cluster", "launch", "support", "health")
+VERSION_INDEPENDENT_PACKAGES = ("aggregation", "cluster", "launch", "support", "health")
 
 # Packages whose tests are of threads that wait for each other, for seconds.
 PACKAGES_OF_THREADS = ("cluster", "doctor", "launch", "transport", "health")
@@ -23,8 +23,11 @@ PACKAGES_OF_THREADS = ("cluster", "doctor", "launch", "transport", "health")
 def pytest_collection_modifyitems(items):
     unit = pathlib.Path(__file__).parent
     for item in items:
-        if item.path.parent.parent == unit and item.path.parent.name in PACKAGES_OF_ONE_STACK:
-            item.add_marker(pytest.mark.one_stack)
+        if (
+            item.path.parent.parent == unit
+            and item.path.parent.name in VERSION_INDEPENDENT_PACKAGES
+        ):
+            item.add_marker(pytest.mark.version_independent)
 
 
 # What is imported stays: a full collection need not look at it.
@@ -73,12 +76,12 @@ def dtype(request):
 
 @pytest.fixture
 def two_gradients():
-    """A step of an optimizer has two gradients: see `stacks.gradients_per_step`."""
-    with stacks.gradients_per_step(2):
+    """A step of an optimizer has two gradients: see `keras_versions.gradients_per_step`."""
+    with keras_versions.gradients_per_step(2):
         yield
 
 
 @pytest.fixture
 def four_gradients():
-    with stacks.gradients_per_step(4):
+    with keras_versions.gradients_per_step(4):
         yield

@@ -7,7 +7,7 @@ import pytest
 
 from tf_adasum._version import __version__
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"

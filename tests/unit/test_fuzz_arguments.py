@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.fuzzing import cases
-from support.stacks import LossScaleOptimizer, Variable
+from support.keras_versions import LossScaleOptimizer, Variable
 
 import tf_adasum
 from tf_adasum import callbacks, launch, ops, optimizers, rules, schedules

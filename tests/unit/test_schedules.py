@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import stacks
+from support import keras_versions
 
 from tf_adasum.schedules import LinearScalingWarmup
 
@@ -95,7 +95,8 @@ def cosine():
 
 
 @pytest.mark.parametrize(
-    "step", [7, np.int64(7), tf.constant(7), tf.constant(7.0), stacks.Variable(7, dtype="int64")]
+    "step",
+    [7, np.int64(7), tf.constant(7), tf.constant(7.0), keras_versions.Variable(7, dtype="int64")],
 )
 def test_any_kind_of_step(step):
     schedule = LinearScalingWarmup(StepItself(), scale=2, total_steps=20, warmup=0.9)

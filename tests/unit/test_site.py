@@ -40,7 +40,7 @@ def test_the_reference_has_every_public_name(module):
         assert re.search(rf"^::: tf_adasum\.(\w+\.)*{each}$", page, re.MULTILINE)
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 @pytest.mark.keras3_only("there LAMB is that of TensorFlow Addons")
 @pytest.mark.parametrize(("module", "name"), NAMES, ids=map(".".join, NAMES))
 def test_public_names_are_documented_with_types_and_an_example(module, name):
@@ -55,7 +55,7 @@ def test_public_names_are_documented_with_types_and_an_example(module, name):
     assert ">>>" in docstring
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 @pytest.mark.parametrize("code", messages.explained())
 def test_what_troubleshooting_explains_is_said_by_the_package(code):
     fragment = messages.explained()[code]
@@ -88,7 +88,7 @@ PLAIN = {
 NEED_NONE = {"ValueError", "TypeError", "AttributeError", "NotImplementedError"}  # of one line
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_messages_end_with_the_code_of_their_answer():
     plain = set()
     for each in messages.messages():
@@ -103,7 +103,7 @@ def test_messages_end_with_the_code_of_their_answer():
         assert any(each.code for each in messages.messages() if each.path == path)
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_every_message_stands_on_the_page_of_all():
     page = messages.page()
     assert len(messages.explained()) > 35 and len(messages.messages()) > 240
@@ -121,7 +121,7 @@ def test_every_message_stands_on_the_page_of_all():
     assert not messages.is_in("is said by … nobody", "is said by anybody")
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 @pytest.mark.parametrize("name", pictures.PICTURES)
 def test_pictures_are_those_of_the_script(name):
     assert (pictures.FOLDER / name).read_text() == pictures.PICTURES[name]()

@@ -12,7 +12,7 @@ from tf_adasum.cluster import joining
 from tf_adasum.cluster.invitation import Invitation
 from tf_adasum.cluster.tasks import Cluster
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_the_port_is_held_until_tensorflow_has_it(tasks):
         pass
 
 
-AVERAGED = Scheme(rules.Sum(), 8, averaged=4, radix_plan=(2,), wire_dtype=tf.bfloat16)
+AVERAGED = Scheme(rules.Sum(), 8, averaged_replicas=4, radix_plan=(2,), wire_dtype=tf.bfloat16)
 
 
 @pytest.mark.parametrize(

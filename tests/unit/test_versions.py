@@ -58,7 +58,7 @@ def requirements_of(extra):
 
 @pytest.mark.parametrize("known", [PYTHON, TENSORFLOW, KERAS])
 def test_series_follow_each_other(known):
-    major, first = _version.place(known[0])
+    major, first = _version.major_minor(known[0])
     assert known == tuple(f"{major}.{first + place}" for place in range(len(known)))
     if known != PYTHON:
         assert admitted(_version.requirement(known)) == {*known}
@@ -142,6 +142,6 @@ def test_what_the_documents_say():
     assert columns["Keras"] == [KERAS[0], KERAS[-1], _version.KERAS_OF_ADDONS]
     assert columns["TensorFlow Addons"] == [_version.ADDONS]
     assert columns["Python"][:2] == [PYTHON[0], PYTHON[-1]]
-    assert _version.STACKS.partition(", and with")[0] in readme
+    assert _version.SUPPORTED_VERSIONS.partition(", and with")[0] in readme
     for name, series in re.findall(r"\b(TensorFlow|Keras) (\d\.\d+)", text + readme):
         assert series in SERIES[name.lower()], f"{name} {series}"

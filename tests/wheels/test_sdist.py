@@ -9,7 +9,7 @@ import pytest
 from support.launching import output_of
 
 pytest.importorskip("setuptools", "77")
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 ROOT = Path(__file__).parents[2]
 OF_GIT_ALONE = {".ci/run", ".pre-commit-config.yaml"}

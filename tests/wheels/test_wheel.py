@@ -29,7 +29,7 @@ SECONDS = 500
 LINK = re.compile(r"\]\((?!https?:)[^)]*\)")
 
 pytestmark = [
-    pytest.mark.one_stack,
+    pytest.mark.version_independent,
     pytest.mark.skipif(not WHEELS, reason="no wheel in dist/: `make wheels` makes it"),
 ]
 

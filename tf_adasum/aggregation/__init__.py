@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tf_adasum.aggregation import buckets, rules, sparse
 from tf_adasum.aggregation.buckets import Gradient
-from tf_adasum.aggregation.exchange import CollectiveExchange, Exchange, LocalExchange, Plan
+from tf_adasum.aggregation.exchange import BucketPlan, CollectiveExchange, Exchange, LocalExchange
 from tf_adasum.aggregation.fused import FusedPlan
 from tf_adasum.aggregation.levels import Level
 from tf_adasum.aggregation.rule_application import RuleApplication
@@ -35,7 +35,7 @@ __all__ = [
     "aggregate",
 ]
 
-AnyPlan = Plan | FusedPlan | sparse.SparsePlan
+AnyPlan = BucketPlan | FusedPlan | sparse.SparsePlan
 
 
 def aggregate(
@@ -51,7 +51,7 @@ def aggregate(
             for `CollectiveExchange`). A list holds dense tensors of known shape or
             `tf.IndexedSlices`, in the same order on every replica.
         exchange: the exchange between replicas; its scheme contains the rule.
-        bucket_bytes: size of a bucket. Defaults to the size in `buckets.plan`.
+        bucket_bytes: size of a bucket. Defaults to the size in `buckets.assign`.
         application: the `RuleApplication` with the rule's state. Defaults to a `RuleApplication`
             with the state before the first step, which needs a rule of granularity ``"variable"``
             or ``"model"``.
@@ -66,13 +66,13 @@ def aggregate(
     gradients = _dense_or_sparse_everywhere(gradients)
     application = application or RuleApplication.of_first_step(exchange.scheme, len(gradients[0]))
     combined = list(gradients[0])
-    for plans in units(gradients, exchange, bucket_bytes, application):
+    for plans in plan_batches(gradients, exchange, bucket_bytes, application):
         for index, gradient in combine(plans, gradients, application):
             combined[index] = gradient
     return combined
 
 
-def units(
+def plan_batches(
     gradients: Sequence[Sequence[Gradient]],
     exchange: Exchange,
     bucket_bytes: int | None,
@@ -81,7 +81,7 @@ def units(
     """Return lists of plans; the coefficients of all plans in a list are computed together."""
     alone = application.groups_are_variables
     needs_full_gram = application.measures_orthogonality or not alone
-    dense = buckets.plan(gradients[0], bucket_bytes)
+    dense = buckets.assign(gradients[0], bucket_bytes)
     plans: list[AnyPlan] = [exchange.plan(bucket, needs_full_gram) for bucket in dense]
     plans += sparse.plans(gradients, exchange)
     return [[plan] for plan in plans] if alone else [plans] if plans else []
@@ -134,7 +134,7 @@ def combine(
 def _gram(level: Level, rows: Sequence[tuple[tf.Tensor, Any]], is_needed: bool) -> tf.Tensor:
     """Return a plan's Gram matrices ``[S, R, R]``, or zeros if they are not needed.
 
-    Each Gram matrix is summed over the pieces, and completed by `level.complete`.
+    Each Gram matrix is summed over the pieces, and completed by `level.all_reduce_gram`.
 
     Args:
         level: the level of the plan.
@@ -142,7 +142,7 @@ def _gram(level: Level, rows: Sequence[tuple[tf.Tensor, Any]], is_needed: bool) 
         is_needed: whether the Gram matrices are needed.
     """
     if is_needed:
-        return level.complete(tf.add_n([level.gram(*piece) for piece in rows]))
+        return level.all_reduce_gram(tf.add_n([level.gram(*piece) for piece in rows]))
     rows_RW, segments = rows[0]
     replicas = rows_RW.shape[0]
     return tf.zeros([segments.shape[0] - 1, replicas, replicas], tf.float64)

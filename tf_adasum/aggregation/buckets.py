@@ -58,7 +58,7 @@ class Bucket:
     segments: np.ndarray
 
     @classmethod
-    def of(cls, indices: Sequence[int], gradients: Sequence[Gradient]) -> "Bucket":
+    def from_gradients(cls, indices: Sequence[int], gradients: Sequence[Gradient]) -> "Bucket":
         """Return the bucket of ``gradients[i] for i in indices``."""
         shapes = tuple(gradients[i].shape for i in indices)
         dtype = gradients[indices[0]].dtype
@@ -90,7 +90,7 @@ class Bucket:
         ]
 
 
-def plan(gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> list[Bucket]:
+def assign(gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> list[Bucket]:
     """Distribute gradients over buckets.
 
     The last gradients come first, because backpropagation computes them first. A bucket holds
@@ -120,9 +120,11 @@ def plan(gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> list
         open_indices.setdefault(dtype, []).append(index)
         open_bytes[dtype] = open_bytes.get(dtype, 0) + gradient.shape.num_elements() * dtype.size
         if open_bytes[dtype] >= limit:
-            buckets.append(Bucket.of(open_indices.pop(dtype), gradients))
+            buckets.append(Bucket.from_gradients(open_indices.pop(dtype), gradients))
             del open_bytes[dtype]
-    return buckets + [Bucket.of(indices, gradients) for indices in open_indices.values()]
+    return buckets + [
+        Bucket.from_gradients(indices, gradients) for indices in open_indices.values()
+    ]
 
 
 def piece_width(bucket: Bucket, pieces: int, multiple: int) -> int:

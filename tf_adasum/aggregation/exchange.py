@@ -1,7 +1,7 @@
 """An exchange plans how each bucket, and each sparse gradient, is combined.
 
-An exchange makes a `Plan` for a bucket. The plan defines how the bucket is cut into pieces, and the
-levels (see `levels`) on which the pieces are combined. There are three cases:
+An exchange makes a `BucketPlan` for a bucket. The plan defines how the bucket is cut into pieces,
+and the levels (see `levels`) on which the pieces are combined. There are three cases:
 
 * `LocalExchange`: every replica's gradients are in this process, and nothing is exchanged.
 * `CollectiveExchange`, for a small bucket: every replica receives and combines the whole bucket.
@@ -39,7 +39,7 @@ from tf_adasum.aggregation.scheme import Scheme
 Slices = tuple[tf.Tensor, tf.Tensor]  # indices [K], all different, and rows [K, d]
 
 
-class Plan:
+class BucketPlan:
     """Describes how one bucket is combined.
 
     Args:
@@ -87,7 +87,7 @@ class Plan:
         return self._bucket.unpack(tf.cast(whole, self._bucket.dtype))
 
 
-class LocalPlan(Plan):
+class LocalPlan(BucketPlan):
     """A plan for replicas that are all in this process. Nothing is split."""
 
     def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
@@ -126,7 +126,7 @@ class LocalExchange:
         self.scheme = scheme
         self.group = LocalGroup()
 
-    def plan(self, bucket: Bucket, needs_full_gram: bool) -> Plan:
+    def plan(self, bucket: Bucket, needs_full_gram: bool) -> BucketPlan:
         """Return the plan for a `Bucket`.
 
         Args:
@@ -135,7 +135,7 @@ class LocalExchange:
                 pairwise plan nor a radix plan of several levels is possible.
         """
         radix_plan = self.scheme.radix_plan or ()
-        is_halving = set(radix_plan) == {2} and self.scheme.averaged == 1
+        is_halving = set(radix_plan) == {2} and self.scheme.averaged_replicas == 1
         if is_halving and self.scheme.rule.is_tree_of_pairs and not needs_full_gram:
             return PairwisePlan(bucket)
         return LocalPlan(bucket, [AllGatherLevel(self.scheme.single_level_rule, self.group)])
@@ -175,14 +175,14 @@ class CollectiveExchange:
         """The group of all replicas."""
         return self._group_of(1, self.scheme.replicas)
 
-    def plan(self, bucket: Bucket, needs_full_gram: bool) -> Plan | FusedPlan:
+    def plan(self, bucket: Bucket, needs_full_gram: bool) -> BucketPlan | FusedPlan:
         """Return the plan for a `Bucket`, the same on all replicas; see `LocalExchange.plan`."""
         replicas = self.scheme.replicas
         wire_dtype = narrower(bucket.dtype, self.scheme.wire_dtype)
         size = bucket.size * (wire_dtype or bucket.dtype).size
         if replicas * size <= self._gathered_bytes:
             together = AllGatherLevel(self.scheme.single_level_rule, self.group)
-            return Plan(bucket, [together], wire_dtype=wire_dtype)
+            return BucketPlan(bucket, [together], wire_dtype=wire_dtype)
 
         levels: list[Level] = []
         stride = 1
@@ -194,25 +194,25 @@ class CollectiveExchange:
         is_cut = pieces > 1 or len(levels) > 1
         multiple = replicas * (buckets.elements_aligned(bucket.dtype) if is_cut else 1)
         if len(levels) == 1 and column.fused is not None:
-            takes_products = needs_full_gram or rule.needs_gram
+            computes_gram = needs_full_gram or rule.needs_gram
             width = buckets.piece_width(bucket, pieces, multiple)
-            fused = FusedReduceScatterLevel(rule, column, column.fused, width, takes_products)
+            fused = FusedReduceScatterLevel(rule, column, column.fused, width, computes_gram)
             return FusedPlan(bucket, fused, wire_dtype)
-        return Plan(bucket, levels, pieces, multiple, wire_dtype)
+        return BucketPlan(bucket, levels, pieces, multiple, wire_dtype)
 
     def _radices(
         self, size: int, segments: int, needs_full_gram: bool
     ) -> list[tuple[int, AggregationRule]]:
         """Return the radix and the rule of each level, for a bucket of `size` bytes."""
-        rule, averaged = self.scheme.rule, self.scheme.averaged
-        across = self.scheme.replicas // averaged
+        rule, averaged_replicas = self.scheme.rule, self.scheme.averaged_replicas
+        across = self.scheme.replicas // averaged_replicas
         if needs_full_gram or across == 1:
             return [(self.scheme.replicas, self.scheme.single_level_rule)]
         radix_plan = self.scheme.radix_plan
         if radix_plan is None and rule.is_tree_of_pairs and rule.works_in_levels:
             costs = self.scheme.costs
             radix_plan = cost_model.default_plan(
-                across, size // averaged, segments, costs, self._default_costs
+                across, size // averaged_replicas, segments, costs, self._default_costs
             )
         return self.scheme.levels(radix_plan or (across,))
 

@@ -47,7 +47,7 @@ class FusedReduceScatterLevel(ReduceScatterLevel):
         group: the group of all replicas.
         fused: the `FusedCollectives` of the group.
         width: the number of elements of a piece.
-        takes_products: whether to compute the inner products.
+        computes_gram: whether to compute the inner products.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class FusedReduceScatterLevel(ReduceScatterLevel):
         group: CollectiveGroup,
         fused: FusedCollectives,
         width: int,
-        takes_products: bool,
+        computes_gram: bool,
     ):
         super().__init__(rule, group, group)
-        self._fused, self._width, self._takes_products = fused, width, takes_products
+        self._fused, self._width, self._computes_gram = fused, width, computes_gram
 
     def scatter(self, vector: Any, segments: np.ndarray) -> tuple[Any, np.ndarray]:
         """Exchange the list of a bucket's gradients; return the `FusedRows`, and the segments."""
         gram_SRR, received = self._fused.scatter_gram(
-            vector, segments, self._width, self._takes_products
+            vector, segments, self._width, self._computes_gram
         )
         return FusedRows(vector, received, gram_SRR), segments
 
@@ -85,7 +85,7 @@ class FusedReduceScatterLevel(ReduceScatterLevel):
 
 
 class FusedPlan:
-    """Describes how a bucket is combined without packing, on one level; see `Plan`.
+    """Describes how a bucket is combined without packing, on one level; see `BucketPlan`.
 
     `split` returns one piece, because the transport cuts the bucket into pieces.
 

@@ -33,7 +33,7 @@ class Collectives(Protocol):
 class FusedCollectives(Protocol):
     """Collectives that some transports offer for the gradients of a bucket, without packing them.
 
-    `segments`, `width` and `takes_products` are the same on all members. `segments` holds the
+    `segments`, `width` and `computes_gram` are the same on all members. `segments` holds the
     offset of each gradient in the bucket. `width` is the number of elements of a piece.
     """
 
@@ -42,7 +42,7 @@ class FusedCollectives(Protocol):
         gradients: Sequence[tf.Tensor],
         segments: np.ndarray,
         width: int,
-        takes_products: bool,
+        computes_gram: bool,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Send every member its shards; return this member's Gram matrices and received shards."""
 

@@ -37,7 +37,7 @@ class Level(Protocol):
         """Return the Gram matrices ``[S, R, R]`` of the rows that `scatter` returned."""
         return ops.segment_gram(rows, segments)
 
-    def complete(self, gram: tf.Tensor) -> tf.Tensor:
+    def all_reduce_gram(self, gram: tf.Tensor) -> tf.Tensor:
         """Return the Gram matrices of the whole vectors; `gram` covers only this member's rows."""
 
     def combine(self, rows: Any, coefficients_SR: tf.Tensor, segments: Any) -> Any:
@@ -70,7 +70,7 @@ class AllGatherLevel(Level):
         """Return the rows, and their segments."""
         return self._group.all_gather(vector), segments
 
-    def complete(self, gram: tf.Tensor) -> tf.Tensor:
+    def all_reduce_gram(self, gram: tf.Tensor) -> tf.Tensor:
         """Return the Gram matrices unchanged, because each member has all rows."""
         return gram
 
@@ -115,7 +115,7 @@ class ReduceScatterLevel(Level):
         own = shard_segments(segments, self._column.member * width, width)
         return self._column.all_to_all(shards_RW), own
 
-    def complete(self, gram: tf.Tensor) -> tf.Tensor:
+    def all_reduce_gram(self, gram: tf.Tensor) -> tf.Tensor:
         """Sum the shards' Gram matrices ``[S, R, R]``; only their upper halves are sent."""
         members = gram.shape[-1]
         rows, columns = np.triu_indices(members)

@@ -15,7 +15,7 @@ import numpy as np
 from tf_adasum.errors import see
 
 
-def checked(plan: Iterable[Any] | None, replicas: int) -> tuple[int, ...] | None:
+def validated_radix_plan(plan: Iterable[Any] | None, replicas: int) -> tuple[int, ...] | None:
     """Return the plan as a tuple of ints. None stays None, so that the cost model chooses a plan.
 
     Args:

@@ -29,8 +29,8 @@ class RuleApplication:
         state: the rule's state: dict of tensors ``[P, ...]``, which `coefficients` replaces.
             Defaults to no state.
         measures_orthogonality: whether `orthogonality` will be called. Defaults to `False`.
-        averaged: number of neighbours whose mean counts as one gradient, for `orthogonality`.
-            Defaults to `1`.
+        averaged_replicas: number of neighbours whose mean counts as one gradient, for
+            `orthogonality`. Defaults to `1`.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class RuleApplication:
         groups: npt.ArrayLike,
         state: Mapping[str, tf.Tensor] | None = None,
         measures_orthogonality: bool = False,
-        averaged: int = 1,
+        averaged_replicas: int = 1,
     ):
         self.groups = np.asarray(groups)
         self.state = dict(state or {})
         self.measures_orthogonality = measures_orthogonality
-        self._averaged = averaged
-        self._lengths: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
+        self._averaged_replicas = averaged_replicas
+        self._norms: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
 
     @classmethod
     def of_first_step(cls, scheme: Scheme, variables: int) -> "RuleApplication":
@@ -62,7 +62,7 @@ class RuleApplication:
         groups = granularity.groups(rule.granularity, [""] * variables)
         state = scheme.single_level_rule.initial_state(max(groups, default=-1) + 1, scheme.replicas)
         tensors = {name: tf.convert_to_tensor(value) for name, value in state.items()}
-        return cls(groups, tensors, averaged=scheme.averaged)
+        return cls(groups, tensors, averaged_replicas=scheme.averaged_replicas)
 
     @property
     def groups_are_variables(self) -> bool:
@@ -90,9 +90,9 @@ class RuleApplication:
                 non-finite coefficients for a finite Gram matrix.
         """
         if self.measures_orthogonality:
-            lengths = orthogonality.squared_lengths(gram_SRR, self._averaged)
+            lengths = orthogonality.squared_norms(gram_SRR, self._averaged_replicas)
             pairs = zip(*map(tf.unstack, lengths), strict=True)
-            self._lengths |= dict(zip(indices, pairs, strict=True))
+            self._norms |= dict(zip(indices, pairs, strict=True))
         groups, position = _numbered(self.groups[list(indices)])
         is_alone = len(groups) == len(position)
         gram_PRR = (
@@ -113,7 +113,7 @@ class RuleApplication:
     def orthogonality(self) -> tf.Tensor:
         """Return float64 ``[V + 1]``: for each variable (NaN without gradient), and for all."""
         nothing = (tf.constant(0.0, tf.float64),) * 2
-        lengths = [self._lengths.get(index, nothing) for index in range(len(self.groups))]
+        lengths = [self._norms.get(index, nothing) for index in range(len(self.groups))]
         return orthogonality.orthogonality(*map(tf.stack, zip(*lengths, strict=True)))
 
 

@@ -11,7 +11,7 @@ from tf_adasum.aggregation import cost_model, radix_plans, rules
 from tf_adasum.aggregation.rules import checks, granularity
 from tf_adasum.aggregation.rules.nested import nested
 
-LONGEST_TERM = 1000  # characters
+LONGEST_SETTING = 1000  # characters
 
 WIRE_DTYPES = {"bfloat16": tf.bfloat16, "float16": tf.float16}
 
@@ -23,8 +23,8 @@ class Scheme:
     Attributes:
         rule: the `AggregationRule`.
         replicas: N, the number of replicas.
-        averaged: L, the number of neighbours that are averaged before the rule is applied. Defaults
-            to `1`.
+        averaged_replicas: L, the number of neighbours that are averaged before the rule is applied.
+            Defaults to `1`.
         radix_plan: the radices, a tuple whose product is N / L. Defaults to `None`, which uses
             `cost_model.default_plan`.
         wire_dtype: `tf.DType` in which gradients are sent. Defaults to the dtype of the gradients.
@@ -33,18 +33,18 @@ class Scheme:
 
     rule: rules.AggregationRule
     replicas: int
-    averaged: int = 1
+    averaged_replicas: int = 1
     radix_plan: tuple[int, ...] | None = None
     wire_dtype: tf.DType | None = None
     costs: cost_model.CostModel | None = None
 
     @classmethod
-    def checked(
+    def from_arguments(
         cls,
         rule: rules.AggregationRule,
         replicas: int,
         *,
-        averaged: int = 1,
+        averaged_replicas: int = 1,
         radix_plan: Iterable[Any] | None = None,
         wire_dtype: Any = None,
     ) -> "Scheme":
@@ -53,9 +53,9 @@ class Scheme:
         Raises:
             ValueError: if an argument is wrong, or the rule does not support it.
         """
-        across = replicas // averaged
-        granularity.checked(rule.granularity)
-        radix_plan = radix_plans.checked(radix_plan, across)
+        across = replicas // averaged_replicas
+        granularity.validated_granularity(rule.granularity)
+        radix_plan = radix_plans.validated_radix_plan(radix_plan, across)
         if radix_plan and len(radix_plan) > 1 and not rule.works_in_levels:
             raise ValueError(
                 f"`radix_plan` must be None or [{across}] with {rule!r}: the rule needs the inner "
@@ -67,33 +67,39 @@ class Scheme:
                 f"Received: wire_dtype={wire_dtype!r}"
             )
         wire_dtype = WIRE_DTYPES.get(_name(wire_dtype) or "")
-        if rule.is_stock_mean and (averaged > 1 or wire_dtype or _has_levels(radix_plan)):
+        if rule.is_stock_mean and (averaged_replicas > 1 or wire_dtype or _has_levels(radix_plan)):
             raise ValueError(
                 "aggregation='mean' uses TensorFlow's own all-reduce, which has no `radix_plan`, "
                 "`local_reduction` or `wire_dtype`. Leave them out, or use another rule."
             )
         _probe_shapes(rule, across)
-        return cls(rule, replicas, averaged, radix_plan, wire_dtype, cost_model.measured())
+        return cls(rule, replicas, averaged_replicas, radix_plan, wire_dtype, cost_model.measured())
 
     @property
     def single_level_rule(self) -> rules.AggregationRule:
         """One rule that computes all levels of the plan from the Gram matrix of all replicas."""
-        return nested(self.levels(self.radix_plan or (self.replicas // self.averaged,)))
+        return nested(self.levels(self.radix_plan or (self.replicas // self.averaged_replicas,)))
 
     def levels(self, radix_plan: Sequence[int]) -> list[tuple[int, rules.AggregationRule]]:
         """Return radix and rule per level. If L > 1, the first level is the mean of L replicas."""
         levels = [(radix, self.rule) for radix in radix_plan]
-        return [(self.averaged, rules.Mean()), *levels] if self.averaged > 1 else levels
+        return (
+            [(self.averaged_replicas, rules.Mean()), *levels]
+            if self.averaged_replicas > 1
+            else levels
+        )
 
     def summary(self) -> str:
         """Return the rule and the plan in one line, which worker 0 logs at the start."""
-        across = self.replicas // self.averaged
+        across = self.replicas // self.averaged_replicas
         is_fixed = self.costs is None and across <= cost_model.MOST_ON_ONE_LEVEL
         plan = self.radix_plan or ((across,) if is_fixed else None)
         words = [
             f"rule {' '.join(_short(repr(self.rule)).split())}",
             f"radix plan {list(plan) if plan else 'by the cost model'}",
-            f"after the mean of {self.averaged} on each host" if self.averaged > 1 else "",
+            f"after the mean of {self.averaged_replicas} on each host"
+            if self.averaged_replicas > 1
+            else "",
             f"sent as {_name(self.wire_dtype)}" if self.wire_dtype else "",
         ]
         return ", ".join(filter(None, words))
@@ -104,10 +110,10 @@ class Scheme:
         Raises:
             ValueError: if the coefficients are not finite.
         """
-        if checks.is_own(self.rule):
+        if checks.is_built_in(self.rule):
             return
         with tf.device("CPU:0"):
-            across = self.replicas // self.averaged
+            across = self.replicas // self.averaged_replicas
             gram = tf.eye(across, batch_shape=[across + 1], dtype=tf.float64)
             own = self.rule.coefficients(gram)
             try:
@@ -115,12 +121,12 @@ class Scheme:
             except tf.errors.InvalidArgumentError as error:
                 raise ValueError(error.message) from error
 
-    def terms(self) -> dict[str, Any]:
+    def settings_that_must_match(self) -> dict[str, Any]:
         """Return the settings that must match on all workers, which the rendezvous compares."""
         return {
             "rule": _short(repr(self.rule)),
             "radix_plan": self.radix_plan and list(self.radix_plan),
-            "local_reduction (replicas averaged)": self.averaged,
+            "local_reduction (replicas averaged)": self.averaged_replicas,
             "wire_dtype": _name(self.wire_dtype),
             cost_model.VARIABLE: self.costs and list(dataclasses.astuple(self.costs)),
         }
@@ -128,14 +134,14 @@ class Scheme:
 
 def _short(text: str) -> str:
     """Return the text. A long text is cut, and its hash is added for the comparison of workers."""
-    if len(text) <= LONGEST_TERM:
+    if len(text) <= LONGEST_SETTING:
         return text
-    return f"{text[:LONGEST_TERM]}… sha256 {hashlib.sha256(text.encode()).hexdigest()}"
+    return f"{text[:LONGEST_SETTING]}… sha256 {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def _probe_shapes(rule: rules.AggregationRule, replicas: int) -> None:
     """Test a rule on Gram matrices without values, so that TensorFlow runs no operation."""
-    if checks.is_own(rule):
+    if checks.is_built_in(rule):
         return
     with tf.Graph().as_default(), tf.device("CPU:0"):
         segments = replicas + 1  # not R, so that a rule that mixes up S and R fails

@@ -25,7 +25,7 @@ from tf_adasum.aggregation.rules import AggregationRule
 
 
 class SparsePlan:
-    """Describes how the sparse gradients of one variable are combined: a `Plan` of one level.
+    """Describes how the sparse gradients of one variable are combined: a `BucketPlan` of one level.
 
     Args:
         index: the position of the gradient in the list of all gradients.

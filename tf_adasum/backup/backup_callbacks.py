@@ -32,16 +32,16 @@ class RestoreFirst(keras.callbacks.Callback):
     Args:
         workers: the `Workers`.
         backups: list of this worker's `BackupAndRestore`s.
-        calling: the `keras.callbacks.CallbackList` that calls the training's callbacks.
+        callback_list: the `keras.callbacks.CallbackList` that calls the training's callbacks.
 
     Attributes:
         backup: the `TrainingBackup`, set when the training begins; None without backups.
         stop: the `StopOnSignal` if a signal can stop the training; else None.
     """
 
-    def __init__(self, workers, backups, calling):
+    def __init__(self, workers, backups, callback_list):
         super().__init__()
-        self.workers, self._backups, self._calling = workers, backups, calling
+        self.workers, self._backups, self._callback_list = workers, backups, callback_list
         self.backup = self.stop = None
 
     def on_train_begin(self, logs=None):
@@ -50,9 +50,9 @@ class RestoreFirst(keras.callbacks.Callback):
         if self.backup:
             self.backup.begin(self.model)
             if self.backup.saves_within_epochs:
-                keras_compat.call_in_order(self._calling)
+                keras_compat.disable_async_callbacks(self._callback_list)
             if self.backup.on_signal:
-                self.stop = StopOnSignal(self.backup, self.workers, self._calling)
+                self.stop = StopOnSignal(self.backup, self.workers, self._callback_list)
                 self.stop.begin()
 
     def on_epoch_begin(self, epoch, logs=None):

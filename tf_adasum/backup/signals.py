@@ -49,7 +49,7 @@ def _number_of(one):
 
 
 class Signals:
-    """Handles some signals, from the call of `take` to the call of `give_back`.
+    """Handles some signals, from the call of `install_handlers` to the call of `restore_handlers`.
 
     The first signal requests a stop. After a second signal, or at the end of the training, the
     previous handlers are active again.
@@ -73,7 +73,7 @@ class Signals:
         self._earlier: dict[int, object] = {}
         self.received, self._since, self._process = 0, 0.0, 0
 
-    def take(self) -> None:
+    def install_handlers(self) -> None:
         """Install the handlers; Python can do this in the main thread only."""
         self.received, self._process = 0, os.getpid()
         if threading.current_thread() is not threading.main_thread():
@@ -84,7 +84,7 @@ class Signals:
             if is_known and (earlier == signal.SIG_DFL or not self._leaves_handlers):
                 self._earlier[number] = signal.signal(number, self._handle)
 
-    def give_back(self) -> None:
+    def restore_handlers(self) -> None:
         """Install the previous handlers again."""
         for number, earlier in self._earlier.items():
             if signal.getsignal(number) == self._handle:  # nobody has replaced it since
@@ -98,7 +98,7 @@ class Signals:
         KeyboardInterrupt.
         """
         earlier = self._earlier.get(self.received)
-        self.give_back()
+        self.restore_handlers()
         if callable(earlier) and earlier is not signal.default_int_handler:
             earlier(self.received, None)
 
@@ -114,5 +114,5 @@ class Signals:
                 f"{name}: stopping with a backup at the next batch; a second signal stops at once"
             )
         elif not self.received or now - self._since > SECONDS_OF_ONE:
-            self.give_back()
+            self.restore_handlers()
             os.kill(os.getpid(), number)

@@ -30,11 +30,11 @@ class StopOnSignal:
     Args:
         backup: the `TrainingBackup`.
         workers: the `Workers`.
-        calling: the `keras.callbacks.CallbackList` that calls the training's callbacks.
+        callback_list: the `keras.callbacks.CallbackList` that calls the training's callbacks.
     """
 
-    def __init__(self, backup, workers, calling):
-        self._backup, self._workers, self._calling = backup, workers, calling
+    def __init__(self, backup, workers, callback_list):
+        self._backup, self._workers, self._callback_list = backup, workers, callback_list
         self._stopping = workers.health.stopping
         asked_for = backup.on_signal
         self._code = asked_for.exit_code
@@ -47,14 +47,14 @@ class StopOnSignal:
     def begin(self):
         """Handle the signals until `fit` ends, even if it ends with an error."""
         self._stopping.begin()
-        self._signals.take()
+        self._signals.install_handlers()
         keras_compat.when_fit_ends(self.end)
 
     def end(self):
         """Install the previous handlers; send them a signal that came too late for `at_end`."""
         number = self._signals.received if self._is_over else 0
         self._is_over = False
-        self._signals.give_back()
+        self._signals.restore_handlers()
         self._stopping.end()
         if number:
             os.kill(os.getpid(), number)
@@ -95,10 +95,10 @@ class StopOnSignal:
             self._stop(model, (0, {"epoch": epochs}))
         self._is_over = True
 
-    def _stop(self, model, place):
-        keras_compat.finish_calls(self._calling)
-        if place is not None:
-            batch, options = place
+    def _stop(self, model, progress):
+        keras_compat.flush_async_callbacks(self._callback_list)
+        if progress is not None:
+            batch, options = progress
             self._backup.save_now(model, batch, **options)
         # This gather also lets all workers wait until worker 0 has saved.
         received = self._workers.gather([self._signals.received])[:, 0]

@@ -150,7 +150,7 @@ class TrainingBackup:
         elif self._workers.any(self._is_of_keras()):
             self._restore_as_keras(model)
         if self._order is None:
-            self._order = DataOrder(self._workers.from_first(_draw_seed(model)))
+            self._order = DataOrder(self._workers.broadcast(_draw_seed(model)))
         keras_compat.set_data_order(model, self._order)
 
     def begin_epoch(self, model, epoch):
@@ -268,7 +268,7 @@ class TrainingBackup:
                 self._files.prepare(training_state.smallest_size(model))
             except OSError as error:
                 trouble = str(error)
-        if trouble := self._workers.bytes_from(0, trouble.encode()):
+        if trouble := self._workers.broadcast_bytes(0, trouble.encode()):
             raise OSError(trouble.decode())
 
     def _newest(self, model):
@@ -294,13 +294,13 @@ class TrainingBackup:
         if table[owner][0] < 0:
             teller = max(range(len(table)), key=lambda rank: (table[rank][2], -rank))
             if table[teller][2]:
-                text = self._workers.bytes_from(teller, str(error).encode()).decode()
+                text = self._workers.broadcast_bytes(teller, str(error).encode()).decode()
                 raise (ValueError if table[teller][2] == 2 else DamagedBackup)(
                     f"No backup can be used: {text}. To start from the beginning, remove the "
                     f"backup or use another `backup_dir`. {see('TFA-602')}"
                 )
             return None
-        data = self._workers.bytes_from(owner, found[0] if found else b"")
+        data = self._workers.broadcast_bytes(owner, found[0] if found else b"")
         if owner == self._workers.rank:
             return found[1]
         return Backup.decoded(data, f"the backup of worker {owner}")

@@ -83,7 +83,7 @@ def _of_all_workers(workers, local, differ):
     data = b"".join(bytes_of(copy).tobytes() for copies in own for copy in copies)
     gathered = [[] for _ in own]
     for rank in range(workers.count):
-        received = iter(_decoded(workers.bytes_from(rank, data), itertools.chain(*own)))
+        received = iter(_decoded(workers.broadcast_bytes(rank, data), itertools.chain(*own)))
         for copies, all_copies in zip(own, gathered, strict=True):
             all_copies += itertools.islice(received, len(copies))
     return gathered
@@ -109,10 +109,10 @@ def share(model, workers):
         model: a built model with a built optimizer.
         workers: the `Workers`.
     """
-    keras_compat.set_initial_epoch(model, workers.from_first(keras_compat.initial_epoch(model)))
+    keras_compat.set_initial_epoch(model, workers.broadcast(keras_compat.initial_epoch(model)))
     variables = [one for section in SECTIONS for one in _variables(model, section)]
     values = [_local_copies(model, variable)[0].numpy() for variable in variables]
-    data = workers.bytes_from(0, b"".join(value.tobytes() for value in values))
+    data = workers.broadcast_bytes(0, b"".join(value.tobytes() for value in values))
     for variable, value in zip(variables, _decoded(data, values), strict=True):
         variable.assign(value)
 

@@ -68,7 +68,9 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
         steps_per_epoch = self.params["steps"]
         if steps_per_epoch:
             epochs = min(self.params["epochs"], epoch + math.ceil(steps / steps_per_epoch))
-            keras_compat.expect(self.model, epochs=epochs, steps=min(steps, steps_per_epoch))
+            keras_compat.set_progress_bar_length(
+                self.model, epochs=epochs, steps=min(steps, steps_per_epoch)
+            )
 
     @keras_compat.ignores_batch_logs
     def on_train_batch_end(self, batch, logs=None):
@@ -78,4 +80,4 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         """Reset the progress bar for the next training."""
-        keras_compat.expect_as_asked(self.model)
+        keras_compat.reset_progress_bar_length(self.model)

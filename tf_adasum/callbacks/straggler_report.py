@@ -79,7 +79,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         super().__init__()
         self.epochs: list[int] = []
         self.values: list[dict[str, typing.Any]] = []
-        self._looks: _Looks | None = None
+        self._sampler: _Sampler | None = None
 
     @property
     def same_on_all_workers(self) -> str:
@@ -108,17 +108,17 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         counters = tensorflow_compat.cross_device_ops(
             self.model.distribute_strategy.extended
         ).counters
-        self._looks, self._is_first = None, True
+        self._sampler, self._is_first = None, True
         if counters is not None:
-            self._looks = _Looks(counters.read)
-            keras_compat.when_fit_ends(self._looks.end)
+            self._sampler = _Sampler(counters.read)
+            keras_compat.when_fit_ends(self._sampler.end)
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start an epoch."""
         self._steps: list[float] = []
         self._last: tuple[int, float] | None = None
-        if self._looks:
-            self._looks.begin_epoch()
+        if self._sampler:
+            self._sampler.begin_epoch()
 
     def on_train_batch_begin(self, batch, logs=None):
         """Note when a step begins; start sampling after the first step of the training."""
@@ -128,8 +128,8 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
             return
         if self._last is not None:
             self._steps.append((now - self._last[1]) / max(1, batch - self._last[0]))
-        elif self._looks:
-            self._looks.is_on = True
+        elif self._sampler:
+            self._sampler.is_on = True
         self._last = batch, now
 
     def on_test_begin(self, logs=None):
@@ -140,9 +140,9 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         """Exchange the measurements, and add them to the logs."""
         self._pause()
         step = float(np.median(self._steps)) if self._steps else 0.0
-        waiting = step * self._looks.part() if self._looks else 0.0
-        looks = self._looks.count if self._looks else 0
-        table = self._workers.gather([round(step * 1e6), round(waiting * 1e6), looks])
+        waiting = step * self._sampler.fraction() if self._sampler else 0.0
+        samples = self._sampler.count if self._sampler else 0
+        table = self._workers.gather([round(step * 1e6), round(waiting * 1e6), samples])
         step_ms, waiting_ms = table.T[:2] / 1e3
         slowest = _slowest(step_ms, waiting_ms, table[:, 2].min())
         self.epochs.append(epoch)
@@ -159,8 +159,8 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
     def on_train_end(self, logs=None):
         """Stop sampling; worker 0 prints which worker was slow."""
         self._pause()
-        if self._looks:
-            self._looks.end()
+        if self._sampler:
+            self._sampler.end()
         if self.values and self._workers.rank == 0:
             named = [value["slowest"] for value in self.values]
             slowest = max(set(named), key=named.count)
@@ -175,8 +175,8 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
                 )
 
     def _pause(self):
-        if self._looks:
-            self._looks.is_on = False
+        if self._sampler:
+            self._sampler.is_on = False
 
     def draw(self, axes: Axes) -> None:
         """Draw a bar for each worker: its own time and its waiting time, medians over epochs."""
@@ -198,18 +198,18 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         return 8, 1.5 + 0.3 * len(self.values[0]["step_ms"])
 
 
-def _slowest(step_ms, waiting_ms, looks):
+def _slowest(step_ms, waiting_ms, samples):
     """Return the rank of the worker that waits least, or -1 if no worker is slow."""
     rank = int(np.argmin(waiting_ms))
     others = np.delete(waiting_ms, rank)
     # A fraction p of n samples has the standard error sqrt(p (1 - p) / n). So the difference of two
     # fractions has a standard error of at most sqrt(0.5 / n). Three standard errors are required.
-    chance = 3 * np.sqrt(0.5 / max(1, looks))
+    chance = 3 * np.sqrt(0.5 / max(1, samples))
     least = max(STANDS_OUT, chance) * np.median(step_ms)
     return rank if len(others) and np.median(others) - waiting_ms[rank] > least else -1
 
 
-class _Looks:
+class _Sampler:
     """A thread that samples whether this worker is in a collective.
 
     Args:
@@ -225,14 +225,14 @@ class _Looks:
         self.is_on, self.count = False, 0
         self._has_ended = threading.Event()
         self.begin_epoch()
-        threading.Thread(target=self._run, daemon=True, name="tf_adasum looks").start()
+        threading.Thread(target=self._run, daemon=True, name="tf_adasum sampler").start()
 
     def begin_epoch(self) -> None:
         """Reset the counts; must not be called while a collective is running."""
         entered, left, _ = self._read()
         self._left_before, self.count, self._inside = entered - left, 0, 0
 
-    def part(self) -> float:
+    def fraction(self) -> float:
         """Return the fraction of samples in which this worker was in a collective."""
         return self._inside / self.count if self.count else 0.0
 

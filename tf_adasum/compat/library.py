@@ -13,7 +13,7 @@ missing name.
 import collections
 import importlib
 
-from tf_adasum._version import STACKS, place
+from tf_adasum._version import SUPPORTED_VERSIONS, major_minor
 from tf_adasum.errors import see
 
 
@@ -70,7 +70,7 @@ class Library:
                 return _imported(each, name)
             except ImportError as error:
                 cause = error
-        is_expected = since is not None and place(self._version) < place(since)
+        is_expected = since is not None and major_minor(self._version) < major_minor(since)
         if not is_expected:
             self._note(f"{module}.{name}", feature, cause)
         own = {"__module__": module, "is_expected": is_expected, "library": self.title}
@@ -105,7 +105,8 @@ class Library:
         """
         return ImportError(
             f"{self.title} lacks functions that tf_adasum needs: {', '.join(targets)}. tf_adasum "
-            f"works with {STACKS}. Install a supported version: {self._install} {see('TFA-103')}"
+            f"works with {SUPPORTED_VERSIONS}. Install a supported version: {self._install} "
+            f"{see('TFA-103')}"
         )
 
 

@@ -128,7 +128,7 @@ def examine(
             of_servers = {rank: each.get("probe server") for rank, each in offers.items()}
             if cluster.rank > 0:
                 return _follow(cluster, of_servers[0], look)
-            return _Lead(cluster, server, of_servers).examine(look, show)
+            return _Coordinator(cluster, server, of_servers).examine(look, show)
     except (OSError, ValueError, WorkerLostError) as error:
         fix = "start the doctor on all workers, in the same way"
         finding = Finding(FAIL, "cluster", describe(error), fix)
@@ -147,7 +147,7 @@ def _named(cluster, rank, report):
 # ---- worker 0 ----------------------------------------------------------------------------------
 
 
-class _Lead:
+class _Coordinator:
     """Worker 0, which sends instructions to the other workers.
 
     Args:
@@ -175,7 +175,7 @@ class _Lead:
         pairs = self._measured_pairs()
         exchange = self._exchanged()
         for rank in [*self._lines]:
-            self._tell(rank, {"look": True})
+            self._send(rank, {"look": True})
         reports = {0: report_of(look())}
         for rank in [*self._lines]:
             reports[rank] = self._heard(rank, _SECONDS_TO_LOOK).get("report")
@@ -188,13 +188,13 @@ class _Lead:
             Examination(workers, pairs, exchange.get(0, {}).get("exchanges", []), self._findings)
         )
         for rank in [*self._lines]:
-            self._tell(rank, {"end": code})
+            self._send(rank, {"end": code})
         return code
 
     def _fail(self, text, fix=None):
         self._findings.append(Finding(FAIL, "cluster", text, fix))
 
-    def _tell(self, rank, message):
+    def _send(self, rank, message):
         try:
             self._lines[rank].send(message)
         except OSError as error:
@@ -228,7 +228,7 @@ class _Lead:
             elif caller not in self._lines:
                 continue
             else:
-                self._tell(caller, {"measure": asked})
+                self._send(caller, {"measure": asked})
                 measured = self._heard(caller, 3 * _SECONDS_FOR_A_PAIR).get("measured", {})
             found += self._both_ways(caller, answerer, measured)
         self._findings += self._slow(found)
@@ -278,7 +278,7 @@ class _Lead:
             return {}
         _say("exchanging gradients")
         for rank in [*self._lines]:
-            self._tell(rank, {"exchange": True})
+            self._send(rank, {"exchange": True})
         results: dict[int, dict] = {}
         expected = 1 + len(self._lines)
         deadline = time.monotonic() + SECONDS_FOR_THE_EXCHANGE
@@ -298,7 +298,7 @@ class _Lead:
                     deadline = min(deadline, time.monotonic() + _SECONDS_FOR_OTHER_ERRORS)
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
         for rank in [each for each in self._lines if each not in results]:
-            self._tell(rank, {"stop": True})
+            self._send(rank, {"stop": True})
             self._heard(rank, _SECONDS_TO_CALL)
         errors = {rank: each["error"] for rank, each in results.items() if "error" in each}
         if not errors:

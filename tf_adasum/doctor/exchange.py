@@ -76,7 +76,7 @@ def measured() -> dict:
                     f"element is {first}, and -1 was expected"
                 )
             is_long = (number + 1) * took > SECONDS_FOR_A_SIZE and bool(seconds)
-            if strategy.workers.from_first(int(is_long)):  # all workers stop, or none
+            if strategy.workers.broadcast(int(is_long)):  # all workers stop, or none
                 break
         return sorted(seconds)
 
@@ -84,7 +84,7 @@ def measured() -> dict:
     with strategy.working_together():
         for size in SIZES:
             expected = found and found[-1]["seconds"][0] * size / found[-1]["bytes"]
-            if strategy.workers.from_first(int(bool(found) and expected > SECONDS_FOR_A_SIZE)):
+            if strategy.workers.broadcast(int(bool(found) and expected > SECONDS_FOR_A_SIZE)):
                 found.append({"bytes": size, "left_out": True, "expected_seconds": expected})
             else:
                 found.append({"bytes": size, "seconds": times_of(size), "over": over})

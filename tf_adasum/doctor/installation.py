@@ -23,7 +23,7 @@ from tf_adasum._version import (
     TENSORFLOW,
     TENSORFLOW_OF_ADDONS,
     __version__,
-    place,
+    major_minor,
     series,
     why_not,
 )
@@ -76,7 +76,11 @@ def check_numpy(version_of: Callable[[str], str | None] | None = None) -> list[F
     facts = {"numpy": version}
     if version is None:
         return [Finding(WARN, "numpy", "not installed as a package", INSTALL_BOTH, facts)]
-    if tensorflow and place(version) >= (2, 0) and place(tensorflow) < place(_WITH_NUMPY_2):
+    if (
+        tensorflow
+        and major_minor(version) >= (2, 0)
+        and major_minor(tensorflow) < major_minor(_WITH_NUMPY_2)
+    ):
         text = f"{version} is too new for TensorFlow {tensorflow}"
         return [Finding(FAIL, "numpy", text, "pip install 'numpy<2'", facts)]
     return [Finding(OK, "numpy", version, facts=facts)]
@@ -113,7 +117,7 @@ def check_keras() -> list[Finding]:
         text = f"{version} with TensorFlow {tensorflow} is not supported"
         findings = [Finding(FAIL, "keras", text, reason, facts)]
     else:
-        known = KERAS if place(version) >= place(KERAS[0]) else (series(version),)
+        known = KERAS if major_minor(version) >= major_minor(KERAS[0]) else (series(version),)
         findings = [_series_finding("keras", version, version, *known, facts=facts)]
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
         text = "TF_USE_LEGACY_KERAS is set, so tf.keras is tf_keras, whose `fit` fails here"
@@ -267,7 +271,7 @@ def _series_finding(subject, text, version, *supported, facts=None) -> Finding:
     facts = facts or {}
     if series(version) in supported:
         return Finding(OK, subject, text, facts=facts)
-    if place(version) > place(supported[-1]):
+    if major_minor(version) > major_minor(supported[-1]):
         text = f"{text} is newer than {supported[-1]}, the newest tested version; it may work"
         return Finding(WARN, subject, text, INSTALL_BOTH, facts)
     wanted = " or ".join(f"{each}.x" for each in supported)

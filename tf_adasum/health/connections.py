@@ -131,7 +131,7 @@ class Server:
             introduction, *others = connection.receive() or [None]
             if introduction is not None:
                 rank = self._introduced(introduction)
-                if rank is not None and self._has_place(rank):
+                if rank is not None and self._has_free_slot(rank):
                     connection.longest_line = LONGEST_LINE
                     self.connections[rank] = connection
                     messages += [(rank, message) for message in others]
@@ -148,7 +148,7 @@ class Server:
                 messages += [(rank, message) for message in connection.receive()]
         return messages
 
-    def _has_place(self, rank):
+    def _has_free_slot(self, rank):
         """Return whether a worker has no connection, or only one that does not work any more."""
         present = self.connections.pop(rank, None)
         if present is None:
@@ -286,11 +286,11 @@ class Client:
         self.refusals = RateLimitedLog()
         self._connect(_SECONDS_TO_CONNECT)
 
-    def call_again(self) -> None:
+    def reconnect(self) -> None:
         """Open another connection in a separate thread, because the current one is silent."""
-        threading.Thread(target=self._call, daemon=True, name="tf_adasum call").start()
+        threading.Thread(target=self._reconnect, daemon=True, name="tf_adasum reconnect").start()
 
-    def _call(self):
+    def _reconnect(self):
         with contextlib.suppress(OSError):
             self._another = socket.create_connection(self._where, _SECONDS_TO_CONNECT)
 

@@ -17,10 +17,10 @@ from tf_adasum.errors import see
 from tf_adasum.health.call_log import Entry
 
 # If all workers have waited in collectives for this many seconds, the collectives count as
-# different. DIFFERENT is the limit if some workers wait in Python and others do not. DEADLOCK is
-# the limit otherwise. The limits are this long because of slow links: a large collective may take
+# different: MISMATCH_SECONDS if some workers wait in Python and others do not, else
+# DEADLOCK_SECONDS. The limits are this long because of slow links: a large collective may take
 # long, and some workers leave it before others.
-DIFFERENT, DEADLOCK = 60.0, 120.0
+MISMATCH_SECONDS, DEADLOCK_SECONDS = 60.0, 120.0
 
 # Seconds after which a worker stops waiting in a collective if another worker has ended or failed.
 # Until then, the collective may still complete, if the other worker had already joined it.
@@ -36,7 +36,7 @@ GRACE_OF_DIFFERENT = 3.0
 
 # Seconds of waiting after which the message names a worker that cannot be reached. If the link
 # recovers earlier, training continues.
-CUT = 30.0
+UNREACHABLE_SECONDS = 30.0
 
 _CORRECT_IT = "Correct the cause of this error."
 _THE_SAME_PROGRAM = (
@@ -74,18 +74,18 @@ class Status:
         entered: how many collectives the worker has entered; 0 if it does not wait in a collective.
         python_collective: the number of the collective that Python waits for; 0 if a compiled
             function waits.
-        waits: for how many seconds the worker has been in a collective, or has waited for the place
-            to stop at; 0 if it does not wait.
+        waits: for how many seconds the worker has been in a collective, or has waited for the
+            agreed stop point; 0 if it does not wait.
         at: the line of the user's program at which the worker is, and the call that it is in.
         unreachable: while the worker waits, the workers that it could not connect to, and why; ""
             if it could connect to all, or has not tried.
         training: the number of the training that can be stopped; 0 if there is none.
         asked: 1 if the worker knows that any worker was asked to stop that training.
-        stop_points_passed: if `asked` is 1, 1 plus the number of places that the worker has passed;
-            otherwise 0. (A place is a point at which a training can stop, see `graceful_stop`.)
-            While `asked` is 1, the worker passes no place before it has received the place to stop
-            at.
-        stop_at: the number of the place to stop at, from 1 on; 0 while the place is not known.
+        stop_points_passed: if `asked` is 1, 1 plus the number of stop points that the worker has
+            passed; otherwise 0. See `graceful_stop`.
+            While `asked` is 1, the worker passes no stop point before it has received the agreed
+            one.
+        stop_at: the number of the agreed stop point, from 1 on; 0 while it is not known.
         fits_without_strategy: how often the worker has called `fit` of a model that belongs to no
             strategy.
         calls: the last entries of the worker's `call_log`, as `call_log.to_send` returns them.
@@ -119,7 +119,7 @@ class Status:
         )
 
     @classmethod
-    def of(cls, fields: Any) -> Status | None:
+    def from_fields(cls, fields: Any) -> Status | None:
         """Return the status in a dict from another process; None if the dict is not valid."""
         if not isinstance(fields, dict):
             return None
@@ -178,8 +178,8 @@ def broken(
     """
     if error.differ:
         return (
-            f"The workers have not made the same calls: {_places(cluster, statuses)}. TensorFlow "
-            f"reports: {error.line}. {_THE_SAME_PROGRAM} {see('TFA-503')}"
+            f"The workers have not made the same calls: {_call_sites(cluster, statuses)}. "
+            f"TensorFlow reports: {error.line}. {_THE_SAME_PROGRAM} {see('TFA-503')}"
         )
     own, others = cluster.rank, range(len(cluster.names))
     blamed = [rank for rank in others if rank != own and cluster.names[rank] in error.workers]
@@ -264,14 +264,18 @@ def failure(
             who = f"{cluster.named([rank])} cannot continue: " if is_about_this_one else ""
             return who + status.why
     is_complete = len(statuses) == len(cluster.names)
-    if is_complete and not _cut(cluster, statuses) and _are_in_different_collectives(statuses):
+    if (
+        is_complete
+        and not _unreachable_peers(cluster, statuses)
+        and _are_in_different_collectives(statuses)
+    ):
         return _wait_for_each_other(cluster, statuses)
     if is_complete and all(status.waits >= GRACE_OF_ALL for status in statuses.values()):
-        if cut := _cut(cluster, statuses):
-            is_long = own.waits >= min(patience, CUT)
+        if cut := _unreachable_peers(cluster, statuses):
+            is_long = own.waits >= min(patience, UNREACHABLE_SECONDS)
             return f"{cut}. {WHAT_TO_DO} {see('TFA-505')}" if is_long else None
         differ = len({status.python_collective for status in statuses.values()}) > 1
-        if own.waits >= min(patience, DIFFERENT if differ else DEADLOCK):
+        if own.waits >= min(patience, MISMATCH_SECONDS if differ else DEADLOCK_SECONDS):
             return _wait_for_each_other(cluster, statuses)
     if own.waits >= patience:
         return (
@@ -301,11 +305,11 @@ def _are_in_different_collectives(statuses):
 def _wait_for_each_other(cluster, statuses):
     return (
         "The workers wait for each other, because they have not made the same calls: "
-        f"{_places(cluster, statuses)}. {_THE_SAME_PROGRAM} {see('TFA-503')}"
+        f"{_call_sites(cluster, statuses)}. {_THE_SAME_PROGRAM} {see('TFA-503')}"
     )
 
 
-def _places(cluster, statuses):
+def _call_sites(cluster, statuses):
     return ", ".join(
         f"{cluster.names[rank]} is at {statuses[rank].at}" for rank in sorted(statuses)
     )
@@ -314,13 +318,13 @@ def _places(cluster, statuses):
 def notice(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
     """Return the line that this worker prints while it waits."""
     own = statuses[cluster.rank]
-    cut = _cut(cluster, statuses)
+    cut = _unreachable_peers(cluster, statuses)
     why = f" ({cut})" if cut else ""
     awaited = _who_is_awaited(cluster, statuses)
     return f"{cluster.names[cluster.rank]} has waited {own.waits:.0f} s for {awaited}{why}"
 
 
-def _cut(cluster, statuses):
+def _unreachable_peers(cluster, statuses):
     """Return which workers, at most three, report that they cannot reach others; "" if none."""
     cuts = [
         f"{cluster.named([rank])} cannot reach {status.unreachable}"

@@ -1,16 +1,16 @@
-"""Lets all workers agree on the place at which a training stops on request.
+"""Lets all workers agree on the point at which a training stops on request.
 
-A place is a point at which a training can stop, such as before a batch. All workers reach the same
-places in the same order, and count the places.
+A *stop point* is a point at which a training can stop, such as before a batch. All workers reach
+the same stop points in the same order, and count them.
 
     a worker is asked to stop
-      ──▶ each worker holds at its next place, and sends worker 0 the number of places it has passed
-      ──▶ all workers stop at the first place that no worker has passed
+      ──▶ each worker holds at its next stop point, and sends worker 0 how many it has passed
+      ──▶ all workers stop at the first stop point that no worker has passed
 
-Once any worker is asked to stop, each worker waits at its next place until it receives the place at
-which to stop. So the last status of this worker stays true, even while it waits for others in a
-step. As long as no worker is asked to stop, a worker passes a place without waiting. The workers
-exchange all data in their statuses, see `Status`.
+Once any worker is asked to stop, each worker waits at its next stop point until it receives the
+agreed stop point. So the last status of this worker stays true, even while it waits for others in a
+step. As long as no worker is asked to stop, a worker passes a stop point without waiting. The
+workers exchange all data in their statuses, see `Status`.
 
 Standard library only.
 """
@@ -29,7 +29,7 @@ _SECONDS_BETWEEN_LOOKS = 0.1  # between checks for lost workers
 
 
 class GracefulStop:
-    """Agrees with the other workers on the place to stop at; one object is used for all trainings.
+    """Agrees with the other workers on where to stop; one object is used for all trainings.
 
     Args:
         rank: the rank of this worker.
@@ -70,13 +70,13 @@ class GracefulStop:
             self._training = self._trainings
 
     def end(self) -> None:
-        """End the training, which has no more places."""
+        """End the training, which has no more stop points."""
         with self._change:
             self._training = 0
             self._reset()
 
     def stops_here(self) -> bool:
-        """Return whether the training stops at this place; all workers call this at each place.
+        """Return whether the training stops here; all workers call this at each stop point.
 
         Raises:
             WorkerLostError: if this worker cannot continue while it waits for the other workers.
@@ -107,7 +107,7 @@ class GracefulStop:
     # ---- called by the failure detector --------------------------------------------------------
 
     def waits(self) -> float:
-        """Return for how many seconds this worker has waited for the place to stop at."""
+        """Return for how many seconds this worker has waited for the agreed stop point."""
         since = self._waits_since
         return time.monotonic() - since if since is not None else 0.0
 
@@ -134,7 +134,7 @@ class GracefulStop:
             }
 
     def _agreed(self, here):
-        """Return the number of the place to stop at, from 1 on; 0 while the place is not known."""
+        """Return the number of the agreed stop point, from 1 on; 0 if there is none yet."""
         if self._rank > 0:
             return here[0].stop_at if 0 in here else 0
         passed = [self._passed + 1, *(each.stop_points_passed for each in here.values())]

@@ -45,7 +45,7 @@ _PAUSE = 0.02
 SHORTEST_TIMEOUT = 10.0
 
 SECONDS_BETWEEN_NOTICES = 30.0
-SECONDS_BETWEEN_CALLS = 30.0  # to connect again, if worker 0 is silent while collectives continue
+SECONDS_BETWEEN_RECONNECTS = 30.0  # to worker 0, if it is silent while collectives continue
 
 # Seconds for which the program has to stay at a line before the counters of collectives are read.
 # After another worker has failed or ended, the counters are read at once.
@@ -74,8 +74,8 @@ class HealthMonitor:
         cause: why this worker cannot continue; None as long as it can.
         patience: seconds to wait in a collective for workers that are alive.
         seed: a random int that worker 0 has drawn; None before the rendezvous.
-        stopping: the `GracefulStop`, with which the workers agree on the place to stop a training.
-        also_try: `Reachability.also_try`.
+        stopping: the `GracefulStop`, with which the workers agree on where to stop a training.
+        set_extra_endpoints: `Reachability.set_extra_endpoints`.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class HealthMonitor:
         self._observed, self._dangling = None, 0
         self._is_broken, self._has_news = False, False
         self._reachability = Reachability(cluster)
-        self.also_try = self._reachability.also_try
-        self._next_call = 0.0
+        self.set_extra_endpoints = self._reachability.set_extra_endpoints
+        self._next_reconnect = 0.0
         self._last_round = time.monotonic()
         self._change = threading.Condition()
         self._ending = False
@@ -140,7 +140,7 @@ class HealthMonitor:
         _monitors[self._cluster] = self
         self._counters.append(counters)
         self._abort = abort
-        self._say(state="running")
+        self._update_status(state="running")
         if self.cause:
             raise WorkerLostError(self.cause)
 
@@ -172,7 +172,7 @@ class HealthMonitor:
                 entered, left, _ = self._read_counters()
                 self._dangling = entered - left
                 call_log.begin_anew(self._calls)
-            self._say(state="running", why="", call=self._calls, in_call=1)
+            self._update_status(state="running", why="", call=self._calls, in_call=1)
         self._depth += 1
         try:
             yield
@@ -189,12 +189,12 @@ class HealthMonitor:
                     self._set_cause(diagnosis.broken(self._cluster, collective_error, cut, of_all))
                     raise WorkerLostError(self.cause) from error
             if self._depth == 1 and self._own.state == "running":
-                self._say(state="failed", why=reason_of(error))
+                self._update_status(state="failed", why=reason_of(error))
             raise
         finally:
             self._depth -= 1
             if self._depth == 0:
-                self._say(in_call=0)
+                self._update_status(in_call=0)
 
     def others_fit_without_strategy(self) -> bool:
         """Return whether other workers also train a model outside the scope of the strategy.
@@ -202,7 +202,7 @@ class HealthMonitor:
         One worker alone may train such a model. The first call waits some seconds for the others.
         """
         number = self._own.fits_without_strategy + 1
-        self._say(fits_without_strategy=number)
+        self._update_status(fits_without_strategy=number)
         deadline = time.monotonic() + (_SECONDS_TO_TRAIN_APART if number == 1 else 0.0)
         while all(one.fits_without_strategy < number for one in self._statuses.values()):
             if time.monotonic() >= deadline:
@@ -217,7 +217,7 @@ class HealthMonitor:
         error = getattr(sys, "last_value", None)  # of the exception that ended the script
         why = self._own.why or (reason_of(error) if error is not None else "")
         if not self.cause:
-            self._say(state="ended", why=why)
+            self._update_status(state="ended", why=why)
         self._ending = True
         if self._thread.ident:
             self._thread.join(5 * SECONDS_BETWEEN_MESSAGES)
@@ -233,7 +233,7 @@ class HealthMonitor:
         finally:
             self._is_broken = False
 
-    def _say(self, **fields):
+    def _update_status(self, **fields):
         with self._lock:
             self._own = dataclasses.replace(self._own, **fields)
         if fields.get("state", "running") != "running" or "fits_without_strategy" in fields:
@@ -245,7 +245,7 @@ class HealthMonitor:
                 return
             self.cause = cause
             self._change.notify_all()
-        self._say(state="aborted", why=cause)
+        self._update_status(state="aborted", why=cause)
         messages.say(cause)
 
     # ---- the thread ----------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class HealthMonitor:
             except Exception:  # if this thread ended, the worker would count as lost
                 messages.say_exception()
                 time.sleep(SECONDS_BETWEEN_MESSAGES)
-        self._speak()
+        self._send_statuses()
         self._channel.close()
 
     def _round(self):
@@ -267,26 +267,26 @@ class HealthMonitor:
         ):
             json_lines.wait(self._channel.sockets(), min(seconds, 0.2))
             time.sleep(min(seconds, _PAUSE))
-            if self._listen():
+            if self._receive_messages():
                 break  # something has happened to a worker, so send the statuses at once
         self._observe()
-        self._speak()
+        self._send_statuses()
         self._diagnose()
 
-    def _listen(self):
+    def _receive_messages(self):
         """Handle the messages that have arrived; return whether to send the statuses at once."""
         before = {rank: status.news for rank, status in self._statuses.items()}
         for rank, message in self._channel.receive():
-            self._hear(rank, message)
+            self._handle_message(rank, message)
         for rank, connection in self._channel.connections.items():
-            self._look_at(rank, connection)
+            self._check_connection(rank, connection)
         return before != {rank: status.news for rank, status in self._statuses.items()}
 
-    def _hear(self, sender, message):
+    def _handle_message(self, sender, message):
         """Handle a message. Worker 0 sends all statuses; any other worker sends its own status."""
         told = message.get("statuses") if sender == 0 else {str(sender): message.get("status")}
         for name, fields in (told if isinstance(told, dict) else {"": None}).items():
-            rank, status = self._ranks.get(name), Status.of(fields)
+            rank, status = self._ranks.get(name), Status.from_fields(fields)
             if rank is None or status is None:
                 sent_by = self._cluster.named([sender])
                 self._channel.refusals.say(f"a message from {sent_by}: it is not a status")
@@ -297,7 +297,7 @@ class HealthMonitor:
     def _is_gone(self, rank):
         return self._statuses.get(rank, Status()).state in _GONE
 
-    def _look_at(self, rank, connection):
+    def _check_connection(self, rank, connection):
         """Set the status of a worker that sends nothing any more."""
         status = self._statuses.get(rank, Status())
         if status.state in _GONE:
@@ -323,9 +323,9 @@ class HealthMonitor:
                     "takes part in collectives, so training continues. If this worker is lost, "
                     "TensorFlow detects the loss."
                 )
-            if rank == 0 and time.monotonic() >= self._next_call:
-                self._next_call = time.monotonic() + SECONDS_BETWEEN_CALLS
-                self._channel.call_again()
+            if rank == 0 and time.monotonic() >= self._next_reconnect:
+                self._next_reconnect = time.monotonic() + SECONDS_BETWEEN_RECONNECTS
+                self._channel.reconnect()
 
     def _observe(self):
         """Update the status of this worker."""
@@ -354,7 +354,7 @@ class HealthMonitor:
             self._reachability.try_now_and_then()
         elif not self._is_broken:
             self._reachability.forget()
-        self._say(
+        self._update_status(
             entered=progress[0] if waits else 0,
             python_collective=progress[2] if waits else 0,
             waits=max(seconds, self.stopping.waits()),
@@ -370,7 +370,7 @@ class HealthMonitor:
         entered, left, python_collective = zip(*(read() for read in self._counters), strict=True)
         return sum(entered), sum(left), max(python_collective)
 
-    def _speak(self):
+    def _send_statuses(self):
         self._has_news = False
         own = dataclasses.asdict(self._own)
         if self._cluster.rank > 0:
@@ -397,7 +397,7 @@ class HealthMonitor:
         cause = cause or diagnosis.failure(self._cluster, statuses, self.patience, self._is_broken)
         if cause is not None:
             self._set_cause(cause)
-            self._speak()
+            self._send_statuses()
             if self._abort:
                 self._abort(cause)
         elif self._own.waits >= self._told + SECONDS_BETWEEN_NOTICES:
@@ -415,12 +415,12 @@ def has_begun(cluster: Cluster) -> bool:
     return cluster in _monitors
 
 
-def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> HealthMonitor:
+def begin(cluster: Cluster, settings: dict[str, Any], timeout: float | None) -> HealthMonitor:
     """Run the rendezvous with the other workers, and start the failure detector.
 
     Args:
         cluster: the `Cluster`.
-        terms: dict of the settings that must match on all workers, see `cluster.rendezvous`.
+        settings: dict of the settings that must match on all workers, see `cluster.rendezvous`.
         timeout: `communication_options.timeout_seconds`, or None.
 
     Returns:
@@ -435,7 +435,7 @@ def begin(cluster: Cluster, terms: dict[str, Any], timeout: float | None) -> Hea
     seed = int.from_bytes(os.urandom(7), "big")
     offer = {**server.offer, "seed": seed} if server else {}
     try:
-        offers = rendezvous.meet(cluster, terms, seconds, offer)
+        offers = rendezvous.meet(cluster, settings, seconds, offer)
     except BaseException:
         if server:
             server.close()

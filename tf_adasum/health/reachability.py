@@ -42,16 +42,16 @@ class Reachability:
     def __init__(self, cluster: Cluster):
         self.unreachable = ""
         self._cluster, self._lock = cluster, threading.Lock()
-        self._ends: dict[int, tuple[str, int]] = {}
+        self._endpoints: dict[int, tuple[str, int]] = {}
         self._next = 0.0
 
-    def also_try(self, ends: Mapping[int, tuple[str, int]]) -> None:
+    def set_extra_endpoints(self, endpoints: Mapping[int, tuple[str, int]]) -> None:
         """Set the UCX ports of other workers that are tested in addition.
 
         Args:
-            ends: dict from ranks to an IP address and a port. The port may be closed.
+            endpoints: dict from ranks to an IP address and a port. The port may be closed.
         """
-        self._ends = dict(ends)
+        self._endpoints = dict(endpoints)
 
     def try_now_and_then(self) -> None:
         """Start a try, unless the last try began less than 10 seconds ago."""
@@ -63,12 +63,14 @@ class Reachability:
         """Try to connect to all other workers, and return `unreachable`."""
         with self._lock:
             ranks = [each for each in range(len(self._cluster.names)) if each != self._cluster.rank]
-            ends = self._ends
-            places = [*map(self._cluster.host_and_port, ranks), *ends.values()]
-            words = answers(places)
+            endpoints = self._endpoints
+            addresses = [*map(self._cluster.host_and_port, ranks), *endpoints.values()]
+            words = connect_errors(addresses)
             silent = {
-                rank: f"{word} at {shown(end)}, the port of UCX"
-                for (rank, end), word in zip(ends.items(), words[len(ranks) :], strict=True)
+                rank: f"{word} at {shown(endpoint)}, the port of UCX"
+                for (rank, endpoint), word in zip(
+                    endpoints.items(), words[len(ranks) :], strict=True
+                )
                 if word not in ("", _REFUSED)
             }
             silent |= {rank: word for rank, word in zip(ranks, words, strict=False) if word}
@@ -82,18 +84,18 @@ class Reachability:
         self.unreachable, self._next = "", 0.0
 
 
-def shown(end: tuple[str, int]) -> str:
+def shown(endpoint: tuple[str, int]) -> str:
     """Return an IP address and a port as "10.0.0.1:2222" or "[fd00::1]:2222"."""
-    host, port = end
+    host, port = endpoint
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def answers(places: list[tuple[str, int]]) -> list[str]:
+def connect_errors(addresses: list[tuple[str, int]]) -> list[str]:
     """Return for each host and port why no connection can be made; "" if it can be made."""
-    words = [f"no answer within {SECONDS_TO_CONNECT:.0f} s"] * len(places)
+    words = [f"no answer within {SECONDS_TO_CONNECT:.0f} s"] * len(addresses)
     deadline = time.monotonic() + SECONDS_TO_CONNECT
     with selectors.PollSelector() as selector:
-        for index, (host, port) in enumerate(places):
+        for index, (host, port) in enumerate(addresses):
             try:
                 family, kind, protocol, _, where = socket.getaddrinfo(
                     host, port, type=socket.SOCK_STREAM

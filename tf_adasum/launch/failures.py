@@ -74,7 +74,7 @@ class StderrTail:
 
 
 @dataclasses.dataclass(frozen=True)
-class ProcessFailure:
+class ProcessExit:
     """Describes how a worker ended.
 
     Attributes:
@@ -137,14 +137,14 @@ def name_of(number: int) -> str:
         return f"signal {number}"
 
 
-def first_of(ends: Sequence[ProcessFailure]) -> ProcessFailure:
-    """Return the `ProcessFailure` of the worker whose failure made the other workers end.
+def first_of(ends: Sequence[ProcessExit]) -> ProcessExit:
+    """Return the `ProcessExit` of the worker whose failure made the other workers end.
 
     This is the worker that ended first, unless it ended because of another worker. In that case the
     order is misleading: a failed worker can take longer to end than the workers that it informed.
 
     Args:
-        ends: one `ProcessFailure` for each worker of this machine, in the order of their ends. At
+        ends: one `ProcessExit` for each worker of this machine, in the order of their ends. At
             least one worker has failed.
     """
     first = next(end for end in ends if end.code)
@@ -157,7 +157,7 @@ def first_of(ends: Sequence[ProcessFailure]) -> ProcessFailure:
     return (of_named or by_themselves or [first])[0]
 
 
-def summary(ends: Sequence[ProcessFailure]) -> list[str]:
+def summary(ends: Sequence[ProcessExit]) -> list[str]:
     """Return lines that report which worker failed first, why, and which workers then ended.
 
     Args:

@@ -76,7 +76,7 @@ class RunResult:
     """
 
     code: int
-    first: failures.ProcessFailure | None = None
+    first: failures.ProcessExit | None = None
 
 
 EnvironmentsOf = Callable[[int], contextlib.AbstractContextManager[list[dict[str, str]]]]
@@ -155,14 +155,14 @@ class _Job:
         grace: float,
     ):
         self.events: queue.SimpleQueue[Worker | signal.Signals] = queue.SimpleQueue()
-        self.first: failures.ProcessFailure | None = None
+        self.first: failures.ProcessExit | None = None
         self._command = list(command)
         self._group = group
         self._environments_of = environments_of
         self._grace = grace
         self._console = live.console(self.events, group.board is not None)
         self._running: list[Worker] = []
-        self._ends: list[failures.ProcessFailure] = []  # of this start, in their order
+        self._ends: list[failures.ProcessExit] = []  # of this start, in their order
         self._threads: list[threading.Thread] = []
         self._is_stopped = False  # by a signal or the timeout: there is no restart
         self._is_passed_on = False  # a signal was passed on: there is no restart
@@ -376,7 +376,7 @@ class _Job:
         except queue.Empty:
             return None
 
-    def _reap(self, worker: Worker) -> failures.ProcessFailure:
+    def _reap(self, worker: Worker) -> failures.ProcessExit:
         self._running.remove(worker)
         end = worker.reap()
         self._ends.append(end)

@@ -45,7 +45,7 @@ class Worker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
-    def reap(self) -> failures.ProcessFailure:
+    def reap(self) -> failures.ProcessExit:
         """Kill the processes that the ended worker left behind; return how the worker ended."""
         # Until `wait` the worker is a zombie, so the group id cannot belong to anyone else yet.
         self.signal_group(signal.SIGKILL)
@@ -58,7 +58,7 @@ class Worker:
             reader.join(max(0.0, limit - time.monotonic()))
         path = self.log.path if self.log else ""
         tail = self.stderr_tail if self.readers else None
-        return failures.ProcessFailure(self.rank, code, tail, path, self.is_stopped)
+        return failures.ProcessExit(self.rank, code, tail, path, self.is_stopped)
 
 
 def report_end(worker: Worker, events: queue.SimpleQueue) -> None:

@@ -13,7 +13,7 @@ from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
 from tf_adasum.optimizers.adascale_step import AdaScaleStep
-from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
+from tf_adasum.optimizers.wrapper import WrapperOptimizer, validated_optimizer
 from tf_adasum.schedules import LinearScalingWarmup
 
 VALIDATED = (keras.optimizers.SGD,)
@@ -105,7 +105,7 @@ class AdaScale(WrapperOptimizer):
         debias: bool = True,
         name: str = "adascale",
     ):
-        checked("AdaScale", optimizer)
+        validated_optimizer("AdaScale", optimizer)
         if scale is not None:
             check_scale(scale)
         if smoothing is not None:
@@ -125,7 +125,7 @@ class AdaScale(WrapperOptimizer):
                 "or schedule of one device, without LinearScalingWarmup. Received: "
                 "learning_rate=LinearScalingWarmup(…)"
             )
-        self.take_steps(AdaScaleStep(optimizer, base, smoothing, self.debias))
+        self.set_step(AdaScaleStep(optimizer, base, smoothing, self.debias))
 
     @property
     def scale(self) -> float:

@@ -13,7 +13,7 @@ from tf_adasum.arguments import check_count
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
-from tf_adasum.optimizers.wrapper import WrapperOptimizer, checked
+from tf_adasum.optimizers.wrapper import WrapperOptimizer, validated_optimizer
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -81,14 +81,14 @@ class DeltaAdasum(WrapperOptimizer):
         local_steps: int = 1,
         name: str = "delta_adasum",
     ):
-        checked("DeltaAdasum", optimizer)
+        validated_optimizer("DeltaAdasum", optimizer)
         expected = "must be an int, 1 or more: the steps between two combinations"
         check_count("local_steps", local_steps, expected)
         if tf.distribute.has_strategy():
             _check_strategy(tf.distribute.get_strategy())
         super().__init__(optimizer, name)
         self.local_steps = local_steps
-        self.take_steps(DeltaStep(optimizer, local_steps))
+        self.set_step(DeltaStep(optimizer, local_steps))
 
     def check_strategy(self, strategy: tf.distribute.Strategy) -> None:
         """Raise a ValueError if a strategy cannot be used, except for the default strategy."""
@@ -184,7 +184,7 @@ class DeltaStep(keras_compat.Step):
         else:
             starts = [tf.identity(variable) for variable in variables]
             super().update(values, variables)
-            self._combine(variables, starts)
+            self._combine_changes(variables, starts)
 
     def skips(self):
         """Return whether this replica has no rows, and so skips the step; None if none skips it."""
@@ -206,13 +206,13 @@ class DeltaStep(keras_compat.Step):
     def combine(self):
         """Combine the changes since the last combination; called in each replica."""
         if self.replicas > 1:
-            self._combine(self.variables, self.starts)
+            self._combine_changes(self.variables, self.starts)
         self.taken.assign(0)
         if getattr(self.optimizer, "use_ema", False):
             keras_compat.average_weights(self.optimizer, self.combinations)
         self.combinations.assign_add(1)
 
-    def _combine(self, variables, starts):
+    def _combine_changes(self, variables, starts):
         """Compute w ← w + adasum(Δ_1, …, Δ_N)."""
         starts = [tf.convert_to_tensor(start) for start in starts]
         pairs = zip(variables, starts, strict=True)

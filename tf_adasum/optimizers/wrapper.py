@@ -29,10 +29,10 @@ class WrapperOptimizer(keras_compat.WrapperBase):
     The inner optimizer keeps everything else: its slots, `iterations`, accumulation, clipping,
     weight decay and moving averages. Its settings, such as `clipnorm` and `weight_decay`, are also
     attributes of this optimizer, which you can read and set.
-    The changed update is a `keras_compat.Step`; see `take_steps`.
+    The changed update is a `keras_compat.Step`; see `set_step`.
 
     Args:
-        optimizer: the `keras.optimizers.Optimizer`, as `checked` returns it.
+        optimizer: the `keras.optimizers.Optimizer`, as `validated_optimizer` returns it.
         name: name of this optimizer.
     """
 
@@ -41,7 +41,7 @@ class WrapperOptimizer(keras_compat.WrapperBase):
         super().__init__(name)
         self.inner_optimizer = optimizer
 
-    def take_steps(self, step):
+    def set_step(self, step):
         """Set the step that updates the weights for the inner optimizer.
 
         Args:
@@ -158,7 +158,7 @@ for attribute in keras_compat.OF_SWAP_EMA_WEIGHTS:
     setattr(WrapperOptimizer, attribute, _of_inner_optimizer(attribute))
 
 
-def checked(wrapper, optimizer):
+def validated_optimizer(wrapper, optimizer):
     """Return an optimizer that can be wrapped.
 
     Args:

@@ -36,7 +36,7 @@ class EmptyReplicas:
             return self._in_replica(function)
         if function not in self._noting:
             python_function = self._in_replica(function.python_function)
-            self._noting[function] = tensorflow_compat.of_function(function, python_function)
+            self._noting[function] = tensorflow_compat.clone_tf_function(function, python_function)
         return self._noting[function]
 
     def _in_replica(self, function):

@@ -21,7 +21,7 @@ MESSAGE = "Gradients are not finite (on_nonfinite: raise)."  # no quotes: Tensor
 MESSAGE_END = f"No replica did this step. {see('TFA-509')}"
 
 
-def checked(action):
+def validated_action(action):
     """Return the argument `on_nonfinite` of a strategy.
 
     Raises:

@@ -4,8 +4,8 @@ UCX is a library that MPI implementations use for shared memory, TCP and RDMA. H
 gradients that are on CPUs. The code that uses `aggregation.groups` is the same with both
 transports.
 
-Read the modules in this order: `argument` (the argument and the environment variable), `interface`
-(where UCX listens), `library` (UCX in this process), `mesh` (the connections of a process),
-`all_gather` and `selection` (which transports work, and which one all workers use), `collectives`
-(the collectives of a replica).
+Read the modules in this order: `argument` (the argument and the environment variable),
+`network_interface` (where UCX listens), `library` (UCX in this process), `mesh` (the connections of
+a process), `startup_exchange` and `selection` (which transports work, and which one all workers
+use), `collectives` (the collectives of a replica).
 """

@@ -118,19 +118,19 @@ class UcxCollectives:
         gradients: Sequence[tf.Tensor],
         segments: np.ndarray,
         width: int,
-        takes_products: bool,
+        computes_gram: bool,
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Send every member its shards of the gradients, and receive this member's shards.
 
         Returns:
-            The Gram matrices of this member's shards (zeros if `takes_products` is False), and
+            The Gram matrices of this member's shards (zeros if `computes_gram` is False), and
             these shards of the other members' gradients.
         """
         return self._ops.tf_adasum_ucx_scatter_gram(
             gradients=gradients,
             segments=segments.tolist(),
             width=width,
-            products=takes_products,
+            products=computes_gram,
             **self._arguments(),
         )
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.transport.all_gather import AllGather, Gather
+from tf_adasum.transport.startup_exchange import Gather, StartupExchange
 
 # The fastest of TIMES exchanges counts. On a slow network, where an exchange takes more than
 # SLOW_SECONDS, only one exchange is made.
@@ -26,7 +26,7 @@ PAUSE, MOST_BITS = 0.005, 4
 Exchange = Callable[[], float]  # returns the seconds that it took
 
 
-def of_gather(all_workers: AllGather, gather: Gather, words: int) -> float:
+def of_gather(all_workers: StartupExchange, gather: Gather, words: int) -> float:
     """Return how many seconds TensorFlow takes to gather int64 ``[words]`` from each worker."""
 
     def exchange():
@@ -38,7 +38,7 @@ def of_gather(all_workers: AllGather, gather: Gather, words: int) -> float:
     return seconds
 
 
-def measured(all_workers: AllGather, exchange: Exchange) -> tuple[str, float]:
+def measured(all_workers: StartupExchange, exchange: Exchange) -> tuple[str, float]:
     """Measure an exchange on all workers.
 
     On a slow network, only one exchange is made. Otherwise, the first exchange does not count.
@@ -54,7 +54,7 @@ def measured(all_workers: AllGather, exchange: Exchange) -> tuple[str, float]:
     return _of_all(all_workers, failure, slowest)
 
 
-def once(all_workers: AllGather, exchange: Exchange) -> tuple[str, float]:
+def once(all_workers: StartupExchange, exchange: Exchange) -> tuple[str, float]:
     """Return what `measured` returns, but for a single exchange."""
     took: list[float] = []
     failure = failure_of(lambda: took.append(exchange()))
@@ -62,7 +62,7 @@ def once(all_workers: AllGather, exchange: Exchange) -> tuple[str, float]:
 
 
 def _of_all(all_workers, failure, took):
-    failure, of_all = all_workers.results(failure, int(1e9 * max(took, default=0)))
+    failure, of_all = all_workers.gather(failure, int(1e9 * max(took, default=0)))
     return failure, of_all.max() / 1e9
 
 

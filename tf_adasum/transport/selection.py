@@ -1,10 +1,10 @@
 """Tries the transports in small exchanges at start-up, and chooses one transport for all workers.
 
-UCX can send bytes in several ways, such as shared memory or TCP. Each way is a value of `UCX_TLS`.
-Within a host, shared memory is the fastest way if processes may copy from each other's memory. If
-processes may not (other users, some containers), or if /dev/shm is full, shared memory may be
-slower than TCP, or fail. So each way is tried, and has to deliver the bytes that were sent, on all
-workers. The first way that works is used unless another way is much faster. For comparison,
+UCX itself has several transports, such as shared memory and TCP; `UCX_TLS` selects among them.
+Within a host, shared memory is the fastest if processes may copy from each other's memory. If
+processes may not (other users, some containers), or if /dev/shm is full, it may be slower
+than TCP, or fail. So each candidate is tried, and has to deliver the bytes that were sent, on all
+workers. The first candidate that works is used unless another one is much faster. For comparison,
 TensorFlow's own collectives gather the same number of bytes.
 """
 
@@ -28,22 +28,22 @@ from tf_adasum.transport import (
     shared_memory,
     ucx_port,
 )
-from tf_adasum.transport.all_gather import AllGather, Gather
 from tf_adasum.transport.mesh import Mesh
+from tf_adasum.transport.startup_exchange import Gather, StartupExchange
 from tf_adasum.transport.ucx_port import SocketAddress, UcxPort
 
-# Three ways: shared memory; copies between the memories of two processes of a host, with messages
-# over TCP; only TCP.
+# Values of UCX_TLS: shared memory; copies between the memories of two processes of a host, with
+# messages over TCP; only TCP.
 SHARED_MEMORY, SINGLE_COPIES, TCP = shared_memory.TRANSPORTS, "cma,tcp,self", "tcp,self"
-VARIABLE = "UCX_TLS"  # if the user has set this variable, its value is the only way
+VARIABLE = "UCX_TLS"  # if the user has set this variable, its value is the only candidate
 
 # Bytes that are sent to each worker. The exchange of SMALL establishes the connections. LARGE is
 # large enough that UCX sends by reference, as it does for gradients of some MB. LARGE_IN_ALL limits
 # the bytes to all workers together.
 SMALL, LARGE, LARGE_IN_ALL = 2**10, 2**21, 2**24
 SECONDS = 10.0  # an exchange that takes longer has failed
-# Another way is used if the first way takes more than this many times as long. On a busy machine,
-# random differences are smaller.
+# Another candidate is used if the first one takes more than this many times as long. On a busy
+# machine, random differences are smaller.
 MIN_SPEEDUP = 1.5
 
 _channels = itertools.count()
@@ -57,35 +57,36 @@ class TransportChoice:
     Attributes:
         mesh: the `Mesh`; None for TensorFlow's collectives.
         summary: the text that worker 0 prints at the start, with the transport and the reason.
-        ends: dict from ranks to the IP address and port of UCX to which this worker is connected.
+        endpoints: dict from ranks to the IP address and port of UCX to which this worker is
+            connected.
     """
 
     mesh: Mesh | None
     summary: str
-    ends: Mapping[int, SocketAddress] = dataclasses.field(default_factory=dict)
+    endpoints: Mapping[int, SocketAddress] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """The result of trying a way. The failure and the seconds are the same on all workers.
+    """The result of trying a candidate. The failure and the seconds are the same on all workers.
 
     Attributes:
-        way: the name of the way.
+        name: the name of the candidate, such as "TCP".
         number: the number of this process's mesh; -1 without a mesh.
         device: the interface on which the mesh listens.
         failure: what has failed on which workers; "" if nothing has failed.
         seconds: the time of the large exchange, on the slowest worker.
         port: the port of this process's mesh; None without a mesh.
-        ends: dict from the ranks of the other workers to the ports on which they listen.
+        endpoints: dict from the ranks of the other workers to the ports on which they listen.
     """
 
-    way: str
+    name: str
     number: int
     device: str
     failure: str
     seconds: float
     port: UcxPort | None = None
-    ends: Mapping[int, Sequence[SocketAddress]] = dataclasses.field(default_factory=dict)
+    endpoints: Mapping[int, Sequence[SocketAddress]] = dataclasses.field(default_factory=dict)
 
 
 def select(
@@ -108,16 +109,18 @@ def select(
     Raises:
         Unavailable: on all workers, if `transport` is "ucx" and one worker cannot use UCX.
     """
-    all_workers, kept = AllGather(cluster, gather), _choices.get((cluster, transport))
+    all_workers, kept = StartupExchange(cluster, gather), _choices.get((cluster, transport))
     missing = argument.obstacle(devices, len(cluster.addresses)) or _missing()
     if transport == argument.AUTO and not is_monitored:
         missing = "without the failure detector, UCX would wait forever for a lost worker"
     own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.facts()]
-    failure, numbers = all_workers.results(missing, *own)
-    are_kept, are_given, channels, *places = numbers.T
+    failure, numbers = all_workers.gather(missing, *own)
+    are_kept, are_given, channels, *memory_facts = numbers.T
     if kept is None or not are_kept.all():  # if any worker has closed its mesh, all need a new one
-        ways, why_not = _ways(cluster, bool(are_given.any()), *map(np.ndarray.tolist, places))
-        kept = _tried(transport, all_workers, gather, len(devices), failure, ways, why_not)
+        candidates, why_not = _candidates(
+            cluster, bool(are_given.any()), *map(np.ndarray.tolist, memory_facts)
+        )
+        kept = _tried(transport, all_workers, gather, len(devices), failure, candidates, why_not)
         _choices[cluster, transport] = kept
     if kept.mesh is None:
         return kept
@@ -140,7 +143,7 @@ def choose(
         transport: "ucx", or "auto" for the faster transport.
     """
     good = [attempt for attempt in attempts if not attempt.failure]
-    reasons = [f"{each.way} fails: {each.failure}" for each in attempts if each.failure]
+    reasons = [f"{each.name} fails: {each.failure}" for each in attempts if each.failure]
     if not good:
         return None, "UCX over " + "; ".join(reasons)
     first = best = good[0]
@@ -148,11 +151,11 @@ def choose(
         if other.seconds * MIN_SPEEDUP < best.seconds:
             best = other
     if best is not first:
-        reasons.append(f"{first.way} is slower: {_ms(first.seconds)}")
+        reasons.append(f"{first.name} is slower: {_ms(first.seconds)}")
     times = f"{_ms(best.seconds)}, TensorFlow's collectives: {_ms(stock_seconds)}"
     if best.seconds > stock_seconds:
         if transport == argument.AUTO:
-            return None, "; ".join([f"UCX over {best.way} is slower: {times}", *reasons])
+            return None, "; ".join([f"UCX over {best.name} is slower: {times}", *reasons])
         reasons.insert(0, "the collectives are faster here")
     return best, "; ".join([times, *reasons])
 
@@ -170,13 +173,13 @@ def _missing():
     return ""
 
 
-def _tried(transport, all_workers, gather, devices, failure, ways, why_not):
+def _tried(transport, all_workers, gather, devices, failure, candidates, why_not):
     """Return the `TransportChoice`, without a trial if `failure` names what is missing."""
     attempts: list[Attempt] = []
     if failure:
         best, why = None, f"UCX is not used: {failure}"
     else:
-        attempts += [_attempt(all_workers, *way) for way in ways]
+        attempts += [_attempt(all_workers, *each) for each in candidates]
         stock_seconds = 0.0
         if not all(each.failure for each in attempts):
             words = large(len(all_workers.cluster.addresses)) // 8 // devices
@@ -189,8 +192,10 @@ def _tried(transport, all_workers, gather, devices, failure, ways, why_not):
         if each.port is not None:  # existing connections stay
             each.port.close()
     if best is not None:
-        what = f"UCX {library.opened().version} ({best.way}; {best.device})"
-        return TransportChoice(Mesh(best.number), f"{what}: {why}", ucx_port.connected(best.ends))
+        what = f"UCX {library.opened().version} ({best.name}; {best.device})"
+        return TransportChoice(
+            Mesh(best.number), f"{what}: {why}", ucx_port.connected(best.endpoints)
+        )
     if transport == argument.UCX:
         raise library.Unavailable(
             f"transport='ucx' cannot be used: {why}. Use transport='auto' on all workers, or make "
@@ -199,10 +204,10 @@ def _tried(transport, all_workers, gather, devices, failure, ways, why_not):
     return TransportChoice(None, f"TensorFlow's collectives ({why})")
 
 
-def _ways(cluster, is_given, memories, networks, free):
-    """Return the ways, preferred ways first, and why shared memory is not used.
+def _candidates(cluster, is_given, memories, networks, free):
+    """Return the candidates, preferred ones first, and why shared memory is not used.
 
-    Each way is a tuple: a value for ``UCX_TLS``, a name, and optionally why the way has already
+    Each candidate is a tuple: a value for ``UCX_TLS``, a name, and optionally why it has already
     failed before the trial.
     """
     if is_given:
@@ -220,39 +225,41 @@ def _ways(cluster, is_given, memories, networks, free):
     return [(SHARED_MEMORY, f"shared memory{mixed}"), tcp], ""
 
 
-def _attempt(all_workers, transports, way, failure=""):
-    """Try a way, unless it has already failed; all workers return at the same point."""
+def _attempt(all_workers, transports, name, failure=""):
+    """Try a candidate, unless it has already failed; all workers return at the same point."""
     functions, cluster = library.opened(), all_workers.cluster
     number, device, address, port = -1, "", b"", None
     if not failure:
         number, device, address, port, failure = _opened(functions, cluster, transports)
-    own = json.dumps(port.ends if port else []).encode() + b"\n" + address
-    failure, lengths = all_workers.results(failure, len(own))
-    ends: dict[int, list[SocketAddress]] = {}
+    own = json.dumps(port.endpoints if port else []).encode() + b"\n" + address
+    failure, lengths = all_workers.gather(failure, len(own))
+    endpoints: dict[int, list[SocketAddress]] = {}
     seconds = 0.0
     if not failure:
         told = [each.partition(b"\n") for each in all_workers.bytes_of_all(own, lengths[:, 0])]
-        ends = {rank: [(*end,) for end in json.loads(each[0])] for rank, each in enumerate(told)}
-        failure = _admitted(all_workers, port, ends)
-        del ends[cluster.rank]
+        endpoints = {
+            rank: [(*endpoint,) for endpoint in json.loads(each[0])]
+            for rank, each in enumerate(told)
+        }
+        failure = _admitted(all_workers, port, endpoints)
+        del endpoints[cluster.rank]
     if not failure:
-        failure, _ = all_workers.results(ucx_port.unreachable(cluster, ends))
+        failure, _ = all_workers.gather(ucx_port.unreachable(cluster, endpoints))
     if not failure:
         addresses = [each[2] for each in told]
-        failure, _ = all_workers.results(
+        failure, _ = all_workers.gather(
             exchange_time.failure_of(lambda: functions.connect(number, addresses))
         )
     if not failure:
         counter, workers = itertools.count(), len(cluster.addresses)
 
         def exchange(size):
-            place = (number, cluster.rank, workers, next(counter))
-            return functions.attempt(*place, size, SECONDS)
+            return functions.attempt(number, cluster.rank, workers, next(counter), size, SECONDS)
 
         failure, _ = exchange_time.once(all_workers, lambda: exchange(SMALL))
     if not failure:
         failure, seconds = exchange_time.measured(all_workers, lambda: exchange(large(workers)))
-    return Attempt(way, number, device, failure, seconds, port, ends)
+    return Attempt(name, number, device, failure, seconds, port, endpoints)
 
 
 def _opened(functions, cluster, transports):
@@ -268,13 +275,15 @@ def _opened(functions, cluster, transports):
     return number, device, address, UcxPort(before, address), ""
 
 
-def _admitted(all_workers, port, ends):
+def _admitted(all_workers, port, endpoints):
     """Let the workers connect to each other's ports; return what has failed."""
     workers = len(all_workers.cluster.addresses)
-    packed = all_workers.bytes_of_all(ucx_port.sources(ends), [ucx_port.BYTES_OF_SOURCES] * workers)
+    packed = all_workers.bytes_of_all(
+        ucx_port.sources(endpoints), [ucx_port.BYTES_OF_SOURCES] * workers
+    )
     hosts = [host for each in packed for host in ucx_port.hosts_in(each)]
-    port.admit(hosts + [host for of_rank in ends.values() for host, _ in of_rank])
-    return all_workers.results("")[0]  # no worker connects before all workers have called `admit`
+    port.admit(hosts + [host for of_rank in endpoints.values() for host, _ in of_rank])
+    return all_workers.gather("")[0]  # no worker connects before all workers have called `admit`
 
 
 def _ms(seconds):

@@ -43,12 +43,12 @@ class Listener:
     Attributes:
         descriptor: the file descriptor of the socket.
         inode: the inode of the socket. If UCX closes the socket, the descriptor gets another inode.
-        end: the `SocketAddress` of the socket.
+        endpoint: the `SocketAddress` of the socket.
     """
 
     descriptor: int
     inode: int
-    end: SocketAddress
+    endpoint: SocketAddress
 
 
 class UcxPort:
@@ -65,14 +65,14 @@ class UcxPort:
         self._listeners = [
             each
             for each in sorted(listening() - before, key=lambda each: each.descriptor)
-            if struct.pack("!H", each.end[1]) in address
+            if struct.pack("!H", each.endpoint[1]) in address
         ]
         self._filter([])
 
     @property
-    def ends(self) -> list[SocketAddress]:
+    def endpoints(self) -> list[SocketAddress]:
         """The `SocketAddress` of each socket."""
-        return [each.end for each in self._listeners]
+        return [each.endpoint for each in self._listeners]
 
     def admit(self, hosts: Iterable[str]) -> None:
         """Allow connections from these IP addresses only."""
@@ -106,29 +106,29 @@ def listening() -> set[Listener]:
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), _as_socket(int(name)) as each:
             if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and _is_ip(each):
-                end = own_address.of_end(each.getsockname()), each.getsockname()[1]
-                found.add(Listener(int(name), os.fstat(int(name)).st_ino, end))
+                endpoint = own_address.of_end(each.getsockname()), each.getsockname()[1]
+                found.add(Listener(int(name), os.fstat(int(name)).st_ino, endpoint))
     return found
 
 
-def connected(ends: Mapping[int, Sequence[SocketAddress]]) -> dict[int, SocketAddress]:
+def connected(endpoints: Mapping[int, Sequence[SocketAddress]]) -> dict[int, SocketAddress]:
     """Return, for each rank to which this process is connected, the `SocketAddress` of that rank.
 
     Args:
-        ends: dict from each rank to every `SocketAddress` on which that rank listens.
+        endpoints: dict from each rank to every `SocketAddress` on which that rank listens.
     """
     peers = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), _as_socket(int(name)) as each:
             if _is_ip(each):
                 peers.add((own_address.of_end(each.getpeername()), each.getpeername()[1]))
-    return {rank: end for rank, of_rank in ends.items() for end in of_rank if end in peers}
+    return {rank: each for rank, of_rank in endpoints.items() for each in of_rank if each in peers}
 
 
-def sources(ends: Mapping[int, Sequence[SocketAddress]]) -> bytes:
+def sources(endpoints: Mapping[int, Sequence[SocketAddress]]) -> bytes:
     """Return the addresses from which this process connects: 16 bytes each, padded to 64 bytes."""
     found = set()
-    for host in {host for of_rank in ends.values() for host, _ in of_rank}:
+    for host in {host for of_rank in endpoints.values() for host, _ in of_rank}:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))  # nothing is sent
@@ -144,23 +144,23 @@ def hosts_in(packed: bytes) -> list[str]:
     return [str(each.ipv4_mapped or each) for each in addresses]
 
 
-def unreachable(cluster: Cluster, ends: Mapping[int, Sequence[SocketAddress]]) -> str:
+def unreachable(cluster: Cluster, endpoints: Mapping[int, Sequence[SocketAddress]]) -> str:
     """Return a worker that this worker cannot connect to, and its address; "" if there is none.
 
     UCX itself would wait for minutes.
 
     Args:
         cluster: the `Cluster`.
-        ends: dict from the rank of each other worker to every `SocketAddress` on which that worker
-            listens. At least one of each worker has to be reached.
+        endpoints: dict from the rank of each other worker to every `SocketAddress` on which that
+            worker listens. At least one of each worker has to be reached.
     """
-    tried = [(rank, end) for rank, of_rank in ends.items() for end in of_rank]
-    words = reachability.answers([end for _, end in tried])
+    tried = [(rank, endpoint) for rank, of_rank in endpoints.items() for endpoint in of_rank]
+    words = reachability.connect_errors([endpoint for _, endpoint in tried])
     silent: dict[int, str] = {}
     reached = {rank for (rank, _), word in zip(tried, words, strict=True) if not word}
-    for (rank, end), word in zip(tried, words, strict=True):
+    for (rank, endpoint), word in zip(tried, words, strict=True):
         if rank not in reached:
-            silent.setdefault(rank, f"at {reachability.shown(end)}: {word}")
+            silent.setdefault(rank, f"at {reachability.shown(endpoint)}: {word}")
     if not silent:
         return ""
     rank, where = next(iter(silent.items()))

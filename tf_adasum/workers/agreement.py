@@ -45,7 +45,7 @@ VARIABLES = (
 )
 
 
-def terms(
+def settings(
     scheme: Scheme,
     devices: int,
     options: tensorflow_compat.CommunicationOptions,
@@ -67,7 +67,7 @@ def terms(
         "tf_adasum": __version__,
         "TensorFlow": series(tf.__version__),
         "Keras": series(keras.__version__),
-        **scheme.terms(),
+        **scheme.settings_that_must_match(),
         "devices per worker": devices,
         "communication_options.bytes_per_pack": options.bytes_per_pack,
         "communication_options.implementation": options.implementation.value,

@@ -75,14 +75,14 @@ def set_model(original, self, model):
 def arranged(
     callbacks: Sequence[keras.callbacks.Callback],
     model: keras.Model,
-    calling: keras.callbacks.CallbackList,
+    callback_list: keras.callbacks.CallbackList,
 ) -> list[keras.callbacks.Callback]:
     """Return the list that this worker calls instead of `callbacks`.
 
     Args:
         callbacks: the callbacks that the user passed on this worker.
         model: the model that is trained.
-        calling: the `keras.callbacks.CallbackList` that calls the callbacks.
+        callback_list: the `keras.callbacks.CallbackList` that calls the callbacks.
     """
     if any(isinstance(callback, backup_callbacks.RestoreFirst) for callback in callbacks):
         return list(callbacks)  # arranged already
@@ -99,7 +99,7 @@ def arranged(
         first = FirstCallback(workers, others)
         last = LastCallback(workers, first, others)
         others = [first, *map(FirstWorkerOnly.around, others), last]
-    restore = backup_callbacks.RestoreFirst(workers, backups, calling)
+    restore = backup_callbacks.RestoreFirst(workers, backups, callback_list)
     return [restore, *others, backup_callbacks.SaveLast(restore)]
 
 

@@ -22,7 +22,7 @@ ARRAYS, ROWS, NUMBERS = 4, 16, 4096
 TOLERANCE, ROUNDING = 1e-3, 1e-6
 
 
-class Samples:
+class RowSamples:
     """Samples of the arrays of all workers, which show whether the workers have the same rows.
 
     Args:
@@ -45,21 +45,21 @@ class Samples:
         self._values = values
         self.equal = (close | (nothing & nothing[:1])).all(axis=2)
 
-    def of_these(self, arrays: np.ndarray) -> Samples:
+    def of_these(self, arrays: np.ndarray) -> RowSamples:
         """Return the samples of some arrays only.
 
         Args:
             arrays: boolean ``[ARRAYS]``: which arrays to keep.
         """
-        return Samples(np.where(arrays[:, None], self._values, np.nan))
+        return RowSamples(np.where(arrays[:, None], self._values, np.nan))
 
     @property
-    def are_same(self) -> bool:
+    def all_equal(self) -> bool:
         """Whether all arrays are the same on all workers."""
         return bool(self.equal.all())
 
     @property
-    def differ(self) -> bool:
+    def rows_differ(self) -> bool:
         """Whether workers have different rows.
 
         One array that is the same on all workers is enough to conclude that the workers have the

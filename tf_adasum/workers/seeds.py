@@ -17,7 +17,8 @@ class Seeds:
 
     def __init__(self, workers: Workers):
         self._workers = workers
-        self._seeding: object = None  # the result of `seeding()` when the generator was created
+        # The result of `global_seed_token()` when the generator was created.
+        self._seeding: object = None
         self._generator: random.Random | None = None
 
     def draw(self) -> int:
@@ -26,14 +27,14 @@ class Seeds:
         The generator is reset whenever TensorFlow's global seed is set, so that a run with the same
         global seed draws the same seeds.
         """
-        seeding = tensorflow_compat.seeding()
+        seeding = tensorflow_compat.global_seed_token()
         if self._generator is None or seeding is not self._seeding:
             own = tensorflow_compat.global_seed()
             self._seeding = seeding
             self._generator = random.Random(None if own is None else int(own))
         return self._generator.getrandbits(31)
 
-    def common(self) -> int | None:
+    def shared_if_needed(self) -> int | None:
         """Return a seed that worker 0 has drawn; all workers have to call this method.
 
         Each call returns another seed. Seeds are reproducible if worker 0 has a global seed.
@@ -49,5 +50,5 @@ class Seeds:
         return int(seeds[0, 2])
 
     def shared(self) -> int:
-        """Return a seed that worker 0 has drawn, like `common`, but never None."""
-        return int(self._workers.from_first(self.draw()))
+        """Return a seed that worker 0 has drawn, like `shared_if_needed`, but never None."""
+        return int(self._workers.broadcast(self.draw()))

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
 from tf_adasum.workers.dataset_end_check import DatasetEndCheck
-from tf_adasum.workers.row_samples import Samples, arrays_of, samples_of
+from tf_adasum.workers.row_samples import RowSamples, arrays_of, samples_of
 from tf_adasum.workers.workers import Workers
 
 Policy = tf.data.experimental.AutoShardPolicy
@@ -100,7 +100,7 @@ class Sharding:
         finally:
             self._is_in_order = False
 
-    def checked(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+    def with_valid_policy(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Return a dataset with a policy that uses every row once; all workers call this.
 
         Raises:
@@ -134,7 +134,7 @@ class Sharding:
         if (policies == Policy.FILE.value).any() and not self._is_in_order:
             self._check_files(int(files.min()))
         if policy == Policy.OFF:
-            copies = is_known.all() and _same(seeds) and _same(shards) and data.are_same
+            copies = is_known.all() and _same(seeds) and _same(shards) and data.all_equal
             if not copies:
                 return dataset
             if not self._is_in_order:
@@ -144,7 +144,7 @@ class Sharding:
             warnings.warn(SHARDED_TWICE, stacklevel=3)
         elif not (by_file or _same(seeds)):
             warnings.warn(ORDERS_DIFFER, stacklevel=3)
-        elif data.differ:
+        elif data.rows_differ:
             warnings.warn(DATA_DIFFERS, stacklevel=3)
 
         if by_file and not self._is_in_order and self._has_files_for_all(dataset, pipeline, files):
@@ -159,7 +159,7 @@ class Sharding:
         """Note in which step the dataset ends on each worker; all workers call this.
 
         If the policy is DATA, the dataset must end in the same step on all workers. If the number
-        of batches is known, `checked` has compared it, so no step asks for it again.
+        of batches is known, `with_valid_policy` has compared it, so no step asks for it again.
 
         If the policy is OFF, the dataset continues until the rows of all workers have ended. Its
         cardinality is the number of steps if one process trains alone. It is wrong for several
@@ -218,20 +218,22 @@ class Sharding:
         """
         first = arrays_of(fetch())
         _, data = self._gather([], first)
-        if not data.differ:
+        if not data.rows_differ:
             return
-        repeated = Samples(np.stack([samples_of(first), samples_of(arrays_of(fetch()))]))
+        repeated = RowSamples(np.stack([samples_of(first), samples_of(arrays_of(fetch()))]))
         table, _ = self._gather(repeated.equal[1].astype(int), [])
-        if data.of_these(table.all(axis=0)).differ:
+        if data.of_these(table.all(axis=0)).rows_differ:
             warnings.warn(DATA_DIFFERS, stacklevel=3)
 
-    def _gather(self, numbers: Sequence[int], tensors: Sequence[Any]) -> tuple[np.ndarray, Samples]:
+    def _gather(
+        self, numbers: Sequence[int], tensors: Sequence[Any]
+    ) -> tuple[np.ndarray, RowSamples]:
         """Gather every worker's `numbers`, ``[workers, k]``, and its samples of `tensors`."""
         samples = samples_of(tensors)
         own = np.concatenate([np.array(numbers, np.int64), samples.ravel().view(np.int64)])
         table = self._workers.gather(own)
         of_all = np.ascontiguousarray(table[:, len(numbers) :]).view(np.float64)
-        return table[:, : len(numbers)], Samples(of_all.reshape(len(table), *samples.shape))
+        return table[:, : len(numbers)], RowSamples(of_all.reshape(len(table), *samples.shape))
 
 
 def _digest(value: object) -> int:

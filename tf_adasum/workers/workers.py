@@ -69,7 +69,7 @@ class Workers:
         self._gather, self._add = gather, add
 
     @classmethod
-    def of(
+    def of_strategy(
         cls,
         strategy: tf.distribute.Strategy,
         rank: int,
@@ -124,7 +124,7 @@ class Workers:
         """Return whether a condition holds on any worker."""
         return bool(self.gather([int(flag)]).any())
 
-    def from_first(self, value: int | Sequence[int]) -> int | np.ndarray:
+    def broadcast(self, value: int | Sequence[int]) -> int | np.ndarray:
         """Return the value of worker 0; the values of the other workers are ignored.
 
         Args:
@@ -133,7 +133,7 @@ class Workers:
         numbers = self.gather(np.atleast_1d(np.array(value, np.int64)))[0]
         return numbers if np.ndim(value) else int(numbers[0])
 
-    def bytes_from(self, rank: int, data: bytes) -> bytes:
+    def broadcast_bytes(self, rank: int, data: bytes) -> bytes:
         """Return the bytes of one worker.
 
         Args:

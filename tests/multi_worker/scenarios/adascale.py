@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from support.stacks import Variable, copies_of
+from support.keras_versions import Variable, copies_of
 
 from scenarios.basics import over, use_rule
 from tf_adasum.compat import keras as keras_compat

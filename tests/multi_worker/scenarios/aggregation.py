@@ -26,7 +26,7 @@ RULES = {
 }
 
 
-def nothing_gathered():
+def without_small_bucket_gathering():
     """A context in which small buckets, too, go through the levels of the radix plan."""
     return mock.patch.object(cross_device_ops, "GATHERED_BYTES", 0)
 
@@ -51,7 +51,7 @@ def reduce_by_plan(strategy, rule="adasum", **options):
     use_rule(strategy, RULES[rule](), **options)
     gradients = known_gradients(strategy.num_replicas_in_sync)
     marker = tensorflow_compat.GradientReduction(bytes_per_pack=4000)
-    with nothing_gathered():
+    with without_small_bucket_gathering():
         combined = reduction(strategy, gradients, marker)()
     return copies_of(strategy, combined)
 
@@ -64,7 +64,7 @@ def reduce_one_by_plan(strategy, **options):
     """Every local replica's combination of `one_gradient`, in one bucket: for many replicas."""
     use_rule(strategy, "adasum", **options)
     gradients = [one_gradient(strategy.num_replicas_in_sync)]
-    with nothing_gathered():
+    with without_small_bucket_gathering():
         combined = reduction(strategy, gradients, strategy.gradient_reduction)()
     return copies_of(strategy, combined)
 
@@ -88,7 +88,9 @@ def build_text_model(one_hot=False):
     return keras.Sequential([keras.Input([10], dtype="int32"), *embed, *last])
 
 
-def train_text_model(strategy, rule, optimizer="sgd", one_hot=False, epochs=2, together=1):
+def train_text_model(
+    strategy, rule, optimizer="sgd", one_hot=False, epochs=2, steps_per_execution=1
+):
     """`fit` of a model with an Embedding; return weights, losses and the state of the rule."""
     use_rule(strategy, RULES[rule]())
     keras.utils.set_random_seed(0)
@@ -100,7 +102,9 @@ def train_text_model(strategy, rule, optimizer="sgd", one_hot=False, epochs=2, t
         table = generator.standard_normal([50, 4])
         model.get_layer("table").set_weights([table])
         model.get_layer("head").set_weights([np.ones([4, 1]), np.zeros([1])])
-        model.compile(keras.optimizers.get(optimizer), "mse", steps_per_execution=together)
+        model.compile(
+            keras.optimizers.get(optimizer), "mse", steps_per_execution=steps_per_execution
+        )
     history = model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0).history
     return {"loss": history["loss"], **weights_of(model), **rule_state(model)}
 
@@ -184,12 +188,12 @@ def orthogonality_of_known_gradients(strategy, **options):
     state = strategy.aggregation_state(paths)
     with strategy.scope():
         state.measure_orthogonality()
-    marker = strategy.gradient_reduction.of(state, range(len(paths)))
+    marker = strategy.gradient_reduction.for_variables(state, range(len(paths)))
     reduction(strategy, gradients, marker)()
     expected = []
     for gradient in gradients:
         vectors = gradient.numpy().reshape(len(gradient), -1).astype(np.float64)
-        vectors = means_of_neighbours(vectors, options.get("averaged", 1))
+        vectors = means_of_neighbours(vectors, options.get("averaged_replicas", 1))
         expected.append([np.sum(oracle.adasum(vectors) ** 2), np.sum(vectors**2)])
     expected.append(np.sum(expected, axis=0))
     return {"actual": state.orthogonality.numpy(), "lengths": expected}

@@ -5,7 +5,7 @@ import warnings
 
 import keras
 import tensorflow as tf
-from support.stacks import LossScaleOptimizer, copies_of
+from support.keras_versions import LossScaleOptimizer, copies_of
 
 from scenarios.basics import random_data, use_rule
 from scenarios.callbacks import Interrupted, rank_of
@@ -34,7 +34,7 @@ TRAININGS = {
 }
 
 
-def compiled_model(strategy, kind="adam", seed=1, together=1):
+def compiled_model(strategy, kind="adam", seed=1, steps_per_execution=1):
     """With dropout and statistics that differ between replicas."""
     rule, make = TRAININGS[kind]
     use_rule(strategy, rule)
@@ -49,7 +49,7 @@ def compiled_model(strategy, kind="adam", seed=1, together=1):
                 keras.layers.Dense(1),
             ]
         )
-        model.compile(make(), "mse", metrics=["mae"], steps_per_execution=together)
+        model.compile(make(), "mse", metrics=["mae"], steps_per_execution=steps_per_execution)
     return model
 
 
@@ -110,16 +110,16 @@ def results_of(strategy, model, history, batches):
     return {**state_of(strategy, model), **logs, "epochs": history.epoch, "batches": batches.seen}
 
 
-def train_unbroken(strategy, folder, kind="adam", data="arrays", together=1, **options):
+def train_unbroken(strategy, folder, kind="adam", data="arrays", steps_per_execution=1, **options):
     """With backups, as the order of shuffled arrays is theirs."""
-    model = compiled_model(strategy, kind, together=together)
+    model = compiled_model(strategy, kind, steps_per_execution=steps_per_execution)
     batches = Batches()
     history = fit(model, [batches, *backup_of(strategy, folder, **options)], data)
     return results_of(strategy, model, history, batches)
 
 
-def break_off(strategy, folder, at, kind="adam", data="arrays", together=1, **options):
-    model = compiled_model(strategy, kind, together=together)
+def break_off(strategy, folder, at, kind="adam", data="arrays", steps_per_execution=1, **options):
+    model = compiled_model(strategy, kind, steps_per_execution=steps_per_execution)
     try:
         fit(model, [*backup_of(strategy, folder, **options), Batches(100 * at[0] + at[1])], data)
     except Interrupted:
@@ -127,9 +127,13 @@ def break_off(strategy, folder, at, kind="adam", data="arrays", together=1, **op
     raise AssertionError("not interrupted")
 
 
-def go_on(strategy, folder, kind="adam", data="arrays", together=1, epochs=EPOCHS, **options):
+def resume(
+    strategy, folder, kind="adam", data="arrays", steps_per_execution=1, epochs=EPOCHS, **options
+):
     """By a model with other weights, others on each worker."""
-    model = compiled_model(strategy, kind, seed=5 + rank_of(strategy), together=together)
+    model = compiled_model(
+        strategy, kind, seed=5 + rank_of(strategy), steps_per_execution=steps_per_execution
+    )
     batches = Batches()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -141,7 +145,7 @@ def go_on(strategy, folder, kind="adam", data="arrays", together=1, epochs=EPOCH
 
 def break_off_and_go_on(strategy, folder, at, **options):
     break_off(strategy, folder, at, **options)
-    return go_on(strategy, folder, **options)
+    return resume(strategy, folder, **options)
 
 
 def second_fit_starts_at_the_beginning(strategy, folder):

@@ -11,7 +11,7 @@ import unittest.mock
 import keras
 import numpy as np
 import tensorflow as tf
-from support.stacks import LossScaleOptimizer, copies_of
+from support.keras_versions import LossScaleOptimizer, copies_of
 
 from tf_adasum import optimizers
 from tf_adasum.aggregation import Scheme, rules
@@ -49,7 +49,7 @@ def use_rule(strategy, rule, **options):
         options: of the scheme.
     """
     strategy._aggregation = rules.get(RULES.get(rule, rule) if isinstance(rule, str) else rule)
-    strategy._scheme = Scheme.checked(
+    strategy._scheme = Scheme.from_arguments(
         strategy._aggregation, strategy.num_replicas_in_sync, **options
     )
     tensorflow_compat.cross_device_ops(strategy.extended).scheme = strategy._scheme

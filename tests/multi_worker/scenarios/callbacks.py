@@ -4,7 +4,7 @@ import pathlib
 
 import keras
 import numpy as np
-from support import stacks
+from support import keras_versions
 
 from scenarios.basics import random_data, weights_of
 from tf_adasum import callbacks
@@ -135,7 +135,7 @@ def train_with_other_callbacks(strategy):
         keras.callbacks.ProgbarLogger(),
     ]
     history = fit(model, callbacks, epochs=3)
-    return {"rate": history.history[stacks.LEARNING_RATE_IN_LOGS], **state_of(model)}
+    return {"rate": history.history[keras_versions.LEARNING_RATE_IN_LOGS], **state_of(model)}
 
 
 class Interrupted(Exception):

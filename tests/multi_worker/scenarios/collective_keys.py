@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 
-def go_on_after_errors(strategy, together):
+def continue_after_errors(strategy, in_context):
     """Steps of three collectives; some raise on all workers, each at its own moment."""
     random = np.random.default_rng(0)  # the same on all workers
     own = np.random.default_rng(strategy.cluster_resolver.task_id)
@@ -30,7 +30,7 @@ def go_on_after_errors(strategy, together):
     sums, errors = [], 0
     for number in range(60):
         try:
-            if together and number % 2:
+            if in_context and number % 2:
                 with strategy.working_together():
                     values = [run(number) for _ in range(3)]
             else:

@@ -7,7 +7,7 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
-from support.stacks import PyDataset
+from support.keras_versions import PyDataset
 
 from scenarios.basics import use_rule
 from scenarios.keras import RowsByEpoch, SeenRows, worker_of

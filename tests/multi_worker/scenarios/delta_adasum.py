@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from support import oracle
-from support.stacks import Variable, copies_of
+from support.keras_versions import Variable, copies_of
 
 from scenarios.basics import use_rule
 from tf_adasum import optimizers

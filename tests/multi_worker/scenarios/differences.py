@@ -17,7 +17,7 @@ ROWS = 16
 X, Y = np.ones([ROWS, 4]), np.ones([ROWS, 1])
 
 
-def play(strategy, case):
+def run(strategy, case):
     """Run a case of `CASES`, in which worker 1 does something else; return the error, as text."""
     begun, text = time.monotonic(), "none"
     try:

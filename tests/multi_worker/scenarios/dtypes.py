@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from support.stacks import copies_of
+from support.keras_versions import copies_of
 from tensorflow.dtypes import experimental
 
 from scenarios.basics import scope, use_rule, weights_of

@@ -4,7 +4,7 @@ import warnings
 
 import keras
 import numpy as np
-from support.stacks import LossScaleOptimizer
+from support.keras_versions import LossScaleOptimizer
 
 from scenarios.basics import use_rule, weights_of
 from tf_adasum import optimizers

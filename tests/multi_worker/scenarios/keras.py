@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from support import stacks
-from support.stacks import LossScaleOptimizer, Variable, copies_of, loss_scale_of
+from support import keras_versions
+from support.keras_versions import LossScaleOptimizer, Variable, copies_of, loss_scale_of
 
 from scenarios.basics import random_data, use_rule, weights_of
 from tf_adasum.compat import keras as keras_compat
@@ -237,7 +237,7 @@ def average_known_statistics(strategy):
         def build(self, shape):
             options = {"trainable": False, "initializer": "ones"}
             self.moving = self.add_weight(shape=[5], name="moving", **options)
-            summed = tf.VariableAggregation.SUM if stacks.IS_KERAS_2 else "sum"
+            summed = tf.VariableAggregation.SUM if keras_versions.IS_KERAS_2 else "sum"
             self.total = self.add_weight(shape=[], name="total", aggregation=summed, **options)
 
         def call(self, x):

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras import layers
-from support.stacks import PyDataset
+from support.keras_versions import PyDataset
 
 from scenarios.basics import build_mlp, random_data, scope, use_rule, weights_of
 

@@ -6,8 +6,8 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
-from support import stacks
-from support.stacks import LossScaleOptimizer, Variable, loss_scale_of
+from support import keras_versions
+from support.keras_versions import LossScaleOptimizer, Variable, loss_scale_of
 
 from scenarios.basics import OPTIMIZERS, build_mlp, message_of, random_data, use_rule
 from tf_adasum.compat import keras as keras_compat
@@ -31,7 +31,7 @@ def on_nonfinite(strategy, action):
 
 # The end of the paths of what loss scaling changes, where it leaves a step out.
 OF_LOSS_SCALING = ("dynamic_scale", "step_counter", "current_loss_scale", "good_steps")
-if stacks.IS_KERAS_2:
+if keras_versions.IS_KERAS_2:
     OF_LOSS_SCALING += ("iteration", "iter")
 
 
@@ -69,7 +69,7 @@ class Stepping:
                 replica = tf.distribute.get_replica_context().replica_id_in_sync_group
                 own = [gradient[number][replica] for gradient in gradients]
                 if is_scaled:
-                    own = stacks.scaled(optimizer, own)
+                    own = keras_versions.scaled(optimizer, own)
                 own[0] += tf.concat([[[poison[replica]] * 3], tf.zeros([3, 3])], axis=0)
                 if sparse:
                     own[0] = tf.IndexedSlices(own[0][:2], tf.constant([1, 3]), tf.constant([4, 3]))
@@ -126,14 +126,14 @@ def left_out(strategy, rule, optimizer, guard, poisoned, sparse=False):
                     results |= {f"before {n}": v for n, v in stepping.state().items()}
                     stepping.step(number, poisoned, np.inf if is_scaled else np.nan)
                     results |= {f"after {n}": v for n, v in stepping.state().items()}
-                elif is_scaled and stacks.IS_KERAS_2 and number == BAD_AFTER:
+                elif is_scaled and keras_versions.IS_KERAS_2 and number == BAD_AFTER:
                     stepping.optimizer.iterations.assign_add(1)  # it counts what it leaves out
                 stepping.step(number)
             results |= {f"{run} {name}": value for name, value in stepping.state().items()}
             if run == "without":
                 for name, copy in stepping.copies().items():
                     copy.assign(initially[name])
-                if stacks.IS_KERAS_2:  # whose path is left out above
+                if keras_versions.IS_KERAS_2:  # whose path is left out above
                     stepping.optimizer.iterations.assign(0)
         scale = loss_scale_of(stepping.optimizer).numpy() if is_scaled else 512.0
         skipped = 1 if is_scaled else strategy.skipped_steps

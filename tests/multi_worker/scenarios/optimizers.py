@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from support import oracle, stacks
-from support.stacks import LossScaleOptimizer, Variable, copies_of
+from support import keras_versions, oracle
+from support.keras_versions import LossScaleOptimizer, Variable, copies_of
 
 from scenarios.basics import scope, use_rule
 from tf_adasum.compat import keras as keras_compat
@@ -13,7 +13,7 @@ STEPS = 4
 SHAPES = [(4, 3), (5,)]
 SCALE = 1024.0  # a power of two: scaling changes no digit
 
-# How each column of the table configures an optimizer.
+# How each option of the table configures an optimizer.
 OPTIONS = {
     "plain": {},
     "clipnorm": {"clipnorm": 0.5},
@@ -35,21 +35,21 @@ OPTIONS = {
 }
 
 
-def make(name, column):
-    optimizer = getattr(keras.optimizers, name)(learning_rate=0.1, **OPTIONS[column])
-    if column == "mixed_precision":
+def make(name, option):
+    optimizer = getattr(keras.optimizers, name)(learning_rate=0.1, **OPTIONS[option])
+    if option == "mixed_precision":
         return LossScaleOptimizer(optimizer, initial_scale=SCALE)
     return optimizer
 
 
-def gradients_of(replicas, column):
+def gradients_of(replicas, option):
     """For each variable [STEPS, replicas, …], float32; with mixed precision they are scaled."""
     random = np.random.default_rng(11)
     gradients = [
         (random.standard_normal((STEPS, replicas, *shape)) + 0.5).astype("float32")
         for shape in SHAPES
     ]
-    if column == "mixed_precision":
+    if option == "mixed_precision":
         gradients = [gradient * np.float32(SCALE) for gradient in gradients]
         gradients[0][-1, replicas - 1, 0] = np.inf  # in the last step one replica overflows
     return gradients
@@ -60,13 +60,13 @@ def initial_values():
     return [random.standard_normal(shape).astype("float32") for shape in SHAPES]
 
 
-def apply(strategy, name, column):
+def apply(strategy, name, option):
     """STEPS steps on each replica's own gradients; returns all variables on each local replica."""
     use_rule(strategy, "adasum")
-    gradients = [tf.constant(g) for g in gradients_of(strategy.num_replicas_in_sync, column)]
+    gradients = [tf.constant(g) for g in gradients_of(strategy.num_replicas_in_sync, option)]
     with scope(strategy):
         variables = [Variable(value, name="v") for value in initial_values()]
-        optimizer = make(name, column)
+        optimizer = make(name, option)
         keras_compat.build(optimizer, variables)
 
     @tf.function(autograph=False)
@@ -97,21 +97,21 @@ def state(optimizer):
     ]
 
 
-def reference(replicas, name, column):
+def reference(replicas, name, option):
     """The same without a strategy, on the Adasum of the replicas' gradients in float64.
 
     Clipping is each replica's own, before; with Keras 2 that of what has been combined. Where
     gradients are accumulated, every micro-step gets the mean of its group: accumulating these gives
     it back.
     """
-    gradients = [g.astype(np.float64) for g in gradients_of(replicas, column)]
-    steps = OPTIONS[column].get("gradient_accumulation_steps", 1)
+    gradients = [g.astype(np.float64) for g in gradients_of(replicas, option)]
+    steps = OPTIONS[option].get("gradient_accumulation_steps", 1)
     groups = [g.reshape(STEPS // steps, steps, *g.shape[1:]) for g in gradients]
     gradients = [np.repeat(group.mean(axis=1), steps, axis=0) for group in groups]
     variables = [Variable(value, name="v") for value in initial_values()]
-    optimizer = make(name, column)
-    if not stacks.IS_KERAS_2:
-        gradients = clipped(gradients, OPTIONS[column])
+    optimizer = make(name, option)
+    if not keras_versions.IS_KERAS_2:
+        gradients = clipped(gradients, OPTIONS[option])
         for rule in ("clipnorm", "global_clipnorm", "clipvalue"):
             setattr(optimizer, rule, None)
     keras_compat.build(optimizer, variables)

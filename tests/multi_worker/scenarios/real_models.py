@@ -7,7 +7,7 @@ import runpy
 from unittest import mock
 
 import tensorflow as tf
-from support.stacks import copies_of
+from support.keras_versions import copies_of
 
 import tf_adasum
 

@@ -4,12 +4,12 @@ import functools
 
 import numpy as np
 import tensorflow as tf
-from support import stacks
-from support.stacks import copies_of
+from support import keras_versions
+from support.keras_versions import copies_of
 
 from scenarios.basics import message_of
 from scenarios.callbacks import rank_of
-from scenarios.rows import model_with_everything, random_ids
+from scenarios.empty_replicas import model_with_everything, random_ids
 from tf_adasum.compat import keras as keras_compat
 
 DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"]
@@ -34,7 +34,7 @@ VARIABLES = {
     "frozen": lambda model: model.get_layer("frozen").kernel,
     "iteration": lambda model: model.optimizer.iterations,
 }
-if stacks.IS_KERAS_2:  # which does not mark it as shared by all replicas
+if keras_versions.IS_KERAS_2:  # which does not mark it as shared by all replicas
     del VARIABLES["iteration"]
 
 

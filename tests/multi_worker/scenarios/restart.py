@@ -5,7 +5,7 @@ import pathlib
 import keras
 import numpy as np
 import tensorflow as tf
-from support.stacks import copies_of
+from support.keras_versions import copies_of
 
 from scenarios.basics import random_data, use_rule
 from scenarios.callbacks import Interrupt, Interrupted, rank_of

@@ -7,7 +7,7 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
-from support.stacks import PyDataset
+from support.keras_versions import PyDataset
 
 from scenarios.basics import scope, use_rule
 
@@ -115,14 +115,14 @@ def call_model(model, call, kind, steps, strategy):
     return model.fit(X[:BATCH], X[:BATCH], batch_size=BATCH, **options)
 
 
-def rows_of_steps(strategy, kinds, calls, executions=1, built=False):
+def rows_of_steps(strategy, kinds, calls, steps_per_execution=1, built=False):
     """For every kind, call and number of steps, twice: the rows of each step, on this worker.
 
     Args:
         strategy: the workers' strategy; None for Keras without one.
         kinds: some of KINDS.
         calls: some of CALLS.
-        executions: `steps_per_execution`.
+        steps_per_execution: as of `compile`.
         built: whether models have an input shape.
 
     Returns:
@@ -138,7 +138,7 @@ def rows_of_steps(strategy, kinds, calls, executions=1, built=False):
             seen = RowsOfSteps()
             layers = [keras.layers.Input([1])] if built else []
             model = keras.Sequential([*layers, seen, keras.layers.Dense(1)])
-            model.compile(keras.optimizers.SGD(0.0), "mse", steps_per_execution=executions)
+            model.compile(keras.optimizers.SGD(0.0), "mse", steps_per_execution=steps_per_execution)
         for number in (1, 2):
             seen.steps.clear()
             with warnings.catch_warnings():

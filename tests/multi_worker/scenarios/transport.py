@@ -29,11 +29,15 @@ def reduce_known_gradients(strategy, **options):
     return over_both(strategy, lambda: aggregation.reduce_by_plan(strategy, **options))
 
 
-def train(strategy, rule, gathers=False, **options):
+def train(strategy, rule, gathers_small_buckets=False, **options):
     """`fit` of a model with an Embedding, whose gradient is sparse, and dense variables."""
 
     def compute():
-        with contextlib.nullcontext() if gathers else aggregation.nothing_gathered():
+        with (
+            contextlib.nullcontext()
+            if gathers_small_buckets
+            else aggregation.without_small_bucket_gathering()
+        ):
             return aggregation.train_text_model(strategy, rule, **options)
 
     return over_both(strategy, compute)

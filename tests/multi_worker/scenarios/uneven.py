@@ -6,7 +6,7 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
-from support.stacks import PyDataset
+from support.keras_versions import PyDataset
 
 from scenarios.basics import message_of, random_data, use_rule
 from scenarios.keras import worker_of
@@ -23,12 +23,12 @@ def dataset_of(batches, unknown=False):
     return dataset.filter(lambda *rows: True) if unknown else dataset
 
 
-def model_of(strategy, rate=0.05, executions=1):
+def model_of(strategy, rate=0.05, steps_per_execution=1):
     keras.utils.set_random_seed(9)
     with strategy.scope():
         model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
         optimizer = keras.optimizers.SGD(rate)
-        model.compile(optimizer, "mse", metrics=["mae"], steps_per_execution=executions)
+        model.compile(optimizer, "mse", metrics=["mae"], steps_per_execution=steps_per_execution)
     return model
 
 
@@ -105,8 +105,8 @@ def refused(strategy, cases):
     """
     use_rule(strategy, "adasum")
     found = {}
-    for index, (call, kind, batches, steps, executions) in enumerate(cases):
-        model = model_of(strategy, executions=executions)
+    for index, (call, kind, batches, steps, steps_per_execution) in enumerate(cases):
+        model = model_of(strategy, steps_per_execution=steps_per_execution)
         data = data_of(kind, batches[worker_of(strategy)])
         if call == "predict":
             data.pop("y", None)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import expected, oracle
-from support.pairs import BACKENDS, in_pairs
+from support import oracle, scheme_oracle
+from support.all_pairs import BACKENDS, parametrize_all_pairs
 
 from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate
 from tf_adasum.aggregation.rules import AdaCons, granularity
@@ -51,7 +51,7 @@ def first_state(rule, groups, replicas):
 # ---- against the formulas on the vectors -------------------------------------------------------
 
 
-@in_pairs(replicas=range(1, 9), beta=[0, 0.9, 0.99], rescale=[False, True])
+@parametrize_all_pairs(replicas=range(1, 9), beta=[0, 0.9, 0.99], rescale=[False, True])
 def test_twenty_steps_equal_the_formulas(replicas, beta, rescale):
     rule, wanted = AdaCons(beta, rescale=rescale), oracle.AdaConsOracle(beta, rescale)
     state = first_state(rule, 1, replicas)
@@ -70,7 +70,7 @@ def test_epsilon_counts_for_tiny_gradients():
     np.testing.assert_allclose(AdaCons(0).coefficients(gram_of(rows)), [c_R], rtol=TOLERANCE)
 
 
-@in_pairs(
+@parametrize_all_pairs(
     of=[
         "model",
         "variable",
@@ -100,15 +100,16 @@ def test_several_steps_through_aggregate(backend, of, bucket_bytes, rescale):
                 np.testing.assert_allclose(
                     combined[i].numpy().astype(float),
                     sum(terms),
-                    rtol=1.01 * expected.ROUNDING[DTYPES[i]],
-                    atol=TOLERANCE * sum(map(np.linalg.norm, terms)) + expected.SMALLEST[DTYPES[i]],
+                    rtol=1.01 * scheme_oracle.ROUNDING[DTYPES[i]],
+                    atol=TOLERANCE * sum(map(np.linalg.norm, terms))
+                    + scheme_oracle.SMALLEST[DTYPES[i]],
                 )
 
 
 # ---- special gradients -------------------------------------------------------------------------
 
 
-@in_pairs(replicas=[1, 2, 3, 8], beta=[0, 0.99], steps_before=[0, 1])
+@parametrize_all_pairs(replicas=[1, 2, 3, 8], beta=[0, 0.99], steps_before=[0, 1])
 def test_rescaled_identical_gradients_are_returned_unchanged(replicas, beta, steps_before):
     """On a first step, and on one whose momentum distinguishes the ranks."""
     rule = AdaCons(beta, rescale=True)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.expected import DTYPES, gradients_of
-from support.pairs import in_pairs
+from support.all_pairs import parametrize_all_pairs
+from support.scheme_oracle import DTYPES, gradients_of
 
 from tf_adasum.aggregation import buckets
 
@@ -43,13 +43,13 @@ MIB = 2**18  # elements of float32
     ],
 )
 def test_a_bucket_is_closed_once_it_holds_bucket_bytes(gradients, bucket_bytes, expected):
-    assert [bucket.indices for bucket in buckets.plan(gradients, bucket_bytes)] == expected
+    assert [bucket.indices for bucket in buckets.assign(gradients, bucket_bytes)] == expected
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_segments_are_aligned_to_64_bytes(dtype):
     sizes = np.random.default_rng(0).integers(1, 50, 60)
-    (bucket,) = buckets.plan(of_sizes(*sizes, dtypes=(dtype,)))
+    (bucket,) = buckets.assign(of_sizes(*sizes, dtypes=(dtype,)))
     aligned = 64 // dtype.size * np.ceil(sizes[::-1] * dtype.size / 64)
     assert bucket.segments.tolist() == [0, *np.cumsum(aligned)]
 
@@ -57,17 +57,19 @@ def test_segments_are_aligned_to_64_bytes(dtype):
 def test_offsets_beyond_32_bits():
     # A tensor of this size cannot be allocated here; its shape and dtype are all that is read.
     big = tf.TensorSpec([2**20, 2**12], tf.float16)
-    bucket = buckets.Bucket.of([1, 0], [big, big])
+    bucket = buckets.Bucket.from_gradients([1, 0], [big, big])
     assert bucket.segments.tolist() == [0, 2**32, 2**33] and bucket.segments.dtype == np.int64
 
 
 SHAPES = [(3, 4), (), (1,), (0, 2), (2, 3, 5), (17,), (1, 1)]
 
 
-@in_pairs(dtype=DTYPES, bucket_bytes=[1, 50, None], in_graph=[False, True], extra=[0, 5])
+@parametrize_all_pairs(
+    dtype=DTYPES, bucket_bytes=[1, 50, None], in_graph=[False, True], extra=[0, 5]
+)
 def test_packed_gradients_are_unpacked_unchanged(dtype, bucket_bytes, in_graph, extra):
     (gradients,) = gradients_of(SHAPES, 1, dtype)
-    plan = buckets.plan([tf.constant(gradient) for gradient in gradients], bucket_bytes)
+    plan = buckets.assign([tf.constant(gradient) for gradient in gradients], bucket_bytes)
 
     def there_and_back(gradients):
         buffers = [bucket.pack(gradients, bucket.size + extra) for bucket in plan]
@@ -94,7 +96,7 @@ def test_unpacking_copies_nothing_that_is_a_multiple_of_64_bytes():
 
     with tf.device("CPU:0"):
         gradients = [tf.ones([3, 16]), tf.ones([1024]), tf.ones([64, 5])]
-        (bucket,) = buckets.plan(gradients)
+        (bucket,) = buckets.assign(gradients)
         buffer = tf.identity(bucket.pack(gradients))
         unpacked = dict(bucket.unpack(buffer))
     offsets = [address(unpacked[index]) - address(buffer) for index in bucket.indices]
@@ -109,14 +111,14 @@ def test_unpacking_copies_nothing_that_is_a_multiple_of_64_bytes():
 def test_other_dtypes_are_refused_also_without_elements(wrong, size):
     gradients = [tf.zeros([1]), tf.cast(tf.zeros([size]), wrong)]
     with pytest.raises(ValueError, match=f"gradient 1 with dtype {wrong.name}, shape"):
-        buckets.plan(gradients)
+        buckets.assign(gradients)
 
 
 @pytest.mark.parametrize("shape", [None, [None, 3], [3, None]])
 def test_unknown_shapes_are_refused(shape):
     @tf.function(input_signature=[tf.TensorSpec(shape, tf.float32)])
     def step(gradient):
-        buckets.plan([tf.zeros([2]), gradient])
+        buckets.assign([tf.zeros([2]), gradient])
 
     with pytest.raises(ValueError, match=r"tf\.ensure_shape.*Received: gradient 1 with shape"):
         step.get_concrete_function()

@@ -7,10 +7,10 @@ import itertools
 
 import numpy as np
 import pytest
-from support import expected
-from support.expected import assert_combined, gradients_of
-from support.fake_collectives import together
-from support.pairs import in_pairs
+from support import scheme_oracle
+from support.all_pairs import parametrize_all_pairs
+from support.fake_collectives import exchanged_arrays
+from support.scheme_oracle import assert_combined, gradients_of
 
 from tf_adasum.aggregation import Scheme, buckets, rules
 from tf_adasum.aggregation.levels import shard_segments
@@ -23,11 +23,11 @@ def alignment(request, monkeypatch):
 
 
 def in_order(gradients, rule, order, **options):
-    """The result of each replica if the replicas have these ranks, and the hall."""
+    """The result of each replica if the replicas have these ranks, and the hub."""
     scheme = Scheme(rule, len(order), radix_plan=(len(order),))
-    results, hall = together(gradients, scheme, order=lambda _: order, **options)
+    results, hub = exchanged_arrays(gradients, scheme, order=lambda _: order, **options)
     assert_combined(results, gradients, scheme)
-    return hall
+    return hub
 
 
 def rank_orders():
@@ -39,9 +39,9 @@ def rank_orders():
         yield tuple(np.random.default_rng(replicas).permutation(replicas).tolist())
 
 
-@in_pairs(
+@parametrize_all_pairs(
     order=list(rank_orders()),
-    rule=[rule() for rule in expected.COMBINE],
+    rule=[rule() for rule in scheme_oracle.COMBINE],
     gathered_bytes=[0, 2**40],
     bucket_bytes=[None, 1, 100],
     alignment=[4, 64],
@@ -55,8 +55,8 @@ def test_a_small_bucket_takes_one_round():
     """Up to and with `gathered_bytes` of rows; here of three buckets, of 400, 800 and 400 bytes."""
     gradients = gradients_of([(100,), (200,), (100,)], 3)
     for limit, rounds in ((3 * 400 - 1, 9), (3 * 400, 5), (3 * 800 - 1, 5), (3 * 800, 3)):
-        hall = in_order(gradients, rules.Adasum(), (1, 2, 0), bucket_bytes=1, gathered_bytes=limit)
-        assert [len(calls) for calls in hall.calls] == [rounds] * 3
+        hub = in_order(gradients, rules.Adasum(), (1, 2, 0), bucket_bytes=1, gathered_bytes=limit)
+        assert [len(calls) for calls in hub.calls] == [rounds] * 3
 
 
 @pytest.mark.parametrize("replicas", range(1, 8))

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import expected, oracle
+from support import oracle, scheme_oracle
 
 from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate
 from tf_adasum.aggregation.rules import AdaCons, Adasum, AggregationRule, granularity
@@ -56,12 +56,12 @@ def test_patterns_of_two_groups_must_not_overlap(of):
     assert f"granularity={of!r}" in str(caught.value)
 
 
-def test_checked_returns_a_copy():
-    assert granularity.checked("variable") == "variable"
-    assert granularity.checked("model") == "model"
+def test_validated_granularity_is_a_copy():
+    assert granularity.validated_granularity("variable") == "variable"
+    assert granularity.validated_granularity("model") == "model"
     of = {"encoder/.*": "encoder"}
     for mapping in (of, collections.OrderedDict(of), types.MappingProxyType(of)):
-        own = granularity.checked(mapping)
+        own = granularity.validated_granularity(mapping)
         assert own == of and type(own) is dict and own is not of
 
 
@@ -69,7 +69,7 @@ def users_rule(of):
     class Mine(AggregationRule):
         granularity = of
 
-    return Scheme.checked(Mine(), 3)
+    return Scheme.from_arguments(Mine(), 3)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_adasum_of_groups_is_adasum_of_their_vectors(backend, of, replicas, buck
     """Several dtypes, so several buckets, and with `bucket_bytes` 1 one for each variable."""
     gradients = [
         [value.astype(dtype.as_numpy_dtype) for value, dtype in zip(own, DTYPES, strict=True)]
-        for own in expected.gradients_of(SHAPES, replicas, tf.float64)
+        for own in scheme_oracle.gradients_of(SHAPES, replicas, tf.float64)
     ]
     groups = granularity.groups(of, PATHS)
     exchange = LocalExchange(Scheme(Adasum(of), replicas))
@@ -120,12 +120,12 @@ def test_adasum_of_groups_is_adasum_of_their_vectors(backend, of, replicas, buck
         members = np.flatnonzero(groups == group)
         vectors = [[own[i].astype(np.float64) for i in members] for own in gradients]
         total = sum(np.linalg.norm(np.concatenate(list(map(np.ravel, own)))) for own in vectors)
-        wanted = expected.as_model(oracle.adasum)(vectors)
+        wanted = scheme_oracle.as_model(oracle.adasum)(vectors)
         for i, one in zip(members, wanted, strict=True):
             assert combined[i].dtype == DTYPES[i] and combined[i].shape == SHAPES[i]
             np.testing.assert_allclose(
                 combined[i].numpy().astype(np.float64),
                 one,
-                rtol=1.01 * expected.ROUNDING[DTYPES[i]],
-                atol=expected.COEFFICIENT_TOLERANCE * total,
+                rtol=1.01 * scheme_oracle.ROUNDING[DTYPES[i]],
+                atol=scheme_oracle.COEFFICIENT_TOLERANCE * total,
             )

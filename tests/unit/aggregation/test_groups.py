@@ -13,16 +13,16 @@ from tf_adasum.aggregation.groups import CollectiveGroup
 def test_a_small_sum_is_gathered(elements, kind, order, monkeypatch):
     monkeypatch.setattr("tf_adasum.aggregation.groups.GATHERED_SUM_BYTES", 3 * 8 * 10)
     own = np.random.default_rng(0).standard_normal([3, elements])
-    hall = ExchangeHub(3)
+    hub = ExchangeHub(3)
 
     def summed(replica):
-        group = CollectiveGroup(FakeCollectives(hall, order, replica), order, replica)
+        group = CollectiveGroup(FakeCollectives(hub, order, replica), order, replica)
         return group.all_reduce(tf.constant(own[replica])).numpy()
 
-    results = in_turns(hall, summed)
+    results = in_turns(hub, summed)
     np.testing.assert_allclose(results[0], own.sum(axis=0), rtol=0, atol=1e-15)
     assert all(result.tobytes() == results[0].tobytes() for result in results)
-    assert [[kind for kind, _ in calls] for calls in hall.calls] == [[kind]] * 3
+    assert [[kind for kind, _ in calls] for calls in hub.calls] == [[kind]] * 3
 
 
 def test_a_sum_of_unknown_size_is_not_gathered():

@@ -6,10 +6,10 @@ The collectives are those of `fake_collectives`: every group has another order o
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import expected, oracle
-from support.expected import assert_combined, gradients_of
-from support.fake_collectives import shuffled, together
-from support.pairs import BACKENDS, in_pairs
+from support import oracle, scheme_oracle
+from support.all_pairs import BACKENDS, parametrize_all_pairs
+from support.fake_collectives import exchanged_arrays, shuffled
+from support.scheme_oracle import assert_combined, gradients_of
 
 from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate, buckets
 from tf_adasum.aggregation.exchange import PairwisePlan
@@ -25,8 +25,8 @@ GATHERED = 2**40  # bytes: all buckets are gathered
 PAIRWISE_TOLERANCE = 1e-6
 
 
-def scheme_of(plan, rule=None, averaged=1):
-    return Scheme(rule or Adasum(), averaged * int(np.prod(plan)), averaged, plan)
+def scheme_of(plan, rule=None, averaged_replicas=1):
+    return Scheme(rule or Adasum(), averaged_replicas * int(np.prod(plan)), averaged_replicas, plan)
 
 
 @pytest.fixture(params=[4, 64], ids=["unaligned", "aligned"])
@@ -39,13 +39,13 @@ def alignment(request, monkeypatch):
 # ---- radix plans -------------------------------------------------------------------------------
 
 
-@in_pairs(
+@parametrize_all_pairs(
     plan=PLANS,
     rule=[Adasum(), Sum()],
     bucket_bytes=[None, 1],
     gathered_bytes=[0, GATHERED],
     alignment=[4, 64],
-    dtype=expected.DTYPES,
+    dtype=scheme_oracle.DTYPES,
     backend=BACKENDS,
 )
 def test_every_plan_is_a_tree_of_trees(
@@ -53,40 +53,42 @@ def test_every_plan_is_a_tree_of_trees(
 ):
     gradients, scheme = gradients_of(MODEL, np.prod(plan), dtype), scheme_of(plan, rule)
     options = {"bucket_bytes": bucket_bytes, "gathered_bytes": gathered_bytes}
-    results, hall = together(gradients, scheme, order=shuffled(seed=alignment), **options)
+    results, hub = exchanged_arrays(gradients, scheme, order=shuffled(seed=alignment), **options)
     # If a bucket is gathered, all levels are computed from one Gram matrix: one rounding.
     assert_combined(results, gradients, scheme, levels=1 if gathered_bytes else len(plan))
-    assert not gathered_bytes or {kind for kind, _ in hall.calls[0]} == {"all_gather"}
+    assert not gathered_bytes or {kind for kind, _ in hub.calls[0]} == {"all_gather"}
 
 
 @pytest.mark.parametrize("plan", [(3,), (2, 2), (2, 3), (4, 2)], ids=str)
 def test_a_wrong_rank_order_would_show(plan):
     # Two variables: with the shards of a pair exchanged the wrong one is combined as the second.
     gradients, scheme = gradients_of([(144,), (48,)], np.prod(plan)), scheme_of(plan)
-    results, _ = together(gradients, scheme, order=lambda members: members[::-1], told=sorted)
+    results, _ = exchanged_arrays(
+        gradients, scheme, order=lambda members: members[::-1], told=sorted
+    )
     with pytest.raises(AssertionError, match="largest excess"):
         assert_combined(results, gradients, scheme, levels=len(plan))
 
 
-@in_pairs(plan=[(2,), (4,), *SOME_PLANS], piece_bytes=[400, 1000], alignment=[4, 64])
+@parametrize_all_pairs(plan=[(2,), (4,), *SOME_PLANS], piece_bytes=[400, 1000], alignment=[4, 64])
 def test_large_buckets_go_in_pieces(plan, piece_bytes, alignment, monkeypatch, sums_by_a_ring):
     monkeypatch.setattr("tf_adasum.aggregation.buckets.PIECE_BYTES", piece_bytes)
     gradients, scheme = gradients_of([(7,), (500,), (3,), (90,)], np.prod(plan)), scheme_of(plan)
-    results, hall = together(gradients, scheme)
+    results, hub = exchanged_arrays(gradients, scheme)
     assert_combined(results, gradients, scheme, levels=len(plan))
     in_bucket = 4 * (600 if alignment == 4 else 16 + 512 + 16 + 96)
     pieces = round(in_bucket / piece_bytes)
     down = (["all_to_all"] * pieces + ["all_reduce"]) * len(plan)
-    for calls in hall.calls:
+    for calls in hub.calls:
         assert [kind for kind, _ in calls] == down + ["all_gather"] * pieces * len(plan)
 
 
-@in_pairs(plan=PLANS, dtype=expected.DTYPES)
+@parametrize_all_pairs(plan=PLANS, dtype=scheme_oracle.DTYPES)
 def test_local_replicas_agree(plan, dtype):
     gradients, scheme = gradients_of(MODEL, np.prod(plan), dtype), scheme_of(plan)
     exchange = LocalExchange(scheme)
     is_pairwise = set(plan) == {2}
-    for bucket in buckets.plan([tf.constant(gradient) for gradient in gradients[0]]):
+    for bucket in buckets.assign([tf.constant(gradient) for gradient in gradients[0]]):
         assert isinstance(exchange.plan(bucket, needs_full_gram=False), PairwisePlan) == is_pairwise
     results = [[gradient.numpy() for gradient in aggregate(gradients, exchange)]]
     # Pairs are rounded after each level, and so are their inner products.
@@ -102,9 +104,9 @@ def test_local_replicas_agree(plan, dtype):
     ids=str,
 )
 def test_every_plan_sends_the_bytes_of_a_ring_all_reduce(plan, averaged, alignment, sums_by_a_ring):
-    scheme = scheme_of(plan, averaged=averaged)
+    scheme = scheme_of(plan, averaged_replicas=averaged)
     replicas, variables = scheme.replicas, 3
-    _, hall = together(gradients_of([(1001,)] * variables, replicas), scheme)
+    _, hub = exchanged_arrays(gradients_of([(1001,)] * variables, replicas), scheme)
     levels = [averaged, *plan] if averaged > 1 else plan
     multiple = replicas * (alignment // 4 if len(levels) > 1 else 1)
     size = variables * (1001 if alignment == 4 else 1008)
@@ -112,7 +114,7 @@ def test_every_plan_sends_the_bytes_of_a_ring_all_reduce(plan, averaged, alignme
     sent = 4 * size * (replicas - 1) / replicas
     of_grams = sum(8 * variables * radix * (radix + 1) // 2 for radix in plan)  # means need none
     wanted = {"all_to_all": sent, "all_reduce": of_grams, "all_gather": sent}
-    assert hall.sent == [wanted] * replicas
+    assert hub.sent == [wanted] * replicas
 
 
 # ---- averaged neighbours -----------------------------------------------------------------------
@@ -124,10 +126,10 @@ RULES = [Adasum(), Adasum("model"), AdaCons(granularity="variable"), AdaCons(), 
 @pytest.mark.parametrize(
     "scheme",
     [
-        *(Scheme(rule, replicas, averaged=2) for rule in RULES for replicas in (4, 6)),
-        Scheme(Adasum(), 6, averaged=3),
-        Scheme(Adasum(), 6, averaged=6),
-        scheme_of((2, 2), averaged=2),
+        *(Scheme(rule, replicas, averaged_replicas=2) for rule in RULES for replicas in (4, 6)),
+        Scheme(Adasum(), 6, averaged_replicas=3),
+        Scheme(Adasum(), 6, averaged_replicas=6),
+        scheme_of((2, 2), averaged_replicas=2),
     ],
     ids=str,
 )
@@ -136,7 +138,7 @@ def test_a_rule_on_means(scheme):
     gradients = gradients_of([shape for shape in MODEL if np.prod(shape) != 1], scheme.replicas)
     levels = len(scheme.levels(scheme.radix_plan or (1,)))
     for bucket_bytes, gathered_bytes in ((None, 0), (100, 0), (100, GATHERED)):
-        results, _ = together(
+        results, _ = exchanged_arrays(
             gradients, scheme, bucket_bytes=bucket_bytes, gathered_bytes=gathered_bytes
         )
         assert_combined(results, gradients, scheme, levels=levels)
@@ -147,17 +149,17 @@ def test_a_rule_on_means(scheme):
 # ---- NaN and Inf -------------------------------------------------------------------------------
 
 
-@in_pairs(
-    scheme=[*map(scheme_of, [*SOME_PLANS, (2, 2, 2)]), Scheme(Adasum(), 6, averaged=2)],
+@parametrize_all_pairs(
+    scheme=[*map(scheme_of, [*SOME_PLANS, (2, 2, 2)]), Scheme(Adasum(), 6, averaged_replicas=2)],
     bad=[np.nan, np.inf],
     replica=[0, -1],
     gathered_bytes=[0, GATHERED],
 )
 def test_a_bad_number_spoils_its_variable_on_every_replica(scheme, bad, replica, gathered_bytes):
     gradients = gradients_of([(50,), (60,), (70,)], scheme.replicas)
-    clean, _ = together(gradients, scheme, gathered_bytes=gathered_bytes)
+    clean, _ = exchanged_arrays(gradients, scheme, gathered_bytes=gathered_bytes)
     gradients[replica][1][59] = bad  # only one shard holds it
-    results, _ = together(gradients, scheme, gathered_bytes=gathered_bytes)
+    results, _ = exchanged_arrays(gradients, scheme, gathered_bytes=gathered_bytes)
     for result in results:
         assert not np.isfinite(result[1]).any()
         assert result[0].tobytes() == clean[0][0].tobytes()
@@ -167,14 +169,14 @@ def test_a_bad_number_spoils_its_variable_on_every_replica(scheme, bad, replica,
 def test_a_bad_number_spoils_the_whole_model():
     gradients = gradients_of([(50,), (60,), (70,)], 3)
     gradients[1][1][7] = np.inf
-    results, _ = together(gradients, Scheme(Adasum("model"), 3), bucket_bytes=1)
+    results, _ = exchanged_arrays(gradients, Scheme(Adasum("model"), 3), bucket_bytes=1)
     assert all(not np.isfinite(gradient).any() for result in results for gradient in result)
 
 
 # ---- the whole model as one vector, and the state ----------------------------------------------
 
 
-@in_pairs(
+@parametrize_all_pairs(
     gathered_bytes=[0, 3 * 400, GATHERED],
     rule=[Adasum("model"), AdaCons()],
     replicas=[2, 3],
@@ -185,10 +187,14 @@ def test_one_coefficient_for_several_buckets(rule, replicas, gathered_bytes):
     halves = gradients_of([(30,), (500,)], replicas, tf.bfloat16, seed=1)
     gradients = [own + half for own, half in zip(gradients, halves, strict=True)]
     scheme = Scheme(rule, replicas)
-    results, _ = together(gradients, scheme, bucket_bytes=100, gathered_bytes=gathered_bytes)
+    results, _ = exchanged_arrays(
+        gradients, scheme, bucket_bytes=100, gathered_bytes=gathered_bytes
+    )
     # The coefficients belong to all variables: their error is relative to the longest of them.
     longest = max(np.linalg.norm(v.astype(np.float64)) for own in gradients for v in own)
-    assert_combined(results, gradients, scheme, tolerance=expected.COEFFICIENT_TOLERANCE * longest)
+    assert_combined(
+        results, gradients, scheme, tolerance=scheme_oracle.COEFFICIENT_TOLERANCE * longest
+    )
 
 
 @pytest.mark.parametrize("averaged", [1, 2])
@@ -199,7 +205,7 @@ def test_the_state_is_the_same_on_all_replicas(averaged):
     oracles = [oracle.AdaConsOracle(0.75) for _ in range(2)]
     for step in range(2):
         gradients = gradients_of([(40,), (17,)], 6, seed=step)
-        together(gradients, scheme, bucket_bytes=1, applications=applications)
+        exchanged_arrays(gradients, scheme, bucket_bytes=1, applications=applications)
         for own, own_oracle in zip(zip(*gradients, strict=True), oracles, strict=True):
             own_oracle.step(np.reshape(np.float64(own), [6 // averaged, averaged, -1]).mean(axis=1))
         states = [{name: v.numpy() for name, v in a.state.items()} for a in applications]

@@ -6,8 +6,8 @@ Shape letters: R replicas, N elements.
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import expected, oracle
-from support.pairs import in_pairs
+from support import oracle, scheme_oracle
+from support.all_pairs import parametrize_all_pairs
 
 from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
@@ -20,7 +20,7 @@ TOLERANCE = 1e-11
 
 def rows_of(replicas, seed=0, size=40):
     """Gradients ``[R, N]`` with a part in common."""
-    gradients = expected.gradients_of([(size,)], replicas, tf.float64, seed)
+    gradients = scheme_oracle.gradients_of([(size,)], replicas, tf.float64, seed)
     return np.array(gradients)[:, 0]
 
 
@@ -29,8 +29,8 @@ def gram_of(rows):
 
 
 def by_vectors(rows, levels):
-    levels = [(radix, expected.COMBINE[type(rule)]) for radix, rule in levels]
-    return expected.in_levels(levels, rows)
+    levels = [(radix, scheme_oracle.COMBINE[type(rule)]) for radix, rule in levels]
+    return scheme_oracle.in_levels(levels, rows)
 
 
 def total(rows):
@@ -95,7 +95,7 @@ def test_equals_the_combinations_of_combinations(levels):
 
 def test_adacons_of_means_has_the_state_of_the_means():
     """The state has three ranks for the three means of six replicas."""
-    scheme, wanted = Scheme(AdaCons(0.9), 6, averaged=2), oracle.AdaConsOracle(0.9)
+    scheme, wanted = Scheme(AdaCons(0.9), 6, averaged_replicas=2), oracle.AdaConsOracle(0.9)
     application = RuleApplication.of_first_step(scheme, 2)
     assert application.state["momentum"].shape == [1, 3]
     for step in range(4):
@@ -122,7 +122,7 @@ def nearly_cancelling(k, seed):
 # 4e-15/ε². At k = 6 the guard begins to take it for zero, and the vectors are no measure.
 
 
-@in_pairs(k=range(1, 10), below=[Mean(), Sum(), Adasum()], place=[0, 1, 2])
+@parametrize_all_pairs(k=range(1, 10), below=[Mean(), Sum(), Adasum()], place=[0, 1, 2])
 def test_adasum_of_groups_that_cancel_stays_bounded(k, below, place):
     levels = [(2, below), (3, Adasum())]
     for seed in range(3):

@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 from support import oracle
-from support.expected import gradients_of
-from support.pairs import in_pairs
+from support.all_pairs import parametrize_all_pairs
+from support.scheme_oracle import gradients_of
 
 from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
@@ -16,33 +16,33 @@ TOLERANCE = 1e-11
 SHAPES = [(20,), (3, 5), (), (0,)]
 
 
-def by_vectors(variables, averaged):
+def by_vectors(variables, averaged_replicas):
     """‖adasum(g_1 … g_R)‖² / Σ‖g_i‖² of each variable, and of all, whose lengths are summed."""
     lengths = []
     for own in variables:
-        means = np.reshape(own, [len(own) // averaged, averaged, -1]).mean(axis=1)
+        means = np.reshape(own, [len(own) // averaged_replicas, averaged_replicas, -1]).mean(axis=1)
         lengths.append([np.sum(oracle.adasum(means) ** 2), np.sum(means**2)])
     combined, separate = np.array([*lengths, np.sum(lengths, axis=0)]).T
     with np.errstate(invalid="ignore"):
         return combined / separate
 
 
-@in_pairs(
+@parametrize_all_pairs(
     rule=[Adasum(), Adasum("model"), AdaCons(), Sum(), Mean()],
     hosts=[1, 2, 3, 5, 7],
-    averaged=[1, 2, 3],
+    averaged_replicas=[1, 2, 3],
     bucket_bytes=[None, 1],
 )
 def test_orthogonality_of_each_variable_is_measured_with_every_rule(
-    rule, hosts, averaged, bucket_bytes
+    rule, hosts, averaged_replicas, bucket_bytes
 ):
     """It depends neither on the rule nor on its granularity; without elements it is NaN."""
-    gradients = gradients_of(SHAPES, hosts * averaged, tf.float64)
-    scheme = Scheme(rule, hosts * averaged, averaged)
+    gradients = gradients_of(SHAPES, hosts * averaged_replicas, tf.float64)
+    scheme = Scheme(rule, hosts * averaged_replicas, averaged_replicas)
     first = RuleApplication.of_first_step(scheme, len(SHAPES))
-    application = RuleApplication(first.groups, first.state, True, averaged)
+    application = RuleApplication(first.groups, first.state, True, averaged_replicas)
     combined = aggregate(gradients, LocalExchange(scheme), bucket_bytes, application)
-    wanted = by_vectors(list(zip(*gradients, strict=True)), averaged)
+    wanted = by_vectors(list(zip(*gradients, strict=True)), averaged_replicas)
     np.testing.assert_allclose(application.orthogonality(), wanted, rtol=TOLERANCE)
 
     # Measuring changes no gradient.

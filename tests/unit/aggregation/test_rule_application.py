@@ -48,7 +48,7 @@ GRAM = tf.constant([[[1.0, 0.0], [0.0, 4.0]], [[9.0, 1.0], [1.0, 1.0]]], tf.floa
 def test_refuses_other_shapes_and_dtypes(function, message):
     wanted = r"The rule Returns\(\) must return .* shape \[S, R\] = \(5, 4\).* Received: "
     with pytest.raises(ValueError, match=wanted + message):
-        Scheme.checked(Returns(function), 8, averaged=2)
+        Scheme.from_arguments(Returns(function), 8, averaged_replicas=2)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_rules_of_this_package_are_not_checked():
         checked_coefficients(Mine(), coefficients, GRAM)
 
 
-@pytest.mark.parametrize("levels", [{"averaged": 2}, {"radix_plan": (2, 2)}], ids=str)
+@pytest.mark.parametrize("levels", [{"averaged_replicas": 2}, {"radix_plan": (2, 2)}], ids=str)
 def test_a_rule_in_levels_is_checked_and_may_return_float32(levels):
     def combined(factor):
         rule = Returns(lambda gram: factor * tf.ones_like(gram[:, 0, :], tf.float32) / 2)
@@ -225,7 +225,7 @@ FOLLOWING = r"The rule Remembers.* must return .*state.* Received: "
 )
 def test_refuses_other_states(rule, message):
     with pytest.raises(ValueError, match=message):
-        Scheme.checked(rule, 3)
+        Scheme.from_arguments(rule, 3)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])

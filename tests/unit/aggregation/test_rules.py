@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import expected, oracle
-from support.expected import DTYPES, gradients_of
-from support.pairs import BACKENDS, in_pairs
+from support import oracle, scheme_oracle
+from support.all_pairs import BACKENDS, parametrize_all_pairs
+from support.scheme_oracle import DTYPES, gradients_of
 
 import tf_adasum
 from tf_adasum.aggregation import LocalExchange, Scheme, aggregate, rules
@@ -20,7 +20,7 @@ def correlated(dtype, replicas, size, seed=0):
     return [own for (own,) in gradients_of([(size,)], replicas, dtype, seed)]
 
 
-def assert_rounded(actual, wanted, own, tolerance=expected.COEFFICIENT_TOLERANCE):
+def assert_rounded(actual, wanted, own, tolerance=scheme_oracle.COEFFICIENT_TOLERANCE):
     """`actual` combines the gradients `own` to `wanted`, up to one rounding to their dtype."""
     dtype = tf.as_dtype(own[0].dtype)
     assert actual.dtype == dtype and actual.shape == wanted.shape
@@ -28,15 +28,15 @@ def assert_rounded(actual, wanted, own, tolerance=expected.COEFFICIENT_TOLERANCE
     np.testing.assert_allclose(
         actual.numpy().astype(np.float64),
         wanted,
-        rtol=1.01 * expected.ROUNDING[dtype],
-        atol=expected.SMALLEST[dtype] + tolerance * total,
+        rtol=1.01 * scheme_oracle.ROUNDING[dtype],
+        atol=scheme_oracle.SMALLEST[dtype] + tolerance * total,
     )
 
 
 # ---- against the oracle ------------------------------------------------------------------------
 
 
-@in_pairs(
+@parametrize_all_pairs(
     backend=BACKENDS,
     dtype=DTYPES,
     replicas=[*range(1, 10), 16],
@@ -47,7 +47,7 @@ def test_aggregate_equals_the_oracle(backend, dtype, replicas, rule, bucket_byte
     gradients, scheme = gradients_of(SHAPES, replicas, dtype), Scheme(rule, replicas)
     combined = aggregate(gradients, LocalExchange(scheme), bucket_bytes)
     of_variables = zip(*gradients, strict=True)
-    wanted = expected.combined(gradients, scheme)
+    wanted = scheme_oracle.combined(gradients, scheme)
     for actual, own, one in zip(combined, of_variables, wanted, strict=True):
         assert_rounded(actual, one, own)
 
@@ -56,7 +56,7 @@ def test_aggregate_of_nothing():
     assert aggregate([[], []], LocalExchange(Scheme(Adasum(), 2))) == []
 
 
-@in_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[2, 3, 4, 5])
+@parametrize_all_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[2, 3, 4, 5])
 def test_zero_tiny_and_huge_gradients(backend, dtype, replicas):
     # Squares of float64 have to be normal numbers and finite; the other types are squared in
     # float64, and stay clear of their own subnormals, which stock TensorFlow flushes to zero.
@@ -78,7 +78,7 @@ def test_zero_tiny_and_huge_gradients(backend, dtype, replicas):
         assert_rounded(tf_adasum.adasum(own), wanted, own)
 
 
-@in_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 7, 16])
+@parametrize_all_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 7, 16])
 def test_of_identical_gradients_is_the_gradient(backend, dtype, replicas):
     (own,) = gradients_of([(37,)] * 8, 1, dtype)
     # The coefficients add up to 1 within 1e-15, which rounds away except in float64.
@@ -91,7 +91,9 @@ def test_of_identical_gradients_is_the_gradient(backend, dtype, replicas):
 # ---- NaN and Inf -------------------------------------------------------------------------------
 
 
-@in_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 5], bad=[np.nan, np.inf, -np.inf])
+@parametrize_all_pairs(
+    backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 5], bad=[np.nan, np.inf, -np.inf]
+)
 def test_one_bad_number_spoils_its_whole_variable_and_no_other(backend, dtype, replicas, bad):
     gradients = gradients_of([(20,)] * 3, replicas, dtype)
     gradients[0][1] *= 0  # alongside a zero vector
@@ -118,7 +120,7 @@ def test_linear_rules_pass_bad_numbers_on(backend, rule):
 # ---- cancellation ------------------------------------------------------------------------------
 
 
-@in_pairs(
+@parametrize_all_pairs(
     backend=BACKENDS,
     dtype=[tf.float32, tf.float64],
     k=range(1, 10),
@@ -140,7 +142,7 @@ def test_gradients_that_nearly_cancel(backend, dtype, k, position):
         # length has the relative error 1e-15·9/(ε²/4), as has the coefficient that undoes it.
         # At k = 6 the guard begins to take the node for zero, and the oracle is no measure.
         if k <= 5:
-            tolerance = max(expected.COEFFICIENT_TOLERANCE, 4e-14 * 10.0 ** (2 * k))
+            tolerance = max(scheme_oracle.COEFFICIENT_TOLERANCE, 4e-14 * 10.0 ** (2 * k))
             assert_rounded(combined, oracle.adasum(own), own, tolerance)
 
 

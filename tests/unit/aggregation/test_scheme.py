@@ -88,10 +88,12 @@ def test_which_plans_respect_the_tree(replicas):
 )
 @pytest.mark.parametrize("averaged", [1, 2])
 def test_good_plans(plan, replicas, averaged, expected):
-    scheme = Scheme.checked(Adasum(), averaged * replicas, averaged=averaged, radix_plan=plan)
+    scheme = Scheme.from_arguments(
+        Adasum(), averaged * replicas, averaged_replicas=averaged, radix_plan=plan
+    )
     assert scheme.radix_plan == expected
     assert all(type(radix) is int for radix in scheme.radix_plan or ())
-    json.dumps(scheme.terms())
+    json.dumps(scheme.settings_that_must_match())
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,9 @@ def test_good_plans(plan, replicas, averaged, expected):
 def test_refuses_plans(plan, replicas, averaged):
     message = rf"`radix_plan` must be .* product is {replicas},"
     with pytest.raises(ValueError, match=message) as caught:
-        Scheme.checked(Adasum(), averaged * replicas, averaged=averaged, radix_plan=plan)
+        Scheme.from_arguments(
+            Adasum(), averaged * replicas, averaged_replicas=averaged, radix_plan=plan
+        )
     assert f"Received: radix_plan={plan!r}" in str(caught.value)
 
 
@@ -121,27 +125,30 @@ def test_refuses_plans(plan, replicas, averaged):
     "rule", [AdaCons(), Adasum("model"), Adasum({".*": "all"}), Returns()], ids=repr
 )
 def test_rules_that_need_all_gradients_take_one_level(rule):
-    assert Scheme.checked(rule, 8, averaged=2, radix_plan=[4]).radix_plan == (4,)
+    assert Scheme.from_arguments(rule, 8, averaged_replicas=2, radix_plan=[4]).radix_plan == (4,)
     message = r"must be None or \[4\] with .*: the rule needs .*Received: radix_plan=\[2, 2\]"
     with pytest.raises(ValueError, match=message):
-        Scheme.checked(rule, 8, averaged=2, radix_plan=(2, 2))
+        Scheme.from_arguments(rule, 8, averaged_replicas=2, radix_plan=(2, 2))
 
 
-# ---- Scheme.checked: the rest ------------------------------------------------------------------
+# ---- Scheme.from_arguments: the rest -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("wire_dtype", [None, tf.bfloat16, tf.float16])
 def test_good_wire_dtypes(wire_dtype):
     name = wire_dtype and wire_dtype.name
     for given in (wire_dtype, name):
-        scheme = Scheme.checked(Adasum(), 4, wire_dtype=given)
-        assert scheme.wire_dtype == wire_dtype and scheme.terms()["wire_dtype"] == name
+        scheme = Scheme.from_arguments(Adasum(), 4, wire_dtype=given)
+        assert (
+            scheme.wire_dtype == wire_dtype
+            and scheme.settings_that_must_match()["wire_dtype"] == name
+        )
 
 
 @pytest.mark.parametrize("wrong", ["float32", "", "bf16", tf.float32, tf.int8, True, 0])
 def test_refuses_wire_dtypes(wrong):
     with pytest.raises(ValueError, match="`wire_dtype` must be 'bfloat16', 'float16' or") as caught:
-        Scheme.checked(Adasum(), 4, wire_dtype=wrong)
+        Scheme.from_arguments(Adasum(), 4, wire_dtype=wrong)
     assert f"Received: wire_dtype={wrong!r}" in str(caught.value)
 
 
@@ -150,14 +157,16 @@ class Average(Mean):
 
 
 @pytest.mark.parametrize(
-    "options", [{"wire_dtype": "float16"}, {"radix_plan": [2, 2]}, {"averaged": 2}], ids=str
+    "options",
+    [{"wire_dtype": "float16"}, {"radix_plan": [2, 2]}, {"averaged_replicas": 2}],
+    ids=str,
 )
 def test_the_mean_is_tensorflows_own_but_not_its_subclasses(options):
     with pytest.raises(ValueError, match="has no `radix_plan`, `local_reduction` or"):
-        Scheme.checked(Mean(), 4, **options)
+        Scheme.from_arguments(Mean(), 4, **options)
     for rule in (Sum(), Average()):
-        Scheme.checked(rule, 4, **options)
-    assert Scheme.checked(Mean(), 4, radix_plan=[4]).radix_plan == (4,)
+        Scheme.from_arguments(rule, 4, **options)
+    assert Scheme.from_arguments(Mean(), 4, radix_plan=[4]).radix_plan == (4,)
 
 
 @pytest.mark.parametrize(
@@ -169,14 +178,14 @@ def test_the_mean_is_tensorflows_own_but_not_its_subclasses(options):
     ],
 )
 def test_coefficients_of_a_users_rule_are_probed(function):
-    scheme = Scheme.checked(Returns(function), 8, averaged=2)
+    scheme = Scheme.from_arguments(Returns(function), 8, averaged_replicas=2)
     with pytest.raises(ValueError, match=r"Returns\(\) returned coefficients that are not fin"):
         scheme.probe_values()
 
 
 @pytest.mark.parametrize("rule", [Returns(tf.linalg.diag_part), Adasum()], ids=repr)
 def test_good_rules_pass_the_probe(rule):
-    scheme = Scheme.checked(rule, 8)
+    scheme = Scheme.from_arguments(rule, 8)
     scheme.probe_values()
     assert scheme.rule is rule
 
@@ -192,7 +201,7 @@ class Norms(rules.AggregationRule):
         return tf.cast(1 / tf.sqrt(tf.linalg.diag_part(gram)), tf.float32)
 
 for rule in (Norms(), rules.Adasum("model"), rules.AdaCons()):
-    Scheme.checked(rule, 8, averaged=2, radix_plan=[4], wire_dtype="bfloat16")
+    Scheme.from_arguments(rule, 8, averaged_replicas=2, radix_plan=[4], wire_dtype="bfloat16")
 assert not context.context()._initialized
 cpu, = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
@@ -211,7 +220,7 @@ def test_the_check_leaves_the_devices_to_be_configured():
     assert printed.endswith("3 devices\n")
 
 
-def test_terms_of_different_schemes_differ():
+def test_settings_of_different_schemes_differ():
     schemes = [
         Scheme(Adasum(), 8),
         Scheme(Adasum("model"), 8),
@@ -219,13 +228,13 @@ def test_terms_of_different_schemes_differ():
         Scheme(AdaCons(0.5), 8),
         Scheme(Adasum(), 8, radix_plan=(8,)),
         Scheme(Adasum(), 8, radix_plan=(2, 4)),
-        Scheme(Adasum(), 8, averaged=2),
+        Scheme(Adasum(), 8, averaged_replicas=2),
         Scheme(Adasum(), 8, wire_dtype=tf.float16),
         Scheme(Adasum(), 8, wire_dtype=tf.bfloat16),
         Scheme(Adasum(), 8, costs=CostModel(1, 1, 1)),
     ]
-    assert len({json.dumps(own.terms()) for own in schemes}) == len(schemes)
-    assert Scheme(Adasum(), 8).terms() == schemes[0].terms()
+    assert len({json.dumps(own.settings_that_must_match()) for own in schemes}) == len(schemes)
+    assert Scheme(Adasum(), 8).settings_that_must_match() == schemes[0].settings_that_must_match()
 
 
 # ---- the cost model ----------------------------------------------------------------------------
@@ -283,7 +292,7 @@ def levels_of(scheme, **options):
         members.append((stride, radix))
         return CollectiveGroup(None, range(radix), 0)
 
-    bucket = buckets.Bucket.of([0], [tf.TensorSpec([2**18], tf.float32)])
+    bucket = buckets.Bucket.from_gradients([0], [tf.TensorSpec([2**18], tf.float32)])
     plan = CollectiveExchange(scheme, group_of, **options).plan(bucket, needs_full_gram=False)
     return [level.rule for level in plan.levels], [radix for _, radix in members[::2]]
 
@@ -296,8 +305,8 @@ def levels_of(scheme, **options):
         (Scheme(Adasum(), 32), {}, [4, 8]),
         (Scheme(Adasum("model"), 32), {}, [32]),
         # The plan is that of the means, of which each member has a part of the bucket.
-        (Scheme(Adasum(), 32, averaged=2), {}, [2, 16]),
-        (Scheme(Adasum(), 64, averaged=2), {}, [2, 4, 8]),
+        (Scheme(Adasum(), 32, averaged_replicas=2), {}, [2, 16]),
+        (Scheme(Adasum(), 64, averaged_replicas=2), {}, [2, 4, 8]),
         # The user's plan comes before measured constants, and these before the transport's.
         (Scheme(Adasum(), 8, costs=PRODUCTS_ONLY), {}, [4, 2]),
         (Scheme(Adasum(), 8, radix_plan=(8,), costs=PRODUCTS_ONLY), {}, [8]),
@@ -353,7 +362,7 @@ class Mixed(Returns, Adasum):
 )
 def test_only_rules_that_compute_as_adasum_get_plans_merging_and_the_pair_kernel(rule, is_tree):
     assert (nested([(2, rule), (4, rule)]) is rule) == is_tree
-    bucket = buckets.Bucket.of([0], [tf.TensorSpec([5], tf.float32)])
+    bucket = buckets.Bucket.from_gradients([0], [tf.TensorSpec([5], tf.float32)])
     plan = LocalExchange(Scheme(rule, 8, radix_plan=(2, 2, 2))).plan(bucket, needs_full_gram=False)
     assert isinstance(plan, PairwisePlan) == is_tree
     assert levels_of(Scheme(rule, 32)) == (([rule, rule], [4, 8]) if is_tree else ([rule], [32]))
@@ -373,9 +382,9 @@ def test_only_rules_that_compute_as_adasum_get_plans_merging_and_the_pair_kernel
 )
 def test_the_variable_sets_the_model(monkeypatch, text, expected):
     monkeypatch.setenv(cost_model.VARIABLE, text)
-    scheme = Scheme.checked(Adasum(), 4)
+    scheme = Scheme.from_arguments(Adasum(), 4)
     assert scheme.costs == (expected and CostModel(*expected))
-    assert scheme.terms()[cost_model.VARIABLE] == expected
+    assert scheme.settings_that_must_match()[cost_model.VARIABLE] == expected
 
 
 @pytest.mark.parametrize(
@@ -395,5 +404,5 @@ def test_the_variable_sets_the_model(monkeypatch, text, expected):
 def test_refuses_the_variable(monkeypatch, text):
     monkeypatch.setenv(cost_model.VARIABLE, text)
     with pytest.raises(ValueError, match="TF_ADASUM_COST_MODEL must be like 'alpha=") as caught:
-        Scheme.checked(Adasum(), 4)
+        Scheme.from_arguments(Adasum(), 4)
     assert f"Received: {text!r}" in str(caught.value)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import expected
-from support.expected import gradients_of
+from support import scheme_oracle
+from support.all_pairs import BACKENDS, parametrize_all_pairs
 from support.fake_collectives import exchanged
-from support.pairs import BACKENDS, in_pairs
+from support.scheme_oracle import gradients_of
 
 from tf_adasum.aggregation import LocalExchange, Scheme, aggregate
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Sum
@@ -71,21 +71,21 @@ def assert_combined(results, gradients, scheme, **options):
         for variable, (result, gradient) in enumerate(zip(own, gradients[0], strict=True)):
             if isinstance(gradient, tf.IndexedSlices):
                 assert_is_union(result, gradients, variable)
-    expected.assert_combined(densified(results), densified(gradients), scheme, **options)
+    scheme_oracle.assert_combined(densified(results), densified(gradients), scheme, **options)
 
 
 # ---- as the dense gradients --------------------------------------------------------------------
 
 
-@in_pairs(
+@parametrize_all_pairs(
     scheme=[
-        *(Scheme(rule, 4) for rule in (*RULES, expected.ByReplica(), expected.ByNorm())),
-        *(Scheme(rule, 4, averaged=2) for rule in RULES),
+        *(Scheme(rule, 4) for rule in (*RULES, scheme_oracle.ByReplica(), scheme_oracle.ByNorm())),
+        *(Scheme(rule, 4, averaged_replicas=2) for rule in RULES),
         *(Scheme(Adasum(), int(np.prod(plan)), 1, plan) for plan in ((2, 2), (2, 3), (3, 2))),
     ],
     indices=[INDICES, [[]] * 6, [[], [3], *[[]] * 4], [[3]] * 6, [[0, ROWS - 1]] * 6],
     row_shape=[(), (4,), (2, 3)],
-    dtype=expected.DTYPES,
+    dtype=scheme_oracle.DTYPES,
     index_dtype=[tf.int32, tf.int64],
     backend=BACKENDS,
 )
@@ -95,12 +95,12 @@ def test_two_sparse_gradients(scheme, indices, row_shape, dtype, index_dtype, ba
     other = replicas_of(indices[::-1], dtype=dtype)
     gradients = [own + more for own, more in zip(one, other, strict=True)]
     # The coefficients of AdaCons belong to both variables, and so does their error.
-    tolerance = expected.COEFFICIENT_TOLERANCE * (1000 if scheme.rule == RULES[1] else 1)
+    tolerance = scheme_oracle.COEFFICIENT_TOLERANCE * (1000 if scheme.rule == RULES[1] else 1)
     for results in everywhere(gradients, scheme):
         assert_combined(results, gradients, scheme, tolerance=tolerance)
 
 
-@in_pairs(
+@parametrize_all_pairs(
     rule=RULES,
     position=[0, 1, 2],
     options=[{}, {"bucket_bytes": 1}, {"bucket_bytes": 1, "gathered_bytes": 2**40}],
@@ -112,7 +112,7 @@ def test_between_dense_gradients(rule, position, options):
         own[position:position] = slices
     scheme = Scheme(rule, 4)
     # The coefficients of AdaCons belong to all variables, and so does their error.
-    tolerance = expected.COEFFICIENT_TOLERANCE * (1000 if rule.granularity == "model" else 1)
+    tolerance = scheme_oracle.COEFFICIENT_TOLERANCE * (1000 if rule.granularity == "model" else 1)
     results, _ = exchanged(gradients, scheme, **options)
     assert_combined(results, gradients, scheme, tolerance=tolerance)
 
@@ -160,14 +160,14 @@ def test_dense_on_one_local_replica(place):
     scheme = Scheme(Adasum(), 2)
     (combined,) = aggregate(gradients, LocalExchange(scheme))
     assert not isinstance(combined, tf.IndexedSlices)
-    expected.assert_combined([[combined.numpy()]], whole, scheme)
+    scheme_oracle.assert_combined([[combined.numpy()]], whole, scheme)
 
 
 @pytest.mark.parametrize("indices", [INDICES[:4], [[]] * 4], ids=["some", "none"])
 def test_only_the_rows_of_a_variable_are_sent(indices):
-    _, hall = exchanged(replicas_of(indices), Scheme(Adasum(), 4))
+    _, hub = exchanged(replicas_of(indices), Scheme(Adasum(), 4))
     most = max(1, *(len(set(own)) for own in indices))  # no collective is empty
-    for calls in hall.calls:
+    for calls in hub.calls:
         shapes = [(kind, shape.as_list()) for kind, shape in calls]
         assert shapes == [("all_gather", [1, *s]) for s in ([1], [most], [most, 4])]
 

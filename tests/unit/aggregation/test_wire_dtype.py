@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import expected
-from support.expected import gradients_of
-from support.fake_collectives import exchanged, together
+from support import scheme_oracle
+from support.fake_collectives import exchanged, exchanged_arrays
+from support.scheme_oracle import gradients_of
 
 from tf_adasum.aggregation import Scheme, rules
 
@@ -29,12 +29,12 @@ def way(request):
 
 
 def sent_by(way, gradients, wire, rule=None):
-    """The result of each replica, the hall and the scheme."""
+    """The result of each replica, the hub and the scheme."""
     plan, gathered_bytes = way
     scheme = Scheme(rule or rules.Adasum(), 4, radix_plan=plan, wire_dtype=wire)
-    results, hall = together(gradients, scheme, gathered_bytes=gathered_bytes)
-    expected.assert_same_bits(results)
-    return results, hall, scheme
+    results, hub = exchanged_arrays(gradients, scheme, gathered_bytes=gathered_bytes)
+    scheme_oracle.assert_same_bits(results)
+    return results, hub, scheme
 
 
 def rounded(gradients, dtype):
@@ -48,19 +48,19 @@ def test_rounds_gradients_and_result_once(dtype, rule, wire, way):
     gradients = gradients_of(MODEL, 4, dtype)
     results, _, scheme = sent_by(way, gradients, wire, rule)
     arrived = rounded(gradients, wire)
-    wanted = expected.combined(arrived, scheme)
+    wanted = scheme_oracle.combined(arrived, scheme)
     for actual, one, own in zip(results[0], wanted, zip(*arrived, strict=True), strict=True):
         assert actual.dtype == dtype.as_numpy_dtype
         assert (actual.astype(wire.as_numpy_dtype).astype(actual.dtype) == actual).all()
         levels = len(scheme.radix_plan)
-        expected.assert_close(actual, one, own, dtype=wire, levels=levels)
+        scheme_oracle.assert_close(actual, one, own, dtype=wire, levels=levels)
 
 
 @pytest.mark.parametrize("own_dtype", WIRES, ids=lambda dtype: dtype.name)
 def test_leaves_gradients_of_16_bits_as_they_are(own_dtype, wire, way):
     gradients = gradients_of(MODEL, 4, own_dtype)
     with_wire, without = (sent_by(way, gradients, dtype)[0] for dtype in (wire, None))
-    expected.assert_same_bits([*with_wire, *without])
+    scheme_oracle.assert_same_bits([*with_wire, *without])
 
 
 def test_sends_half_the_bytes(wire, way, sums_by_a_ring):
@@ -102,15 +102,15 @@ def test_sparse_rows_are_rounded_when_they_are_sent(wire, averaged):
     gradients = gradients_of([(3, 4)], 4)
     slices = [[tf.IndexedSlices(own, tf.constant([0, 1, 2]), [3, 4])] for (own,) in gradients]
     scheme = Scheme(rules.Adasum(), 4, averaged, wire_dtype=wire)
-    results, hall = exchanged(slices, scheme)
+    results, hub = exchanged(slices, scheme)
     rows = [[combined.values.numpy()] for (combined,) in results]
-    expected.assert_same_bits(rows)
+    scheme_oracle.assert_same_bits(rows)
     arrived = rounded(gradients, wire)
-    (wanted,) = expected.combined(arrived, scheme)
+    (wanted,) = scheme_oracle.combined(arrived, scheme)
     assert rows[0][0].dtype == np.float32
-    expected.assert_close(rows[0][0], wanted, [own for (own,) in arrived])
+    scheme_oracle.assert_close(rows[0][0], wanted, [own for (own,) in arrived])
     # 1 count and 3 indices of 8 bytes, 12 numbers of 2 bytes, to three others.
-    assert hall.sent[0] == {"all_gather": 3 * (8 + 24 + 24)}
+    assert hub.sent[0] == {"all_gather": 3 * (8 + 24 + 24)}
 
 
 def test_a_sparse_row_that_float16_cannot_hold():

@@ -32,13 +32,13 @@ def as_before():
         signal.signal(number, handler)
 
 
-def compiled(seed, strategy=None, together=1):
+def compiled(seed, strategy=None, steps_per_execution=1):
     keras.utils.set_random_seed(seed)
     layers = [keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
     with (strategy or tf.distribute.get_strategy()).scope():
         model = keras.Sequential([keras.layers.Input([3]), *layers])
         optimizer = keras.optimizers.Adam(0.1)
-        model.compile(optimizer, "mse", metrics=["mae"], steps_per_execution=together)
+        model.compile(optimizer, "mse", metrics=["mae"], steps_per_execution=steps_per_execution)
     return model
 
 
@@ -165,7 +165,7 @@ PLACES = [
 @pytest.mark.parametrize("chain", CHAINS)
 def test_it_resumes_as_unbroken(tmp_path, chain, capfd):
     """A backup holds what other callbacks change, wherever in the list it stands."""
-    data, save_freq, together, is_ours, is_first = CHAINS[chain]
+    data, save_freq, steps_per_execution, is_ours, is_first = CHAINS[chain]
     strategy = tf_adasum.AdasumMirroredStrategy(["CPU:0"]) if is_ours else None
 
     def fitted(model, folder, *more):
@@ -173,12 +173,12 @@ def test_it_resumes_as_unbroken(tmp_path, chain, capfd):
         callbacks = [backup, Decaying()] if is_first else [Decaying(), backup]
         return fit(model, *callbacks, *more, data=data)
 
-    unbroken = compiled(1, strategy, together)
+    unbroken = compiled(1, strategy, steps_per_execution)
     expected = fitted(unbroken, "unbroken").history
     for seed, place in enumerate(PLACES, start=1):
         if place[:3] == ("batch", 1, STEPS - 1) and data == "steps":
             continue  # its epochs have a batch less
-        model = compiled(seed, strategy, together)
+        model = compiled(seed, strategy, steps_per_execution)
         keras.utils.set_random_seed(1)
         seen = stopped(functools.partial(fitted, model, "broken"), Stop(*place))
         assert seen[-1] == place[:3], "it stops at the next place"
@@ -190,7 +190,7 @@ def test_it_resumes_as_unbroken(tmp_path, chain, capfd):
         for name, values in history.history.items():
             ends = history.epoch[-1] + 1 if history.epoch else 0
             assert values[len(values) - whole :] == expected[name][ends - whole : ends]
-    model = compiled(9, strategy, together)
+    model = compiled(9, strategy, steps_per_execution)
     assert fitted(model, "broken").epoch == [], "nothing is left to train"
     assert_same_state(model, unbroken)
     assert not any(tmp_path.iterdir()), "the trainings have ended"
@@ -272,7 +272,7 @@ def test_a_signal_that_comes_while_workers_wait_at_the_end(monkeypatch, gather, 
     workers = types.SimpleNamespace(health=health, any=any_of)
     on_signal = types.SimpleNamespace(numbers=(USR1,), exit_code=75, leaves_handlers=False)
     stop = StopOnSignal(types.SimpleNamespace(on_signal=on_signal), workers, None)
-    monkeypatch.setattr(stop, "_stop", lambda model, place: stopped_at.append(place))
+    monkeypatch.setattr(stop, "_stop", lambda model, progress: stopped_at.append(progress))
     stop.begin()
     stop.at_end(None, 3)
     assert stopped_at == ([(0, {"epoch": 3})] if stops else [])

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 STOP = """
 import contextlib, sys

@@ -9,11 +9,11 @@ import zipfile
 
 import numpy as np
 import pytest
-from support import stacks
+from support import keras_versions
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
 SCRIPT = GOLDEN / "saved_by_an_earlier_version.py"
-ARCHIVE = GOLDEN / f"saved_by_an_earlier_version_keras{2 if stacks.IS_KERAS_2 else 3}.zip"
+ARCHIVE = GOLDEN / f"saved_by_an_earlier_version_keras{2 if keras_versions.IS_KERAS_2 else 3}.zip"
 
 # Two steps in float32, on processors that multiply matrices in another order.
 TWO_STEPS = {"rtol": 1e-5, "atol": 1e-6}
@@ -23,7 +23,7 @@ def gone_on(folder):
     """What today's package makes of the files, on two replicas, which take their own process."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(
-        [sys.executable, SCRIPT, "go_on", folder],
+        [sys.executable, SCRIPT, "resume", folder],
         env=environment,
         capture_output=True,
         text=True,

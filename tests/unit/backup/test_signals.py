@@ -9,7 +9,7 @@ import pytest
 from tf_adasum.backup import signals
 from tf_adasum.backup.signals import Signals, numbers_of
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 INT, USR1, USR2, TERM = signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM
 
@@ -37,7 +37,7 @@ def send(number):
 
 def taken(*numbers, ask=lambda: True, **options):
     made = Signals(numbers, ask, **options)
-    made.take()
+    made.install_handlers()
     return made
 
 
@@ -100,14 +100,14 @@ def test_handlers_of_the_program_are_left_alone(called):
     stop = taken(USR1, USR2, TERM, leaves_handlers=True)
     assert signal.getsignal(USR1) is own and signal.getsignal(USR2) == signal.SIG_IGN
     assert signal.getsignal(TERM) not in (own, signal.SIG_DFL)
-    stop.give_back()
+    stop.restore_handlers()
     assert signal.getsignal(TERM) == signal.SIG_DFL
 
 
 def test_a_handler_that_came_later_stays():
     stop = taken(USR1)
     signal.signal(USR1, signal.SIG_IGN)
-    stop.give_back()
+    stop.restore_handlers()
     assert signal.getsignal(USR1) == signal.SIG_IGN
 
 
@@ -124,7 +124,7 @@ def test_a_child_that_was_forked_meanwhile_ends_as_ever():
     os.kill(child, TERM)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -TERM
     assert not asked
-    stop.give_back()
+    stop.restore_handlers()
 
 
 def test_a_second_sigterm_ends_the_process_at_once(monkeypatch):

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import stacks
+from support import keras_versions
 
 from tf_adasum import callbacks
 
@@ -66,7 +66,7 @@ def test_another_dataset_is_refused():
         callbacks.ElasticScale({0: 2}, lambda scale: scale)
 
 
-@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, stacks.LossScaleOptimizer])
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras_versions.LossScaleOptimizer])
 @pytest.mark.parametrize(
     "callback",
     [

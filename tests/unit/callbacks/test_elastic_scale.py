@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import stacks
+from support import keras_versions
 
 from tf_adasum import callbacks
 from tf_adasum.optimizers import AdaScale
@@ -23,10 +23,10 @@ def make_dataset(scale):
 
 def compiled(wrap=lambda optimizer: optimizer):
     keras.utils.set_random_seed(0)
-    with stacks.gradients_per_step(2):
+    with keras_versions.gradients_per_step(2):
         model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-        inner = stacks.accumulating(keras.optimizers.SGD, 0.01, 2)
-        model.compile(wrap(AdaScale(inner)), "mse", run_eagerly=stacks.RUNS_EAGERLY)
+        inner = keras_versions.accumulating(keras.optimizers.SGD, 0.01, 2)
+        model.compile(wrap(AdaScale(inner)), "mse", run_eagerly=keras_versions.RUNS_EAGERLY)
     return model
 
 
@@ -63,7 +63,7 @@ def test_a_bad_scale_in_a_later_epoch_is_refused():
         train(compiled(), elastic, make_dataset(2))
 
 
-@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, stacks.LossScaleOptimizer])
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras_versions.LossScaleOptimizer])
 def test_the_dataset_changes_with_the_scale(wrap):
     elastic, model = callbacks.ElasticScale(SCHEDULE, make_dataset), compiled(wrap)
     for _ in range(2):  # the same callback in the next `fit`

@@ -5,7 +5,7 @@ import csv
 import keras
 import numpy as np
 import pytest
-from support import stacks
+from support import keras_versions
 
 from tf_adasum import callbacks
 from tf_adasum.optimizers import AdaScale
@@ -23,10 +23,10 @@ X = np.random.default_rng(0).standard_normal([24, 3]).astype("float32")
 
 def compiled(learning_rate=0.05):
     keras.utils.set_random_seed(0)
-    with stacks.gradients_per_step(2):
+    with keras_versions.gradients_per_step(2):
         model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-        optimizer = AdaScale(stacks.accumulating(keras.optimizers.SGD, learning_rate, 2))
-        model.compile(optimizer, "mse", run_eagerly=stacks.RUNS_EAGERLY)
+        optimizer = AdaScale(keras_versions.accumulating(keras.optimizers.SGD, learning_rate, 2))
+        model.compile(optimizer, "mse", run_eagerly=keras_versions.RUNS_EAGERLY)
     return model
 
 
@@ -53,7 +53,7 @@ def test_logs_what_the_optimizer_has(tmp_path, capsys):
         assert history[name] == [tracker.values[5][name], tracker.values[11][name]]
     gains = [values["gain"] for values in tracker.values]
     np.testing.assert_allclose(history["gain"], [np.mean(gains[:6]), np.mean(gains[6:])])
-    calls = stacks.calls_per_update(2)
+    calls = keras_versions.calls_per_update(2)
     if calls == 2:  # an update is every other step
         assert gains[0] == 1 and gains[1] == gains[2] > 1
     taken = gains[calls - 1 :: calls]
@@ -81,7 +81,7 @@ def test_skipped_steps_are_counted():
     y[9] = np.nan
     history = train(compiled(), [callbacks.GainTracker()], epochs=1, y=y)
     # The third call, and those after it: the weights are NaN by then.
-    assert history["skipped_steps"] == [4 // stacks.calls_per_update(2)]
+    assert history["skipped_steps"] == [4 // keras_versions.calls_per_update(2)]
     assert np.isfinite(history["gain"]).all()
 
 

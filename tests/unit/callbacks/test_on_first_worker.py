@@ -3,12 +3,12 @@
 import keras
 import numpy as np
 import pytest
-from support import stacks
+from support import keras_versions
 
 from tf_adasum import callbacks
 from tf_adasum.callbacks import OnFirstWorker
 
-BACKUP = [] if stacks.IS_KERAS_2 else [callbacks.BackupAndRestore("backup")]
+BACKUP = [] if keras_versions.IS_KERAS_2 else [callbacks.BackupAndRestore("backup")]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ class Strategy:
         self.check_model = check_model
 
 
-def steps_checked(check, epochs=2, together=1):
+def steps_checked(check, epochs=2, steps_per_execution=1):
     """The steps after which a model was checked, in epochs of five; 0.5 more at their ends."""
     steps, step = [], 0
     strategy = Strategy(lambda model: steps.append(step))
@@ -26,7 +26,7 @@ def steps_checked(check, epochs=2, together=1):
     check.on_train_begin()
     for epoch in range(epochs):
         check.on_epoch_begin(epoch)
-        for last in [*range(together, 5, together), 5]:
+        for last in [*range(steps_per_execution, 5, steps_per_execution), 5]:
             step = 5 * epoch + last
             check.on_train_batch_end(last - 1)
         step += 0.5
@@ -35,7 +35,7 @@ def steps_checked(check, epochs=2, together=1):
 
 
 @pytest.mark.parametrize(
-    ("every", "together", "steps"),
+    ("every", "steps_per_execution", "steps"),
     [
         ("epoch", 1, [5.5, 10.5]),
         (1, 1, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]),
@@ -44,10 +44,12 @@ def steps_checked(check, epochs=2, together=1):
         (1000, 1, []),
     ],
 )
-def test_checks_every_so_many_steps(every, together, steps):
+def test_checks_every_so_many_steps(every, steps_per_execution, steps):
     check = ReplicaCheck(every)
-    assert steps_checked(check, together=together) == steps
-    assert steps_checked(check, together=together) == steps, "another `fit` counts anew"
+    assert steps_checked(check, steps_per_execution=steps_per_execution) == steps
+    assert steps_checked(check, steps_per_execution=steps_per_execution) == steps, (
+        "another `fit` counts anew"
+    )
 
 
 def test_another_strategy_of_several_replicas_is_refused():

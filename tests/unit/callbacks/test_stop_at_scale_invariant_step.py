@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
-from support import stacks
+from support import keras_versions
 
 from tf_adasum import callbacks
 from tf_adasum.optimizers import AdaScale
@@ -16,13 +16,13 @@ STEPS_PER_EPOCH = 6
 
 def compiled(accumulated=2, wrap=lambda optimizer: optimizer):
     keras.utils.set_random_seed(0)
-    with stacks.gradients_per_step(accumulated or 1):
+    with keras_versions.gradients_per_step(accumulated or 1):
         model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
         if accumulated is None:
             inner = keras.optimizers.SGD(0.01)
         else:
-            inner = stacks.accumulating(keras.optimizers.SGD, 0.01, accumulated)
-        model.compile(wrap(AdaScale(inner)), "mse", run_eagerly=stacks.RUNS_EAGERLY)
+            inner = keras_versions.accumulating(keras.optimizers.SGD, 0.01, accumulated)
+        model.compile(wrap(AdaScale(inner)), "mse", run_eagerly=keras_versions.RUNS_EAGERLY)
     return model
 
 
@@ -46,7 +46,7 @@ def test_a_scale_of_one_takes_as_many_steps(total, steps):
     assert len(history.epoch) == math.ceil(steps / STEPS_PER_EPOCH)
 
 
-@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, stacks.LossScaleOptimizer])
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras_versions.LossScaleOptimizer])
 def test_stops_after_the_first_step_that_reaches_the_total(wrap):
     tracker, model = callbacks.GainTracker(), compiled(wrap=wrap)
     train(model, [tracker, callbacks.StopAtScaleInvariantStep(9.5)])
@@ -84,7 +84,7 @@ def test_the_progress_bar_expects_accumulated_steps(capsys):
     """At first the gain is 1, with two calls for each step; later fewer steps are expected."""
     train(compiled(), [callbacks.StopAtScaleInvariantStep(20)], verbose=2)
     shown = shown_epochs(capsys)
-    expected = math.ceil(20 * stacks.calls_per_update(2) / STEPS_PER_EPOCH)
+    expected = math.ceil(20 * keras_versions.calls_per_update(2) / STEPS_PER_EPOCH)
     assert shown[0] == (1, expected)
     assert len(shown) < expected and shown[-1][0] == shown[-1][1]
 

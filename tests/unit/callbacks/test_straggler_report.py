@@ -42,31 +42,31 @@ def test_few_looks_name_nobody_by_chance():
 def test_the_looks_measure_the_part_of_time_in_collectives(monkeypatch):
     monkeypatch.setattr(straggler_report, "SECONDS_BETWEEN_LOOKS", 0.001)
     counts = [7, 5, 0]  # two were left in the middle by an earlier training
-    looks, waits = straggler_report._Looks(lambda: tuple(counts)), []
-    wait = looks._has_ended.wait
+    samples, waits = straggler_report._Sampler(lambda: tuple(counts)), []
+    wait = samples._has_ended.wait
     monkeypatch.setattr(
-        looks._has_ended, "wait", lambda seconds: waits.append(seconds) or wait(seconds)
+        samples._has_ended, "wait", lambda seconds: waits.append(seconds) or wait(seconds)
     )
 
     def let_it_look(is_on, times):
-        looks.is_on, before = is_on, len(waits)
+        samples.is_on, before = is_on, len(waits)
         eventually(lambda: len(waits) > before + times)
 
     let_it_look(False, 5)
-    assert looks.count == 0 and looks.part() == 0.0
+    assert samples.count == 0 and samples.fraction() == 0.0
     let_it_look(True, 100)
-    assert looks.count > 50 and looks.part() == 0.0
+    assert samples.count > 50 and samples.fraction() == 0.0
     counts[0] += 1
     let_it_look(True, 100)
     let_it_look(False, 2)
-    part = looks.part()
+    part = samples.fraction()
     assert 0.2 < part < 0.8
     let_it_look(False, 5)
-    assert looks.part() == part
+    assert samples.fraction() == part
     counts[1] += 1
-    looks.begin_epoch()
-    assert looks.part() == 0.0
-    looks.end()
+    samples.begin_epoch()
+    assert samples.fraction() == 0.0
+    samples.end()
 
 
 class Workers:
@@ -82,8 +82,8 @@ def called_as_in_fit(report, monkeypatch):
     """Two epochs of six executions of two steps; the first, which is traced, takes longer."""
     clock = [0.0]
     monkeypatch.setattr(straggler_report.time, "perf_counter", lambda: clock[0])
-    report._looks = types.SimpleNamespace(
-        is_on=False, begin_epoch=lambda: None, part=lambda: 0.75, end=lambda: None, count=100
+    report._sampler = types.SimpleNamespace(
+        is_on=False, begin_epoch=lambda: None, fraction=lambda: 0.75, end=lambda: None, count=100
     )
     report._workers, report._is_first = Workers(), True
     report.set_model(keras.Sequential())
@@ -92,11 +92,11 @@ def called_as_in_fit(report, monkeypatch):
         report.on_epoch_begin(epoch)
         for batch in range(0, 12, 2):
             report.on_train_batch_begin(batch)
-            assert report._looks.is_on == (batch >= (2 if epoch == 0 else 0))
+            assert report._sampler.is_on == (batch >= (2 if epoch == 0 else 0))
             clock[0] += 100.0 if (epoch, batch) == (0, 0) else 0.12
         logs.append({"loss": 1.0})
         report.on_epoch_end(epoch, logs[-1])
-        assert not report._looks.is_on
+        assert not report._sampler.is_on
     report.on_train_end()
     return logs
 

@@ -5,7 +5,7 @@ import pytest
 from tf_adasum.cluster import administration
 from tf_adasum.cluster.administration import START_TIMEOUT, WATCH_PORT
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 
 def test_how_long_to_wait_at_the_start():

@@ -16,7 +16,7 @@ from tf_adasum.cluster.introductions import Introduction, Stranger
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
 
-pytestmark = [pytest.mark.one_stack, pytest.mark.usefixtures("impatient")]
+pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
 
 
 # ---- addresses -----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import pytest
 
 from tf_adasum.cluster.detection import find
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 
 def env(*parts):

@@ -19,7 +19,7 @@ from tf_adasum.cluster import addresses, joining, own_address, secret
 from tf_adasum.cluster.tasks import Cluster
 
 ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
-pytestmark = [pytest.mark.one_stack, pytest.mark.usefixtures("impatient")]
+pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
 
 
 def assert_together(outcomes, count):

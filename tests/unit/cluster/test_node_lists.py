@@ -9,7 +9,7 @@ import pytest
 
 from tf_adasum.cluster.node_lists import nodes
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.losses import loss as keras_loss
-from support import oracle, stacks
+from support import keras_versions, oracle
 
 import tf_adasum
 from tf_adasum.compat import keras as keras_compat
@@ -186,9 +186,13 @@ def two_replicas():
 
 @pytest.mark.parametrize(
     "name",
-    stacks.marked(
+    keras_versions.marked(
         OPTIMIZERS,
-        {"Muon": stacks.needs_keras("3.13", "its Muon runs under no tf.distribute strategy")},
+        {
+            "Muon": keras_versions.needs_keras(
+                "3.13", "its Muon runs under no tf.distribute strategy"
+            )
+        },
     ),
 )
 def test_every_optimizer_reduction_is_marked(two_replicas, name):

@@ -5,7 +5,7 @@ import weakref
 
 import numpy as np
 import tensorflow as tf
-from support.stacks import Variable
+from support.keras_versions import Variable
 
 import tf_adasum
 from tf_adasum.compat.tensorflow import GradientCrossDeviceOps, GradientReduction
@@ -45,7 +45,7 @@ class Unchanging(GradientCrossDeviceOps):
 
 
 def marker_of(state, indices=(0,)):
-    return GradientReduction().of(state, indices)
+    return GradientReduction().for_variables(state, indices)
 
 
 ONE = [tf.constant([1.0])]

@@ -1,4 +1,4 @@
-"""Every hook of this stack: what it replaces is there, with the arguments that it takes.
+"""Every hook of the installed Keras: what it replaces is there, with the arguments that it takes.
 
 The list is the registries'. If a new TensorFlow or Keras has moved something, the failing test's
 name shows what.
@@ -15,7 +15,7 @@ from support import hooks_page
 
 import tf_adasum
 from tf_adasum import _version
-from tf_adasum._version import place
+from tf_adasum._version import major_minor
 
 PACKAGE = Path(tf_adasum.__file__).parent
 ALL_HOOKS = [hook for hooks in hooks_page.registries() for hook in hooks]
@@ -60,7 +60,9 @@ def test_what_it_replaces_takes_the_same_arguments(hook):
 
 def test_no_feature_is_off():
     assert [hooks.off for hooks in hooks_page.registries()] == [{}, {}]
-    assert HOOKS and (HOOKS == ALL_HOOKS or place(keras.__version__) < place(_version.KERAS[-1]))
+    assert HOOKS and (
+        HOOKS == ALL_HOOKS or major_minor(keras.__version__) < major_minor(_version.KERAS[-1])
+    )
 
 
 def test_the_page_of_the_docs_is_up_to_date():

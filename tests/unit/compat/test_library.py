@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from tf_adasum._version import STACKS
+from tf_adasum._version import SUPPORTED_VERSIONS
 from tf_adasum.compat.hooks import Hooks
 from tf_adasum.compat.library import Absent, Library
 from tf_adasum.errors import see
@@ -47,7 +47,7 @@ def test_one_error_names_all_that_has_moved():
         own.check()
     message = str(raised.value)
     assert "shelf.books.Dictionary, shelf.maps.Globe." in message
-    assert STACKS in message and message.endswith(f"{INSTALL} {see('TFA-103')}")
+    assert SUPPORTED_VERSIONS in message and message.endswith(f"{INSTALL} {see('TFA-103')}")
     assert isinstance(raised.value.__cause__, ImportError)
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from support.private_names import private_names
 
 import tf_adasum
-from tf_adasum._version import STACKS
+from tf_adasum._version import SUPPORTED_VERSIONS
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.tensorflow import private_names as names_of_tensorflow
 from tf_adasum.compat.tensorflow.private_names import CollectiveAllReduceExtended, context
@@ -75,6 +75,8 @@ def test_the_import_error_names_what_has_moved(monkeypatch):
     executed_again()  # so that it fails for its own reason only
     module = importlib.import_module(CollectiveAllReduceExtended.__module__)
     monkeypatch.delattr(module, "CollectiveAllReduceExtended")
-    message = f"(?s){tf.__version__}.*CollectiveAllReduceExtended.*{STACKS}.*pip install"
+    message = (
+        f"(?s){tf.__version__}.*CollectiveAllReduceExtended.*{SUPPORTED_VERSIONS}.*pip install"
+    )
     with pytest.raises(ImportError, match=message):
         executed_again()

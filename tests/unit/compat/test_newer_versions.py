@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("keras", minversion="3")  # of Keras 2 there is no newer one
 
 import tf_adasum
-from tf_adasum._version import STACKS
+from tf_adasum._version import SUPPORTED_VERSIONS
 from tf_adasum.compat.keras.keras3.private_names import MULTI_OPTIMIZER
 
 PACKAGE = Path(tf_adasum.__file__).parent
@@ -78,7 +78,7 @@ def test_it_trains_without_the_features_that_are_off(outcome):
 
 def test_one_warning_names_the_features_of_each_library(outcome):
     _, messages, _, _ = outcome
-    assert one(messages, "not been tested with Keras 3.99.0", STACKS)
+    assert one(messages, "not been tested with Keras 3.99.0", SUPPORTED_VERSIONS)
     of_keras = one(messages, "Keras 3.99.0 lacks functions that some features need")
     assert "- compile(jit_compile=True)" in of_keras and "masking.set_keras_mask)" in of_keras
     assert "- the same order on all workers for a keras.utils.PyDataset" in of_keras

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import stacks
+from support import keras_versions
 
 import tf_adasum
 from tf_adasum import atomic_files
@@ -132,7 +132,7 @@ def test_a_changed_archive_is_refused_by_its_name(strategy, tmp_path):
         lambda: DeltaAdasum(keras.optimizers.Adam(0.1), local_steps=2),
         pytest.param(
             lambda: LAMB(0.1, weight_decay=0.1, exclude_from_weight_decay=["bias"]),
-            marks=stacks.needs_state_of_lamb,
+            marks=keras_versions.needs_state_of_lamb,
         ),
         lambda: keras.optimizers.SGD(
             LinearScalingWarmup(

@@ -17,7 +17,7 @@ from tf_adasum.doctor import cluster_report, exchange_process, link_benchmark, p
 from tf_adasum.doctor.findings import FAIL, OK, WARN, Finding
 from tf_adasum.launch.processes import start_thread
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 SECONDS = 30
 
@@ -161,7 +161,7 @@ def test_a_pair_that_cannot_reach_each_other_is_named(monkeypatch):
     ],
 )
 def test_a_slow_pair_stands_out(odd, text):
-    lead = object.__new__(cluster_report._Lead)
+    lead = object.__new__(cluster_report._Coordinator)
     ranks = range(4)
     names = tuple(f"worker {rank}" for rank in ranks)
     lead._cluster = Cluster(tuple(f"h{rank}:1" for rank in ranks), names, 0)

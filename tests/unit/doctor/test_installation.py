@@ -210,7 +210,7 @@ def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys, argument
     ],
 )
 def test_what_is_installed(stub, check, installed, level, text):
-    stub(version="2.15.1")  # Addons are looked for on this stack alone
+    stub(version="2.15.1")  # Addons are looked for with Keras 2 only
     (finding,) = check(installed.get)
     assert finding.level == level and text in finding.text
     assert (finding.fix is not None) == (level in (WARN, FAIL))

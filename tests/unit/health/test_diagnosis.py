@@ -11,12 +11,12 @@ from support.fuzzing import cases
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import call_log, diagnosis
 from tf_adasum.health.diagnosis import (
-    CUT,
-    DEADLOCK,
-    DIFFERENT,
+    DEADLOCK_SECONDS,
     GRACE,
     GRACE_OF_ALL,
     GRACE_OF_DIFFERENT,
+    MISMATCH_SECONDS,
+    UNREACHABLE_SECONDS,
     CollectiveError,
     Status,
 )
@@ -101,11 +101,13 @@ def test_what_has_ended_a_collective_is_named_at_once():
 
 
 def test_a_link_that_is_cut():
-    own, cut = waiting(CUT), waiting(CUT, **UNREACHABLE)
+    own, cut = waiting(UNREACHABLE_SECONDS), waiting(UNREACHABLE_SECONDS, **UNREACHABLE)
     why = "chief 0 (a:1) cannot reach worker 1 (c:3): no answer"
     assert judged(own, _0=cut, _2=own).startswith(f"{why}. Restart all")
     assert judged(waiting(20.0), _0=cut, _2=own, patience=20.0).startswith(why)
-    healing = judged(waiting(GRACE_OF_ALL), _0=in_python(CUT, **UNREACHABLE), _2=own)
+    healing = judged(
+        waiting(GRACE_OF_ALL), _0=in_python(UNREACHABLE_SECONDS, **UNREACHABLE), _2=own
+    )
     assert healing is None, "it may heal"
     assert judged(own, _0=cut, _2=RUNNING) is None, "it may be busy"
     said = diagnosis.notice(CLUSTER, {0: cut, 1: own, 2: own})
@@ -116,8 +118,10 @@ def test_a_link_that_is_cut():
 def test_at_most_three_links_that_are_cut_are_named(count):
     names = [f"worker {rank}" for rank in range(5)]
     cluster = Cluster(tuple(f"a:{rank}" for rank in range(5)), tuple(names), 4)
-    statuses = {rank: waiting(CUT, unreachable=f"host {rank}") for rank in range(count)}
-    said = diagnosis.notice(cluster, statuses | {4: waiting(CUT)})
+    statuses = {
+        rank: waiting(UNREACHABLE_SECONDS, unreachable=f"host {rank}") for rank in range(count)
+    }
+    said = diagnosis.notice(cluster, statuses | {4: waiting(UNREACHABLE_SECONDS)})
     named = [f"worker {rank} (a:{rank}) cannot reach host {rank}" for rank in range(3)]
     assert said.endswith(f"({'; '.join([*named, '…'][:count])})")
 
@@ -154,7 +158,7 @@ def test_the_notice_names_who_is_awaited():
     )
 
 
-@pytest.mark.parametrize("other", [in_python(DIFFERENT), waiting(DIFFERENT, call=4)])
+@pytest.mark.parametrize("other", [in_python(MISMATCH_SECONDS), waiting(MISMATCH_SECONDS, call=4)])
 def test_workers_in_different_collectives_of_one_number(other):
     differ = "The workers wait for each other, because they have not made the same calls: chief 0"
     own, other = (dataclasses.replace(one, waits=GRACE_OF_DIFFERENT) for one in (WAITING, other))
@@ -162,12 +166,12 @@ def test_workers_in_different_collectives_of_one_number(other):
     assert judged(own, _0=other, _2=RUNNING) is None, "may still come"
     assert judged(own, _0=other) is None, "nothing is known of worker 1"
     early = dataclasses.replace(other, waits=GRACE)
-    assert judged(waiting(DIFFERENT), _0=early, _2=waiting(DIFFERENT)) is None
+    assert judged(waiting(MISMATCH_SECONDS), _0=early, _2=waiting(MISMATCH_SECONDS)) is None
 
 
 @pytest.mark.parametrize(
     ("other", "limit"),
-    [(waiting, DEADLOCK), (lambda waits: in_python(waits, entered=8), DIFFERENT)],
+    [(waiting, DEADLOCK_SECONDS), (lambda waits: in_python(waits, entered=8), MISMATCH_SECONDS)],
 )
 def test_all_wait_for_each_other(other, limit):
     """Not before the limit is over: the last part of a collective may still travel."""
@@ -214,7 +218,7 @@ FIELDS_OF_ONE = dataclasses.asdict(dataclasses.replace(WAITING, waits=2.0, at="t
     "fields", [FIELDS_OF_ONE, {**FIELDS_OF_ONE, "waits": 2}, {"call": 1 << 62}]
 )
 def test_a_status_travels(fields):
-    assert Status.of(json.loads(json.dumps(fields))) == Status(**fields)
+    assert Status.from_fields(json.loads(json.dumps(fields))) == Status(**fields)
 
 
 NO_FIELDS = [
@@ -228,11 +232,11 @@ NO_FIELDS = [
 def test_what_is_no_status(fields):
     if isinstance(fields, dict):
         fields = FIELDS_OF_ONE | fields
-    assert Status.of(fields) is None
+    assert Status.from_fields(fields) is None
 
 
 def test_texts_of_others_are_one_line():
-    status = Status.of(FIELDS_OF_ONE | {"why": "a\nb\x1b[2J\ud800c", "at": "x" * 10**6})
+    status = Status.from_fields(FIELDS_OF_ONE | {"why": "a\nb\x1b[2J\ud800c", "at": "x" * 10**6})
     assert status.why == "a b [2J c" and len(status.at) < 5000
 
 
@@ -258,11 +262,11 @@ FIELDS = st.fixed_dictionaries(
 @cases(300)
 @hypothesis.given(of_others=st.lists(FIELDS | JSON, min_size=2, max_size=2))
 def test_fuzz_no_status_stops_a_diagnosis(of_others):
-    read = [Status.of(json.loads(json.dumps(fields))) for fields in of_others]
+    read = [Status.from_fields(json.loads(json.dumps(fields))) for fields in of_others]
     others = {f"_{rank}": one for rank, one in zip((0, 2), read, strict=True) if one}
     for own in INSIDE, WAITING, Status(), waiting(1e4):
         for is_broken in False, True:
             cause = judged(own, is_broken=is_broken, **others)
             assert cause is None or (cause.isprintable() and len(cause) < 20_000)
     for one in others.values():
-        assert Status.of(json.loads(json.dumps(dataclasses.asdict(one)))) == one
+        assert Status.from_fields(json.loads(json.dumps(dataclasses.asdict(one)))) == one

@@ -11,7 +11,7 @@ from tf_adasum.errors import WorkerLostError
 from tf_adasum.health.diagnosis import Status
 from tf_adasum.health.graceful_stop import GracefulStop
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 SECONDS = 20
 

@@ -78,7 +78,7 @@ def eventually(condition):
 def cut(one):
     """End a worker that reports nothing."""
     one._ending = True
-    one._speak = lambda: None
+    one._send_statuses = lambda: None
     one._thread.join()
 
 
@@ -90,7 +90,7 @@ def test_a_process_that_has_ended_is_lost_to_all(workers, lost, capfd):
     time.sleep(0.5)
     assert not any(one.cause for one in monitors), "nobody needs it"
     for one in others:
-        one._say(in_call=1)
+        one._update_status(in_call=1)
         eventually(lambda one=one: one.aborted)
         assert f"worker {lost} (127.0.0.1:{lost + 1}) was lost" in one.cause
         assert one.aborted == [one.cause], "once"
@@ -115,7 +115,7 @@ def test_it_continues_where_stderr_cannot_be_written(workers, monkeypatch, is_cl
     eventually(lambda: not errors)
     server._channel.refusals.say("an unauthenticated client")
     cut(client)
-    server._say(in_call=1)
+    server._update_status(in_call=1)
     eventually(lambda: server.aborted)
     assert "worker 1 (127.0.0.1:2) was lost" in server.cause and server._thread.is_alive()
     with contextlib.suppress(OSError):
@@ -140,8 +140,8 @@ def progressing():
 def test_a_silent_worker_that_takes_part_is_not_lost(workers, monkeypatch, silent, capfd):
     monitors = workers(2, timeout=1.0, counters={1 - silent: progressing()})
     one, other = monitors[1 - silent], monitors[silent]
-    one._say(in_call=1)
-    monkeypatch.setattr(other, "_speak", lambda: None)
+    one._update_status(in_call=1)
+    monkeypatch.setattr(other, "_send_statuses", lambda: None)
     monkeypatch.setattr(other._heartbeats, "limit", 100.0)
     eventually(lambda: one._heartbeats.silent_but_active)
     time.sleep(1)
@@ -151,7 +151,7 @@ def test_a_silent_worker_that_takes_part_is_not_lost(workers, monkeypatch, silen
     time.sleep(1)
     assert one.cause is None, "nobody waits"
     one._own = one._own.__class__("running", in_call=1, waits=1.0)
-    monkeypatch.setattr(one, "_say", lambda **fields: None)
+    monkeypatch.setattr(one, "_update_status", lambda **fields: None)
     eventually(lambda: one.cause)
     assert f"worker {silent} (127.0.0.1:{silent + 1}) was lost: it has sent nothing" in one.cause
 
@@ -217,7 +217,7 @@ def test_what_nobody_knows_the_cause_of_is_reported_as_tensorflow_does(workers, 
     assert isinstance(lost, WorkerLostError)
     why = "worker 0 .* cannot reach worker 1 .*: Connection refused, and .*: Socket closed. Restart"
     assert re.search(why, str(lost))
-    monitors[1]._say(in_call=1)
+    monitors[1]._update_status(in_call=1)
     eventually(lambda: monitors[1].aborted)
     assert monitors[1].cause == monitors[0].cause, "it could not continue either"
 
@@ -225,7 +225,7 @@ def test_what_nobody_knows_the_cause_of_is_reported_as_tensorflow_does(workers, 
 def test_a_connection_is_tried_while_all_wait(workers, monkeypatch):
     monkeypatch.setattr(monitor, "_TRY", 0.1)
     monkeypatch.setattr("tf_adasum.health.diagnosis.GRACE_OF_ALL", 0.3)
-    monkeypatch.setattr("tf_adasum.health.diagnosis.CUT", 1.0)
+    monkeypatch.setattr("tf_adasum.health.diagnosis.UNREACHABLE_SECONDS", 1.0)
     monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
     monitors = workers(2, counters=dict.fromkeys([0, 1], in_a_collective))
     eventually(lambda: all(one.aborted for one in monitors))
@@ -243,7 +243,7 @@ def test_progress_is_no_wait(workers, monkeypatch):
 def test_a_start_that_comes_too_late(workers):
     monitors = workers(2)
     cut(monitors[1])
-    monitors[0]._say(state="starting")
+    monitors[0]._update_status(state="starting")
     eventually(lambda: monitors[0].cause)
     with pytest.raises(WorkerLostError, match="worker 1"):
         monitors[0].started(in_a_collective, monitors[0].aborted.append)
@@ -253,7 +253,7 @@ def test_a_worker_sends_its_own_status_alone(workers):
     monitors = workers(3)
     forged = {"status": {"state": "running"}, "statuses": {"2": {"state": "lost"}}}
     monitors[1]._channel.send(forged)
-    monitors[0]._say(in_call=1)
+    monitors[0]._update_status(in_call=1)
     time.sleep(0.3)
     assert monitors[0]._statuses[2].state == "running" and monitors[0].cause is None
 
@@ -296,7 +296,7 @@ NO_STATUSES = [
 @pytest.mark.parametrize(("rank", "sender"), [(0, 1), (1, 0)])
 def test_nonsense_from_a_worker_is_refused(message, rank, sender):
     one, refused, _ = alone(rank)
-    one._hear(sender, message)
+    one._handle_message(sender, message)
     assert refused and not one._statuses
 
 
@@ -304,12 +304,12 @@ def test_nonsense_from_a_worker_is_refused(message, rank, sender):
 @hypothesis.given(rank=st.integers(0, 2), messages=st.lists(MESSAGE, max_size=4))
 def test_fuzz_no_message_stops_the_monitor(rank, messages):
     one, _, sent = alone(rank)
-    one._say(state="running", in_call=1)
+    one._update_status(state="running", in_call=1)
     senders = itertools.cycle([1, 2] if rank == 0 else [0])
     for sender, message in zip(senders, messages, strict=False):
-        one._hear(sender, json_lines.decode(json_lines.encode(message).strip()))
+        one._handle_message(sender, json_lines.decode(json_lines.encode(message).strip()))
         one._observe()
-        one._speak()
+        one._send_statuses()
         one._diagnose()
     assert set(one._statuses) <= {0, 1, 2} - {rank}
     lines = b"".join(map(json_lines.encode, sent))

@@ -35,7 +35,7 @@ def reachability_of(*ends):
 def test_why_there_is_no_answer(full):
     with socket.create_server(("127.0.0.1", 0)) as server:
         places = [server.getsockname(), closed(), full, ("no such host.", 1)]
-        words = reachability.answers(places)
+        words = reachability.connect_errors(places)
     assert words[:3] == ["", "Connection refused", "no answer within 1 s"]
     assert words[3]
 
@@ -52,9 +52,9 @@ def test_the_port_of_ucx_is_tried_too(full):
     with socket.create_server(("127.0.0.1", 0)) as server:
         tried, addresses = reachability_of(server.getsockname(), closed())
         assert tried.try_all() == ""
-        tried.also_try({0: closed()})
+        tried.set_extra_endpoints({0: closed()})
         assert tried.try_all() == ""
-        tried.also_try({0: full})
+        tried.set_extra_endpoints({0: full})
         assert tried.try_all() == (
             f"worker 0 ({addresses[0]}): no answer within 1 s at 127.0.0.1:{full[1]}, the port of "
             "UCX"

@@ -9,7 +9,7 @@ import pytest
 
 from tf_adasum.cluster import start_timeout
 from tf_adasum.launch import failures
-from tf_adasum.launch.failures import ProcessFailure, StderrTail
+from tf_adasum.launch.failures import ProcessExit, StderrTail
 
 BEGIN = 'Traceback (most recent call last):\n  File "a", line 1\n'
 
@@ -79,7 +79,7 @@ LOST = "tf_adasum.errors.WorkerLostError: worker {} (127.0.0.1:2222) failed: Val
 def end(rank, code, error="", line="", **options):
     words = StderrTail()
     words.error, words.line = error, line or error
-    return ProcessFailure(rank, code, words, **options)
+    return ProcessExit(rank, code, words, **options)
 
 
 STOPPED = end(1, -signal.SIGTERM, "ValueError: x", is_stopped=True)
@@ -112,7 +112,7 @@ def test_a_summary():
     assert line == "worker 0 ended because of another worker, with exit status 1: " + LOST.format(5)
     of_a_slow_end = failures.summary([end(0, 1, LOST.format(1)), STOPPED])
     assert of_a_slow_end[0] == "worker 1 failed first: ValueError: x"
-    (line,) = failures.summary([ProcessFailure(0, -signal.SIGKILL)])
+    (line,) = failures.summary([ProcessExit(0, -signal.SIGKILL)])
     assert line == "worker 0 failed first, with SIGKILL (killed: possibly out of memory)"
 
 
@@ -149,7 +149,7 @@ def test_one_that_its_guard_has_killed_is_not_out_of_memory():
         task = {"worker": worker.pid, "name": "worker 0", "seconds": 0.0, "others": []}
         command = [sys.executable, "-I", "-S", start_timeout.__file__, json.dumps(task)]
         guard = subprocess.run(command, stdin=worker.stdout, capture_output=True, text=True)
-    killed = ProcessFailure(0, worker.returncode, read(guard.stderr))
+    killed = ProcessExit(0, worker.returncode, read(guard.stderr))
     (line,) = failures.summary([killed])
     assert line.startswith(
         "worker 0 ended because of another worker, with SIGKILL: tf_adasum: worker"

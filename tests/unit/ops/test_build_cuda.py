@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.cuda_library import build_cuda
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 # Knows some architectures, writes down its arguments, and makes the file it was asked for.
 NVCC = """#!/bin/sh

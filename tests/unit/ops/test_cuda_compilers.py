@@ -11,7 +11,7 @@ from support import cuda_library
 from support.cuda_library import SEGMENT_GRAM, TYPES, CudaLibrary, LibraryError
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 
 @needs_compiler

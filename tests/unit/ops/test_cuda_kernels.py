@@ -23,7 +23,7 @@ from support.cuda_library import (
     LibraryError,
 )
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 ROW_COUNTS = [1, 2, 3, 4, 5, 8, 9, 13, 16, 17, 20]

@@ -22,7 +22,7 @@ from support import emulated_gpu, oracle
 import tf_adasum.ops as ops
 from tf_adasum.ops import library
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 # Half a unit in the last place: the result is rounded once. (For float64, whose terms are rounded
 # too, a few units.) assert_rounded allows 1 % more, because stock TensorFlow casts float64 to the

@@ -19,7 +19,7 @@ def test_the_compiled_ops(backend):
         symbols.check(library)
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_the_library_for_gpus(tmp_path):
     symbols.check(build_cuda.compile_host(tmp_path))
 

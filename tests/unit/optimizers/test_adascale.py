@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import stacks
+from support import keras_versions
 
 import tf_adasum
 from tf_adasum import optimizers
@@ -35,26 +35,28 @@ def gradients_of(calls, seed=0):
 
 
 def variables_of():
-    return [stacks.Variable(value, name=f"v{i}") for i, value in enumerate(*gradients_of(1, 1))]
+    return [
+        keras_versions.Variable(value, name=f"v{i}") for i, value in enumerate(*gradients_of(1, 1))
+    ]
 
 
 def stepped(optimizer, gradients, **hooks):
     """Applies gradients call by call to new variables, and returns their values."""
     variables = variables_of()
-    stacks.build(optimizer, variables)
+    keras_versions.build(optimizer, variables)
     apply_each(optimizer, gradients, variables, **hooks)
     return values(variables)
 
 
 def apply_each(optimizer, gradients, variables, before=lambda _: None, after=lambda _: None):
-    """Call by call; under Keras 2, several calls are one, see `stacks`."""
-    at_once = stacks.calls_at_once()
+    """Call by call; under Keras 2, several calls are one, see `keras_versions`."""
+    at_once = keras_versions.calls_at_once()
     calls = [[tf.constant(g) if isinstance(g, np.ndarray) else g for g in own] for own in gradients]
     for start in range(0, len(calls), at_once):
         together = range(start, start + at_once)
         for call in together:
             before(call)
-        stacks.apply(optimizer, calls[start : start + at_once], variables)
+        keras_versions.apply(optimizer, calls[start : start + at_once], variables)
         for call in together:
             after(call)
 
@@ -69,7 +71,7 @@ def assert_equal(actual, expected):
 
 
 def accumulating(steps=2, learning_rate=0.05, cls=SGD, **options):
-    return stacks.accumulating(cls, learning_rate, steps, **options)
+    return keras_versions.accumulating(cls, learning_rate, steps, **options)
 
 
 # ---- arguments ---------------------------------------------------------------------------------
@@ -143,7 +145,9 @@ INNER |= {
 }
 
 
-@pytest.mark.parametrize("name", stacks.marked(INNER, {"Nadam": stacks.needs_nadam}))
+@pytest.mark.parametrize(
+    "name", keras_versions.marked(INNER, {"Nadam": keras_versions.needs_nadam})
+)
 def test_is_the_inner_optimizer_with_another_learning_rate(name, two_gradients):
     """Keras's optimizer, accumulating and given η: clipping of the mean, decay by η, averages."""
     cls, options = INNER[name]
@@ -167,7 +171,7 @@ def test_clipping_changes_the_step_and_not_the_gain(name, two_gradients):
     assert np.abs(one[0] - other[0]).max() > 1e-2
 
 
-@stacks.needs_loss_scale_factor
+@keras_versions.needs_loss_scale_factor
 def test_loss_scale_factor_is_taken_out_of_the_gradients():
     gradients = gradients_of(4)
     scaled = [[1024 * gradient for gradient in own] for own in gradients]
@@ -180,18 +184,20 @@ def test_loss_scale_factor_is_taken_out_of_the_gradients():
 def test_a_step_that_overflows_in_a_loss_scale_optimizer_is_left_out(two_gradients):
     gradients = gradients_of(STEPS)
     plain, inner = (AdaScale(accumulating()) for _ in range(2))
-    outer = stacks.LossScaleOptimizer(inner, initial_scale=8, dynamic_growth_steps=99)
-    at_once = stacks.calls_at_once()
+    outer = keras_versions.LossScaleOptimizer(inner, initial_scale=8, dynamic_growth_steps=99)
+    at_once = keras_versions.calls_at_once()
     before = 3 if at_once == 1 else 2  # in the middle of an accumulation, where there is one
 
     def at(scale, calls):
-        return [[g * (1 if stacks.CALLER_UNSCALES else scale) for g in own] for own in calls]
+        return [
+            [g * (1 if keras_versions.CALLER_UNSCALES else scale) for g in own] for own in calls
+        ]
 
     scaled = at(8, gradients[:before]) + [gradients[0]] * (at_once - 1)
     scaled.append([np.full_like(gradients[0][0], np.inf), gradients[0][1]])
     scaled += at(4, gradients[before:])
     assert_equal(stepped(outer, scaled), stepped(plain, gradients))
-    assert stacks.loss_scale_of(outer).numpy() == 4
+    assert keras_versions.loss_scale_of(outer).numpy() == 4
     assert inner.gain == plain.gain > 1 and inner.skipped_steps == 0
     assert inner.scale_invariant_steps == plain.scale_invariant_steps
 
@@ -206,19 +212,24 @@ def fitted(**options):
     model.compile(AdaScale(accumulating()), "mse", **options)
     random = np.random.default_rng(8)
     x, noise = (random.standard_normal([24, size]).astype("float32") for size in (3, 1))
-    fit = {"batch_size": 4 * stacks.calls_at_once(), "epochs": 2, "shuffle": False, "verbose": 0}
+    fit = {
+        "batch_size": 4 * keras_versions.calls_at_once(),
+        "epochs": 2,
+        "shuffle": False,
+        "verbose": 0,
+    }
     model.fit(x, 2 * x[:, :1] + noise, **fit)
     return model
 
 
 def test_mixed_precision(two_gradients):
     """Keras puts AdaScale into a LossScaleOptimizer; a step that overflows is left out."""
-    stacks.set_dtype_policy("mixed_float16")
+    keras_versions.set_dtype_policy("mixed_float16")
     try:
         model = fitted()
     finally:
-        stacks.set_dtype_policy("float32")
-    assert isinstance(model.optimizer, stacks.LossScaleOptimizer)
+        keras_versions.set_dtype_policy("float32")
+    assert isinstance(model.optimizer, keras_versions.LossScaleOptimizer)
     inner = model.optimizer.inner_optimizer
     assert inner.scale_invariant_steps > 2 and 1 < inner.gain < 2
     assert np.isfinite(model.get_weights()[0]).all()
@@ -226,7 +237,7 @@ def test_mixed_precision(two_gradients):
 
 @pytest.fixture(scope="module")
 def trained():
-    with stacks.gradients_per_step(2):
+    with keras_versions.gradients_per_step(2):
         return fitted()
 
 
@@ -241,9 +252,9 @@ def trained():
     ids=str,
 )
 def test_ways_to_run_a_step(options, trained):
-    scope = stacks.gradients_per_step(2)
+    scope = keras_versions.gradients_per_step(2)
     if "strategy" in options:
-        devices = stacks.devices_of(2)
+        devices = keras_versions.devices_of(2)
         scope = tf_adasum.AdasumMirroredStrategy(devices, aggregation=options["strategy"]).scope()
         options = {}
     with scope:
@@ -261,7 +272,7 @@ def test_sparse_gradients_are_the_dense_ones(accumulated, with_dense):
     rows = np.random.default_rng(10).standard_normal((4, 3, 3)).astype("float32")
     results = []
     for is_sparse in (True, False):
-        with stacks.gradients_per_step(accumulated):
+        with keras_versions.gradients_per_step(accumulated):
             inner = SGD(0.1) if accumulated == 1 else accumulating(2, 0.1)
             optimizer, variables = AdaScale(inner), variables_of()[: 1 + with_dense]
             optimizer.build(variables)
@@ -281,7 +292,7 @@ def test_variables_without_gradients_are_left_out(two_gradients):
     gradients = gradients_of(STEPS)
     optimizer, alone = (AdaScale(accumulating()) for _ in range(2))
     warns = pytest.warns(UserWarning, match="Gradients do not exist")
-    with contextlib.nullcontext() if stacks.MISSING_GRADIENTS_ARE_LOGGED else warns:
+    with contextlib.nullcontext() if keras_versions.MISSING_GRADIENTS_ARE_LOGGED else warns:
         actual = stepped(optimizer, [[own[0], None] for own in gradients])
     used, unused = variables_of()
     alone.build([used])
@@ -348,7 +359,7 @@ def test_the_schedule_is_evaluated_at_the_whole_scale_invariant_step(two_gradien
     (step,) = schedule.steps
     assert step.dtype == tf.int64 and step == int(tau)
     np.testing.assert_allclose(rate, 0.1 - 0.001 * int(tau), rtol=1e-6)
-    if not stacks.RATE_IS_OF_LAST_STEP:
+    if not keras_versions.RATE_IS_OF_LAST_STEP:
         assert optimizer.effective_learning_rate == optimizer.inner_optimizer.learning_rate
     with pytest.raises(TypeError, match="cannot be set to a number"):
         optimizer.learning_rate = 0.1
@@ -391,8 +402,8 @@ def test_the_scale_is_set_at_any_time(when, two_gradients):
 def test_a_new_scale_reaches_a_compiled_step(two_gradients):
     """The first call of the step builds the optimizer, as in custom loops."""
     variables, optimizer = variables_of(), AdaScale(accumulating(), smoothing=0.0)
-    at_once, gradients = stacks.calls_at_once(), gradients_of(2)
-    step = tf.function(lambda *calls: stacks.apply(optimizer, calls, variables))
+    at_once, gradients = keras_versions.calls_at_once(), gradients_of(2)
+    step = tf.function(lambda *calls: keras_versions.apply(optimizer, calls, variables))
     gains = []
     for scale in (2, 50):
         optimizer.set_scale(scale)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import stacks
+from support import keras_versions
 
 import tf_adasum
 from tf_adasum import rules
@@ -58,7 +58,7 @@ def test_another_number_of_local_steps_is_refused(local_steps):
 def test_a_step_without_a_strategy_is_refused():
     message = r"under an AdasumMirroredStrategy\(\), whose default .* Received: no strategy"
     with pytest.raises(ValueError, match=message):
-        DeltaAdasum(SGD()).apply([tf.ones(1)], [stacks.Variable([1.0])])
+        DeltaAdasum(SGD()).apply([tf.ones(1)], [keras_versions.Variable([1.0])])
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,10 @@ def test_strategies_that_divide_gradients_are_refused(strategies, name, message)
     strategy = strategies.get(name) or tf.distribute.MirroredStrategy(["CPU:0"])
     optimizer = DeltaAdasum(SGD())
     with strategy.scope():
-        for call in (lambda: DeltaAdasum(SGD()), lambda: optimizer.build([stacks.Variable([1.0])])):
+        for call in (
+            lambda: DeltaAdasum(SGD()),
+            lambda: optimizer.build([keras_versions.Variable([1.0])]),
+        ):
             with pytest.raises(ValueError, match=message):
                 call()
 
@@ -82,7 +85,7 @@ def test_strategies_that_divide_gradients_are_refused(strategies, name, message)
 def test_rules_of_undivided_gradients_are_accepted(strategies, rule):
     with strategies[rule].scope():
         optimizer = DeltaAdasum(SGD(0.1))
-        optimizer.build([stacks.Variable([1.0])])
+        optimizer.build([keras_versions.Variable([1.0])])
     assert optimizer.built
 
 
@@ -121,5 +124,5 @@ def test_synchronize_has_nothing_to_do(strategies):
     DeltaAdasum(SGD(), local_steps=2).synchronize()  # not built
     with strategies["adasum"].scope():
         optimizer = DeltaAdasum(SGD())
-        optimizer.build([stacks.Variable([1.0])])
+        optimizer.build([keras_versions.Variable([1.0])])
     optimizer.synchronize()  # no local steps

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import optimizer_oracles, stacks
+from support import keras_versions, optimizer_oracles
 from support.fuzzing import cases
 
 from tf_adasum.optimizers import AdaScale, gain
@@ -18,9 +18,9 @@ from tf_adasum.optimizers import AdaScale, gain
 def accumulated(steps, gradients, **options):
     """An AdaScale that has taken gradients [T * steps, n] with so many accumulation steps."""
     gradients = np.asarray(gradients, "float32")
-    inner = stacks.accumulating(keras.optimizers.SGD, 0.1, steps)
+    inner = keras_versions.accumulating(keras.optimizers.SGD, 0.1, steps)
     optimizer = AdaScale(inner, **options)
-    variable = stacks.Variable(np.zeros(gradients.shape[1], "float32"))
+    variable = keras_versions.Variable(np.zeros(gradients.shape[1], "float32"))
     optimizer.build([variable])
     apply_each(optimizer, gradients, variable)
     return optimizer
@@ -28,8 +28,10 @@ def accumulated(steps, gradients, **options):
 
 def apply_each(optimizer, gradients, variable):
     calls = [[tf.constant(gradient)] for gradient in gradients]
-    for start in range(0, len(calls), stacks.calls_at_once()):
-        stacks.apply(optimizer, calls[start : start + stacks.calls_at_once()], [variable])
+    for start in range(0, len(calls), keras_versions.calls_at_once()):
+        keras_versions.apply(
+            optimizer, calls[start : start + keras_versions.calls_at_once()], [variable]
+        )
 
 
 # ---- one step ----------------------------------------------------------------------------------
@@ -163,7 +165,7 @@ def test_the_variance_belongs_to_a_base_batch_if_the_scale_changes(four_gradient
     """
     random, elements = np.random.default_rng(7), 20_000
     optimizer = accumulated(4, np.zeros((0, elements)), smoothing=0.9)
-    (variable,) = stacks.first_of(optimizer.inner_optimizer)
+    (variable,) = keras_versions.first_of(optimizer.inner_optimizer)
     for scale in (4, 16):
         before = optimizer.gradient_variance
         optimizer.set_scale(scale)

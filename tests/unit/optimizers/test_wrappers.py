@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import stacks, ways_to_restart
+from support import keras_versions, ways_to_restart
 
 import tf_adasum
 from tf_adasum.compat import keras as keras_compat
@@ -50,16 +50,18 @@ def values_of(seed):
 
 
 def variables_of():
-    return [stacks.Variable(value, name=f"v{index}") for index, value in enumerate(values_of(0))]
+    return [
+        keras_versions.Variable(value, name=f"v{index}") for index, value in enumerate(values_of(0))
+    ]
 
 
 def stepped(strategy, make, steps=STEPS, scale=1.0, after=lambda variables: None):
     """Takes steps on given gradients; returns the optimizer and the variables."""
     with strategy.scope():
         optimizer, variables = make(), variables_of()
-        stacks.build(optimizer, variables)
+        keras_versions.build(optimizer, variables)
     step = tf.function(
-        lambda *gradients: stacks.apply_in(strategy, optimizer, gradients, variables)
+        lambda *gradients: keras_versions.apply_in(strategy, optimizer, gradients, variables)
     )
     for number in range(1, steps + 1):
         step(*(tf.constant(scale * gradient) for gradient in values_of(number)))
@@ -80,7 +82,7 @@ def model_of(optimizer):
     keras.utils.set_random_seed(3)
     layers = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input([3]), *layers])
-    model.compile(optimizer, "mse", run_eagerly=stacks.RUNS_EAGERLY)
+    model.compile(optimizer, "mse", run_eagerly=keras_versions.RUNS_EAGERLY)
     return model
 
 
@@ -106,14 +108,14 @@ def test_a_wrapper_in_a_wrapper_is_refused(wrapper, inner):
     with pytest.raises(ValueError, match=f"already wrapped: pass a new optimizer to {name}"):
         wrapper(optimizer)
     with pytest.raises(ValueError, match=rf"LossScaleOptimizer\({name}\(optimizer\)\)"):
-        wrapper(stacks.LossScaleOptimizer(SGD()))
+        wrapper(keras_versions.LossScaleOptimizer(SGD()))
 
 
 def test_the_inner_optimizer_alone_is_refused():
     inner = SGD(0.1)
     AdaScale(inner)
     with pytest.raises(ValueError, match="SGD is wrapped by another optimizer"):
-        stacks.apply(inner, [[tf.ones(1)]], [stacks.Variable([1.0])])
+        keras_versions.apply(inner, [[tf.ones(1)]], [keras_versions.Variable([1.0])])
 
 
 # ---- steps -------------------------------------------------------------------------------------
@@ -128,16 +130,16 @@ INNER = {
     "nadam": lambda: keras.optimizers.Nadam(0.1),
     "ftrl": lambda: keras.optimizers.Ftrl(0.1),
     "lamb": lambda: LAMB(0.1, weight_decay=0.1),
-    "legacy": lambda: stacks.legacy_optimizer("Adam", 0.1),
+    "legacy": lambda: keras_versions.legacy_optimizer("Adam", 0.1),
     "muon": lambda: keras.optimizers.Muon(0.1),
 }
 MARKS = {
-    "nadam": stacks.needs_nadam,
+    "nadam": keras_versions.needs_nadam,
     "muon": pytest.mark.keras3_only("Keras 2 has no Muon"),
 }
 
 
-@pytest.mark.parametrize("name", stacks.marked(INNER, MARKS))
+@pytest.mark.parametrize("name", keras_versions.marked(INNER, MARKS))
 def test_one_gradient_per_step_is_the_inner_optimizer_alone(wrapper, strategy, name):
     _, expected = stepped(strategy, INNER[name])
     optimizer, actual = stepped(strategy, lambda: wrapper(INNER[name]()))
@@ -160,12 +162,12 @@ def test_moving_averages_are_those_of_the_inner_optimizer(wrapper, strategy):
 
 
 def in_loss_scale_optimizer(wrapper):
-    return stacks.LossScaleOptimizer(wrapper(Adam(0.1)), initial_scale=8)
+    return keras_versions.LossScaleOptimizer(wrapper(Adam(0.1)), initial_scale=8)
 
 
 def test_a_loss_scale_optimizer_changes_nothing(wrapper, strategy):
     _, expected = stepped(strategy, lambda: Adam(0.1))
-    scale = 1.0 if stacks.CALLER_UNSCALES else 8.0
+    scale = 1.0 if keras_versions.CALLER_UNSCALES else 8.0
     _, actual = stepped(strategy, lambda: in_loss_scale_optimizer(wrapper), scale=scale)
     assert_equal(actual, expected)
 
@@ -174,8 +176,10 @@ def test_a_step_that_overflows_is_left_out(wrapper, strategy):
     outer, variables = stepped(strategy, lambda: in_loss_scale_optimizer(wrapper), scale=np.inf)
     assert_equal(variables, values_of(0))
     inner = outer.inner_optimizer
-    assert inner.iterations.numpy() == (STEPS if stacks.COUNTS_STEPS_LEFT_OUT else 0)
-    assert stacks.loss_scale_of(outer).numpy() == max(8 / 2**STEPS, stacks.LEAST_LOSS_SCALE)
+    assert inner.iterations.numpy() == (STEPS if keras_versions.COUNTS_STEPS_LEFT_OUT else 0)
+    assert keras_versions.loss_scale_of(outer).numpy() == max(
+        8 / 2**STEPS, keras_versions.LEAST_LOSS_SCALE
+    )
     if isinstance(inner, AdaScale):
         assert inner.scale_invariant_steps == 0
 
@@ -191,7 +195,7 @@ def test_moving_averages_with_local_steps_count_combinations(adasum_strategy, ov
         if others:
             return
         now = [variable.numpy() for variable in variables]
-        before = averages or (values_of(0) if stacks.AVERAGES_START_BEFORE else now)
+        before = averages or (values_of(0) if keras_versions.AVERAGES_START_BEFORE else now)
         averages = [0.7 * a + 0.3 * v for a, v in zip(before, now, strict=True)]
         if overwrite and combinations % overwrite == 0:
             for variable, value in zip(variables, averages, strict=True):
@@ -221,7 +225,7 @@ def test_the_validation_uses_the_moving_averages(wrapper, strategy, wrapped_agai
         with strategy.scope():
             optimizer = wrap(SGD(0.02, use_ema=True, ema_momentum=0.9))
             if wrapped_again:
-                optimizer = stacks.LossScaleOptimizer(optimizer, initial_scale=1)
+                optimizer = keras_versions.LossScaleOptimizer(optimizer, initial_scale=1)
             model = model_of(optimizer)
         swap = keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
         losses.append(fit(model, 2, validation_data=(X, Y), callbacks=[swap]).history["val_loss"])
@@ -232,14 +236,14 @@ def test_callbacks_set_the_learning_rate(wrapper, strategy):
     with strategy.scope():
         model = model_of(wrapper(SGD(0.04)))
     halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
-    rates = fit(model, 3, callbacks=[halve]).history[stacks.LEARNING_RATE_IN_LOGS]
+    rates = fit(model, 3, callbacks=[halve]).history[keras_versions.LEARNING_RATE_IN_LOGS]
     np.testing.assert_allclose(rates, [0.02, 0.01, 0.005], rtol=1e-6)
 
 
 def test_schedules_count_local_steps(adasum_strategy):
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
     wrapped, _ = stepped(adasum_strategy, lambda: DeltaAdasum(SGD(schedule), local_steps=4))
-    step = STEPS - stacks.RATE_IS_OF_LAST_STEP
+    step = STEPS - keras_versions.RATE_IS_OF_LAST_STEP
     np.testing.assert_allclose(wrapped.learning_rate, 0.1 * 0.5 ** (step / 2), rtol=1e-6)
     with pytest.raises(TypeError, match="not settable"):
         wrapped.learning_rate = 0.1
@@ -324,7 +328,7 @@ def test_importing_the_package_registers_the_classes_with_keras():
 
 
 def adascale(rate):
-    return AdaScale(stacks.accumulating(SGD, rate, 2, momentum=0.9), smoothing=0.7)
+    return AdaScale(keras_versions.accumulating(SGD, rate, 2, momentum=0.9), smoothing=0.7)
 
 
 def lamb():
@@ -336,10 +340,10 @@ RESUMED = {
     "AdaScale with a schedule": lambda: adascale(SCHEDULE),
     "DeltaAdasum": lambda: DeltaAdasum(Adam(0.05), local_steps=3),
     "LAMB": lamb,
-    "LAMB in LossScaleOptimizer": lambda: stacks.LossScaleOptimizer(lamb()),
+    "LAMB in LossScaleOptimizer": lambda: keras_versions.LossScaleOptimizer(lamb()),
 }
 SCOPES = {
-    "AdaScale": lambda strategy: stacks.gradients_per_step(2),
+    "AdaScale": lambda strategy: keras_versions.gradients_per_step(2),
     "DeltaAdasum": lambda strategy: strategy.scope(),
     "LAMB": lambda strategy: contextlib.nullcontext(),
 }
@@ -347,7 +351,9 @@ SCOPES = {
 
 @pytest.mark.parametrize(
     "name",
-    stacks.marked(RESUMED, {n: stacks.needs_state_of_lamb for n in RESUMED if "LAMB" in n}),
+    keras_versions.marked(
+        RESUMED, {n: keras_versions.needs_state_of_lamb for n in RESUMED if "LAMB" in n}
+    ),
 )
 @pytest.mark.parametrize("restart", ways_to_restart.WAYS)
 def test_a_saved_training_resumes_bit_for_bit(adasum_strategy, name, restart, tmp_path):

@@ -6,12 +6,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import stacks
+from support import keras_versions
 
 import tf_adasum
 from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
 
-if len(stacks.devices_of(2)) < 2:
+if len(keras_versions.devices_of(2)) < 2:
     pytest.skip("tests/multi_worker has these, for Keras 3", allow_module_level=True)
 
 SGD = keras.optimizers.SGD
@@ -27,7 +27,7 @@ FLOAT32 = {"rtol": 1e-5, "atol": 2e-6}
 
 @pytest.fixture(scope="module")
 def strategies():
-    devices = stacks.devices_of(2)
+    devices = keras_versions.devices_of(2)
     return {
         rule: tf_adasum.AdasumMirroredStrategy(devices=devices, aggregation=rule)
         for rule in ("adasum", "mean")
@@ -43,7 +43,7 @@ def stepped(strategy, make, is_eager=False, is_built=False, empty=(), divided_by
     with strategy.scope():
         optimizer, variable = make(), tf.Variable(WEIGHTS)
         if is_built:
-            stacks.build(optimizer, [variable])
+            keras_versions.build(optimizer, [variable])
 
     def in_replica(rows):
         gradient = tf.reduce_sum(rows, axis=0) / divided_by
@@ -92,9 +92,11 @@ def delta_by_hand(local_steps=1, decay=0.0, empty=(), average=None):
 # Each gets a wrapper, without its optimizer.
 OPTIMIZERS = {
     "new": lambda wrap: wrap(SGD(RATE, momentum=MOMENTUM)),
-    "legacy": lambda wrap: wrap(stacks.legacy_optimizer("SGD", RATE, momentum=MOMENTUM)),
+    "legacy": lambda wrap: wrap(keras_versions.legacy_optimizer("SGD", RATE, momentum=MOMENTUM)),
     "decay": lambda wrap: wrap(SGD(RATE, momentum=MOMENTUM, weight_decay=DECAY)),
-    "loss scale": lambda wrap: stacks.LossScaleOptimizer(wrap(SGD(RATE, momentum=MOMENTUM))),
+    "loss scale": lambda wrap: keras_versions.LossScaleOptimizer(
+        wrap(SGD(RATE, momentum=MOMENTUM))
+    ),
 }
 WAYS = pytest.mark.parametrize(
     ("is_eager", "is_built"),
@@ -180,4 +182,4 @@ class TestAdaScale:
 
     def test_a_legacy_decay_is_refused(self):
         with pytest.raises(ValueError, match=r"counts iterations.* Received: decay=0\.1"):
-            AdaScale(stacks.legacy_optimizer("SGD", RATE, decay=0.1))
+            AdaScale(keras_versions.legacy_optimizer("SGD", RATE, decay=0.1))

@@ -7,7 +7,7 @@ import pytest
 from support import client_cases, disk_cases, faults
 from support.disk_cases import Outcome, Start
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,7 +40,7 @@ REFUSED = "Received: a secret on worker 0, another secret on worker 1"
     ],
 )
 def test_complaints_of_clients(trains, outcomes, wrong):
-    case = client_cases.Case("a case", trains=trains)
+    case = client_cases.Case("a case", must_train=trains)
     assert_begin_with(client_cases.complaints(case, dict(enumerate(outcomes)), "abc"), wrong)
 
 
@@ -74,10 +74,10 @@ def test_complaints_of_disks(starts, outcomes, wrong):
 def test_the_pages_tables_are_what_the_script_writes(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import clients_and_disks
-    import exchange_extend
+    import generated_tables
 
     for table in clients_and_disks.TABLES:
         page = table.page.read_text()
         rows = table.text(json.loads(table.kept.read_text()))
-        assert exchange_extend.rewritten(page, {table.name: rows}) == page
+        assert generated_tables.rewritten(page, {table.name: rows}) == page
         assert all(f"| {case.name} |" in rows for case in table.cases.CASES)

@@ -10,7 +10,7 @@ from support.corners import CORNERS, Corner
 
 from tf_adasum import _version
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,7 +1,7 @@
 """Which tests run: a sample if nothing is selected by hand, else everything that is."""
 
 import pytest
-from support import stacks
+from support import keras_versions
 
 TESTS = {
     "multi_worker/test_workers.py": """
@@ -38,10 +38,10 @@ TESTS = {
         def test_absent(size):
             pass
         """,
-    "unit/test_one_stack.py": """
+    "unit/test_version_independent.py": """
         import pytest
 
-        pytestmark = pytest.mark.one_stack
+        pytestmark = pytest.mark.version_independent
 
         @pytest.mark.parametrize("size", range(3))
         def test_formula(size):
@@ -52,7 +52,7 @@ TESTS = {
 
 @pytest.fixture(params=[False, True], ids=["Keras 3", "Keras 2"])
 def is_keras_2(request, monkeypatch):
-    monkeypatch.setattr(stacks, "IS_KERAS_2", request.param)
+    monkeypatch.setattr(keras_versions, "IS_KERAS_2", request.param)
     return request.param
 
 
@@ -64,7 +64,7 @@ def outcomes(pytester, monkeypatch):
         path.parent.mkdir(exist_ok=True)
         path.write_text("\n".join(line[8:] for line in text.splitlines()))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # Hypothesis takes seconds
-    plugins = ["-p", "support.stacks", "-p", "support.sampling", "-p", "no:cacheprovider"]
+    plugins = ["-p", "support.keras_versions", "-p", "support.sampling", "-p", "no:cacheprovider"]
 
     def run(*arguments):
         ended = pytester.inline_run(*plugins, *arguments)
@@ -105,7 +105,7 @@ def test_without_a_selection_every_test_runs_a_sample(outcomes, is_keras_2):
     ("arguments", "count", "skips"),
     [
         ([f"{LONG.replace('long', 'ways')}[eagerly-3x1]", LONG], 2, False),
-        ([LONG.replace("long", "ways"), "unit/test_one_stack.py"], 6 + 3, False),
+        ([LONG.replace("long", "ways"), "unit/test_version_independent.py"], 6 + 3, False),
         (["multi_worker/test_workers.py"], 6 + 2 + 1 + 3, False),
         (["multi_worker"], 3, True),
         (["--sample", "multi_worker/test_workers.py"], 3, True),

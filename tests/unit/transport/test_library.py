@@ -46,7 +46,7 @@ def look():
     functions = [getattr(libc, name) for name in ("mmap", "munmap", "mremap", "malloc", "free")]
     places = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
     code = [ctypes.string_at(place, 16).hex() for place in places]
-    return [handled, code, sorted({each.end[0] for each in ucx_port.listening()})]
+    return [handled, code, sorted({each.endpoint[0] for each in ucx_port.listening()})]
 
 op_library.load()
 before = look()

@@ -45,7 +45,7 @@ def run(*command):
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
 
 
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 @pytest.mark.parametrize(
     ("sanitizer", "exchanges"),
     [
@@ -72,7 +72,7 @@ def test_exchanges_of_random_sizes(
 
 
 @pytest.mark.slow
-@pytest.mark.one_stack
+@pytest.mark.version_independent
 def test_a_race_is_found(tmp_path):
     source = tmp_path / "race.cc"
     source.write_text(RACE)

@@ -1,4 +1,4 @@
-"""Which way all workers take after small exchanges: what is decided, and that all decide alike."""
+"""The choice of a transport after small exchanges, which is the same on all workers."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +14,8 @@ from tf_adasum.transport.selection import Attempt
 SHARED, TCP = "shared memory", "TCP"
 
 
-def attempt(way, milliseconds, failure=""):
-    return Attempt(way, 0, "lo", failure, milliseconds / 1000)
+def attempt(name, milliseconds, failure=""):
+    return Attempt(name, 0, "lo", failure, milliseconds / 1000)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def attempt(way, milliseconds, failure=""):
 )
 def test_the_choice(attempts, stock, transport, expected, why):
     best, said = selection.choose([attempt(*each) for each in attempts], stock / 1000, transport)
-    assert (best and best.way) == expected
+    assert (best and best.name) == expected
     assert why in said
 
 
@@ -230,7 +230,7 @@ def test_the_ways_that_are_tried(fake, monkeypatch, memories, networks, free, ma
     assert set(functions.made) == made
 
 
-def test_what_the_user_has_chosen_for_ucx_is_the_only_way(fake, monkeypatch):
+def test_what_the_user_has_chosen_for_ucx_is_the_only_candidate(fake, monkeypatch):
     functions = fake()
     monkeypatch.setenv(selection.VARIABLE, "tcp,self")
     for each in on_workers("auto"):
@@ -260,7 +260,7 @@ def test_ucx_itself(ucx, workers):
 def test_ucx_itself_over_tcp(ucx, monkeypatch):
     """The port to which a worker is connected is one that the health monitor can try."""
     monkeypatch.setenv(selection.VARIABLE, "tcp,self")
-    ends = [each.ends for each in on_workers("ucx")]
+    ends = [each.endpoints for each in on_workers("ucx")]
     assert any(ends), "one of two has called the other"
     for rank, of_rank in enumerate(ends):
         for other, end in of_rank.items():

@@ -40,7 +40,7 @@ def test_only_workers_connect_and_nobody_after_the_start(own, others):
     with socket.create_server((own, 0), family=family) as ucx, socket.create_server(("", 0)):
         end = ucx.getsockname()[:2]
         port = UcxPort(before, b"an address" + struct.pack("!H", end[1]) + b" of UCX")
-        assert port.ends == [end]
+        assert port.endpoints == [end]
         assert call(end, own) == "TimeoutError"
         port.admit(others)
         assert call(end, own) == "TimeoutError"
@@ -67,7 +67,7 @@ def listener():
 def port_of(listener):
     """The port of a UCX that listens there."""
     end = listener.getsockname()
-    others = {each for each in ucx_port.listening() if each.end != end}
+    others = {each for each in ucx_port.listening() if each.endpoint != end}
     return UcxPort(others, struct.pack("!H", end[1]))
 
 
@@ -106,7 +106,7 @@ def test_a_filter_fits_into_the_kernel(listener, count):
 def test_who_cannot_be_reached_is_named(monkeypatch):
     cluster = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), 0)
     silent, words = "no answer within 3 s", {("10.0.0.2", 7): "", ("10.0.0.3", 8): ""}
-    monkeypatch.setattr(reachability, "answers", lambda ends: [words[end] for end in ends])
+    monkeypatch.setattr(reachability, "connect_errors", lambda ends: [words[end] for end in ends])
     ends = {1: [("10.0.0.2", 7)], 2: [("10.0.0.3", 8)]}
     assert ucx_port.unreachable(cluster, ends) == ""
     words[("10.0.0.3", 8)] = silent

@@ -6,7 +6,7 @@ from tf_adasum.cluster import tf_config
 from tf_adasum.workers.rank_properties import RankProperties
 from tf_adasum.workers.workers import Workers
 
-pytestmark = pytest.mark.one_stack
+pytestmark = pytest.mark.version_independent
 
 CLUSTER = '"cluster": {"chief": ["c:1"], "worker": ["a:1", "b:1"]}'
 

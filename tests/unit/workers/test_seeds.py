@@ -25,7 +25,7 @@ def seeds_of(workers):
     return Seeds(Workers(0, 2, lambda own: np.array([own, [0, False, 5]]), None))
 
 
-def drawn_after(seed, seeds, draw=Seeds.common):
+def drawn_after(seed, seeds, draw=Seeds.shared_if_needed):
     tf.random.set_seed(seed)
     return [draw(seeds) for _ in range(3)]
 

@@ -49,7 +49,7 @@ def checked(warned):
         def part(workers):
             own = Sharding(workers)
             own._is_in_order = in_order
-            dataset = own.checked(make(workers.rank))
+            dataset = own.with_valid_policy(make(workers.rank))
             return dataset.options().experimental_distribute.auto_shard_policy
 
         outcomes = each_of(count, part)
@@ -124,13 +124,15 @@ def test_too_few_files_are_refused_under_file(checked, folder):
 def test_any_order_is_no_order_to_shard_by():
     options = tf.data.Options()
     options.deterministic = False
-    outcome, _ = each_of(2, lambda own: Sharding(own).checked(arrays().with_options(options)))
+    outcome, _ = each_of(
+        2, lambda own: Sharding(own).with_valid_policy(arrays().with_options(options))
+    )
     assert outcome.options().deterministic is True
 
 
 def test_in_one_process_nothing_is_changed():
     dataset = arrays()
-    assert each_of(1, lambda own: Sharding(own).checked(dataset))[0] is dataset
+    assert each_of(1, lambda own: Sharding(own).with_valid_policy(dataset))[0] is dataset
 
 
 # A function of the rank, and the warning; "" for none.
@@ -228,7 +230,7 @@ def test_a_dataset_that_one_worker_alone_makes_moves_the_seeds_of_all_on():
         own.share_seeds(7)
         if workers.rank == 0:
             own._draw()
-        own.checked(arrays())
+        own.with_valid_policy(arrays())
         return own._draw()
 
     first, second = each_of(2, make)
@@ -239,7 +241,7 @@ def test_after_a_dataset_all_workers_draw_the_same_seeds():
     def part(workers):
         sharding = Sharding(workers)
         sharding._drawn = workers.rank  # worker 1 has drawn one more
-        sharding.checked(tf.data.Dataset.range(8).batch(2))
+        sharding.with_valid_policy(tf.data.Dataset.range(8).batch(2))
         return sharding._drawn
 
     assert each_of(2, part) == [1, 1]

@@ -26,9 +26,9 @@ def test_numbers_of_all_of_any_and_of_the_first(count):
     assert table.tolist() == [[rank, -(2**62), count] for rank in range(count)], "in their order"
     assert not same_of(each_of(count, lambda own: own.any(False)))
     assert same_of(each_of(count, lambda own: own.any(own.rank == count - 1)))
-    number = same_of(each_of(count, lambda own: own.from_first(10 + own.rank)))
+    number = same_of(each_of(count, lambda own: own.broadcast(10 + own.rank)))
     assert number == 10 and isinstance(number, int)
-    assert same_of(each_of(count, lambda own: own.from_first([own.rank, 7]))).tolist() == [0, 7]
+    assert same_of(each_of(count, lambda own: own.broadcast([own.rank, 7]))).tolist() == [0, 7]
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 17, 100])
@@ -38,7 +38,7 @@ def test_bytes_come_from_one_worker_whatever_the_others_hold(count, size, monkey
     data = np.random.default_rng(size).bytes(size)
     rank = count - 1
     received = each_of(
-        count, lambda own: own.bytes_from(rank, data if own.rank == rank else b"other")
+        count, lambda own: own.broadcast_bytes(rank, data if own.rank == rank else b"other")
     )
     assert same_of(received) == data
 
@@ -76,4 +76,4 @@ def test_a_strategy_of_one_process_has_one_worker():
     workers = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"]).workers
     assert (workers.rank, workers.count) == (0, 1)
     assert workers.gather([3, 4]).tolist() == [[3, 4]]
-    assert workers.bytes_from(0, b"abc") == b"abc"
+    assert workers.broadcast_bytes(0, b"abc") == b"abc"

@@ -73,7 +73,7 @@ class AdaCons(AggregationRule):
         if not isinstance(rescale, bool):
             raise ValueError(f"`rescale` must be True or False. Received: rescale={rescale!r}")
         self.momentum = float(momentum)
-        self.granularity = granularities.checked(granularity)
+        self.granularity = granularities.validated_granularity(granularity)
         self.rescale = rescale
 
     def get_config(self) -> dict[str, Any]:

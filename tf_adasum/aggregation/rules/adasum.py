@@ -64,7 +64,7 @@ class Adasum(AggregationRule):
     """
 
     def __init__(self, granularity: Granularity = "variable"):
-        self.granularity = granularities.checked(granularity)
+        self.granularity = granularities.validated_granularity(granularity)
         # A level handles one bucket at a time, but a group of variables can be in several buckets.
         self.works_in_levels = self.granularity == "variable"
 
@@ -85,7 +85,7 @@ class Adasum(AggregationRule):
         nodes_SMR = tf.eye(replicas, batch_shape=[segments], dtype=tf.float64)
         while nodes_SMR.shape[1] > 1:
             even = nodes_SMR.shape[1] // 2 * 2
-            combined_SPR = _combine(gram_SRR, nodes_SMR[:, :even], error)
+            combined_SPR = _combine_pairs(gram_SRR, nodes_SMR[:, :even], error)
             carried = nodes_SMR[:, even:]
             nodes_SMR = tf.concat([combined_SPR, carried], axis=1)
         finite_S = tf.reduce_all(tf.math.is_finite(gram_SRR), axis=[1, 2])
@@ -93,7 +93,7 @@ class Adasum(AggregationRule):
         return tf.where(finite_S[:, None], nodes_SMR[:, 0], not_a_number)
 
 
-def _combine(gram_SRR: tf.Tensor, nodes_SMR: tf.Tensor, error: float) -> tf.Tensor:
+def _combine_pairs(gram_SRR: tf.Tensor, nodes_SMR: tf.Tensor, error: float) -> tf.Tensor:
     """Return ``(1 - pq/(2pp)) p + (1 - pq/(2qq)) q`` for the P = M/2 pairs of neighbours.
 
     The two nodes of a pair are on an axis of size two, so that the same few operations compute both

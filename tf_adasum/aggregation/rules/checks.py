@@ -12,7 +12,7 @@ import tensorflow as tf
 from tf_adasum.aggregation.rules.base import AggregationRule
 
 
-def is_own(rule: AggregationRule) -> bool:
+def is_built_in(rule: AggregationRule) -> bool:
     """Return whether a rule belongs to this package, so that its results need no check."""
     return type(rule).__module__.startswith("tf_adasum.")
 
@@ -30,7 +30,7 @@ def checked_coefficients(rule: AggregationRule, coefficients: Any, gram: tf.Tens
         tf.errors.InvalidArgumentError: when the step runs, if the Gram matrix is finite, but the
             coefficients are not.
     """
-    if is_own(rule):
+    if is_built_in(rule):
         return coefficients
     try:
         c_PR = tf.convert_to_tensor(coefficients, dtype_hint=tf.float64)
@@ -93,7 +93,7 @@ def checked_state(
     Raises:
         ValueError: if names or shapes differ from the old state, for a rule that the user wrote.
     """
-    if is_own(rule):
+    if is_built_in(rule):
         return new_state
     if not isinstance(new_state, dict) or new_state.keys() != state.keys():
         received = list(new_state) if isinstance(new_state, dict) else new_state

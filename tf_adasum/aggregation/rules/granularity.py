@@ -20,7 +20,7 @@ EXPECTED = (
 )
 
 
-def checked(granularity: Any) -> Granularity:
+def validated_granularity(granularity: Any) -> Granularity:
     """Return the granularity; if it is a mapping, return a dict.
 
     Raises:
@@ -48,7 +48,7 @@ def groups(granularity: Granularity, paths: Sequence[str]) -> np.ndarray:
     """Return for each variable the number of its group.
 
     Args:
-        granularity: the granularity that `checked` returned.
+        granularity: the granularity that `validated_granularity` returned.
         paths: the variables' paths, such as ``"sequential/dense/kernel"``.
 
     Returns:

@@ -71,12 +71,12 @@ class Nested(AggregationRule):
         gram_SRR = tf.convert_to_tensor(gram, tf.float64)
         nodes_SMR = tf.eye(gram_SRR.shape[-1], batch_shape=tf.shape(gram_SRR)[:1], dtype=tf.float64)
         for radix, rule in self._lower:
-            nodes_SMR = _combine(gram_SRR, nodes_SMR, radix, rule, rule.coefficients)
+            nodes_SMR = _combine_groups(gram_SRR, nodes_SMR, radix, rule, rule.coefficients)
         radix, rule = self.levels[-1]
-        return _combine(gram_SRR, nodes_SMR, radix, rule, last)[:, 0]
+        return _combine_groups(gram_SRR, nodes_SMR, radix, rule, last)[:, 0]
 
 
-def _combine(
+def _combine_groups(
     gram_SRR: tf.Tensor,
     nodes_SMR: tf.Tensor,
     radix: int,

@@ -40,7 +40,11 @@ from tf_adasum.compat.keras.optimizers import (
     summed,
     tensorflow_variable,
 )
-from tf_adasum.compat.keras.progress_bar import expect, expect_as_asked, log
+from tf_adasum.compat.keras.progress_bar import (
+    log,
+    reset_progress_bar_length,
+    set_progress_bar_length,
+)
 from tf_adasum.compat.keras.tf_keras import refuse_tf_keras
 from tf_adasum.compat.tracebacks import shorten_uncaught
 from tf_adasum.errors import see
@@ -50,8 +54,8 @@ if IS_KERAS_2:
     from tf_adasum.compat.keras.keras2.fit import (
         BACKS_UP_ONE_WORKER,
         CALLBACKS_OF_WORKER_0,
-        call_in_order,
-        finish_calls,
+        disable_async_callbacks,
+        flush_async_callbacks,
         initial_epoch,
         is_model_built,
         position_in_data,
@@ -96,8 +100,8 @@ else:
     from tf_adasum.compat.keras.keras3.fit import (
         BACKS_UP_ONE_WORKER,
         CALLBACKS_OF_WORKER_0,
-        call_in_order,
-        finish_calls,
+        disable_async_callbacks,
+        flush_async_callbacks,
         initial_epoch,
         set_initial_epoch,
     )

@@ -5,19 +5,19 @@ import warnings
 import keras
 import tensorflow as tf
 
-from tf_adasum._version import STACKS, newer, why_not
+from tf_adasum._version import SUPPORTED_VERSIONS, newer, why_not
 from tf_adasum.compat.hooks import Hooks
 from tf_adasum.errors import see
 
 if what := why_not(tf.__version__, keras.__version__):
     raise ImportError(
-        f"tf_adasum works with {STACKS}. {what}. Found: Keras {keras.__version__}, TensorFlow "
-        f"{tf.__version__} {see('TFA-103')}"
+        f"tf_adasum works with {SUPPORTED_VERSIONS}. {what}. Found: Keras {keras.__version__}, "
+        f"TensorFlow {tf.__version__} {see('TFA-103')}"
     )
 if what := newer(tf.__version__, keras.__version__):
     warnings.warn(
-        f"tf_adasum is tested with {STACKS}. It has not been tested with {what}, and may fail. Run "
-        f"`python -m tf_adasum.doctor` to see what has changed. {see('TFA-103')}",
+        f"tf_adasum is tested with {SUPPORTED_VERSIONS}. It has not been tested with {what}, and "
+        f"may fail. Run `python -m tf_adasum.doctor` to see what has changed. {see('TFA-103')}",
         stacklevel=2,
     )
 IS_KERAS_2 = keras.__version__.startswith("2.")

@@ -136,7 +136,7 @@ class Optimizers:
         indices = [self.index_of(optimizer, variable) for variable in variables]
         state = self._aggregation_state_of(optimizer, context)
         _check_same_gradients(context, gradients, variables, state.groups_of(indices))
-        marker = marker_of(context.strategy).of(state, indices)
+        marker = marker_of(context.strategy).for_variables(state, indices)
         return context.all_reduce("SUM", gradients, options=marker)
 
     def combine_present(self, optimizer, grads_and_vars, present):

@@ -12,7 +12,7 @@ from tf_adasum.compat.keras.generation import hooks
 _expected = weakref.WeakKeyDictionary()
 
 
-def expect(model, **numbers):
+def set_progress_bar_length(model, **numbers):
     """Set the length that a model's progress bar shows from the next epoch on.
 
     Args:
@@ -22,7 +22,7 @@ def expect(model, **numbers):
     _expected.setdefault(model, {}).update(numbers)
 
 
-def expect_as_asked(model):
+def reset_progress_bar_length(model):
     """Let a model's progress bar show the length that is passed to `fit`."""
     _expected.pop(model, None)
 
@@ -30,7 +30,7 @@ def expect_as_asked(model):
 @hooks.replaces(keras.callbacks.ProgbarLogger, "on_train_begin")
 def on_train_begin(original, self, logs=None):
     """Discard the length and the logs of an earlier `fit` that failed."""
-    expect_as_asked(self.model)
+    reset_progress_bar_length(self.model)
     _logged.pop(self.model, None)
     return original(self, logs)
 

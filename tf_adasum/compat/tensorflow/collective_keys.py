@@ -37,7 +37,7 @@ FIRST_KEYS_APART = 2**24
 # only some replicas is at least 1000 above the number of the group of all replicas.
 GROUPS_OF_A_STRATEGY = 10**6
 _bases = itertools.count(GROUPS_OF_A_STRATEGY, GROUPS_OF_A_STRATEGY)
-FIRST_PART = 1000
+FIRST_SUBGROUP = 1000
 
 
 def next_base() -> int:
@@ -110,7 +110,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
             self._counted = ResourceVariable(0, dtype=tf.int32)
 
     @contextlib.contextmanager
-    def of(self, kind: str, value: tf.Tensor) -> Iterator[None]:
+    def key_of(self, kind: str, value: tf.Tensor) -> Iterator[None]:
         """Return a context manager that chooses the key of the collective created inside.
 
         Args:
@@ -129,7 +129,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
     def all_reduce(self, input_tensor, *args, **kwargs):
         """Reuse keys, because TensorFlow never frees them, and sum values of every dtype."""
         encoded = dtype_encoding.encoded_for_sum(input_tensor)
-        with self.of("reduce", encoded):
+        with self.key_of("reduce", encoded):
             total = super().all_reduce(encoded, *args, **kwargs)
         return dtype_encoding.decoded_sum(total, input_tensor.dtype)
 
@@ -146,7 +146,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
     def _all_gather(self, input_tensor, options):
         """Reuse keys, because TensorFlow never frees them, and gather values of every dtype."""
         encoded = dtype_encoding.encoded(input_tensor)
-        with self.of("gather", encoded):
+        with self.key_of("gather", encoded):
             gathered = super()._all_gather(encoded, options)
         return dtype_encoding.decoded(gathered, input_tensor.dtype)
 
@@ -170,9 +170,9 @@ class ReusingLauncher(CollectiveReplicaLauncher):
         signature = (self._reuse.generation, *signature)
         turn = self._made[signature] % KEYS_OF_A_SIGNATURE
         self._made[signature] += 1
-        place = zlib.crc32(repr(signature).encode()) % 2**27
+        slot = zlib.crc32(repr(signature).encode()) % 2**27
         with tf.device("CPU:0"):
-            return tf.constant(FIRST_REUSED_KEY + KEYS_OF_A_SIGNATURE * place + turn, tf.int32)
+            return tf.constant(FIRST_REUSED_KEY + KEYS_OF_A_SIGNATURE * slot + turn, tf.int32)
 
 
 class CallKeys:

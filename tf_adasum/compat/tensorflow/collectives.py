@@ -49,7 +49,7 @@ class ReplicaCollectives:
     def _arguments(self, kind, value):
         launcher = self._launcher
         token = launcher._get_ordering_token()
-        with launcher.of(kind, value):
+        with launcher.key_of(kind, value):
             instance_key = launcher._next_instance_key()
         return {
             "group_size": launcher._group_size,

@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.compat import one_worker
-from tf_adasum.compat.tensorflow import dtype_encoding, rows, runtime
+from tf_adasum.compat.tensorflow import dtype_encoding, prediction_gather, runtime
 from tf_adasum.compat.tensorflow.collective_counters import CollectiveCounters
 from tf_adasum.compat.tensorflow.collective_keys import (
-    FIRST_PART,
+    FIRST_SUBGROUP,
     GROUPS_OF_A_STRATEGY,
     KeyReuse,
     ReusingLauncher,
@@ -141,14 +141,14 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             size: the number of members of the group.
             options: `CommunicationOptions`.
         """
-        if FIRST_PART + key >= GROUPS_OF_A_STRATEGY:
+        if FIRST_SUBGROUP + key >= GROUPS_OF_A_STRATEGY:
             raise ValueError(
                 f"There are too many groups of {self._group_size} replicas. Use fewer devices per "
                 "worker, or radix_plan=[N]."
             )
         if (local, key) not in self._parts:
             launcher = self._launchers[local]
-            group_key = launcher._group_key + FIRST_PART + key
+            group_key = launcher._group_key + FIRST_SUBGROUP + key
             keys = self._collective_keys
             keys._instance_key_table.setdefault(group_key, {})[launcher._device] = 0
             part = ReusingLauncher(
@@ -184,7 +184,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         gather = self._gathers[key]
         return self._counted(tensors, lambda: gather(tensors)[0].numpy()[:, :length])
 
-    def gather_in_parts(
+    def gather_in_subgroups(
         self, numbers: Sequence[int], parts: list[ReplicaCollectives]
     ) -> list[np.ndarray]:
         """Gather a number from each replica of a group on all members. All workers have to call it.
@@ -228,10 +228,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         else:
             runtime.refuse_xla()
             with self._lock:  # no other collective may run within one reduction
-                combined = self._combine(gradients, options)
+                combined = self._combine_gradients(gradients, options)
         return [regroup(own, wrap_class=Mirrored) for own in zip(*combined, strict=True)]
 
-    def _combine(self, gradients, options):
+    def _combine_gradients(self, gradients, options):
         return self._counted(gradients, lambda: self.combine_gradients(gradients, options))
 
     def _counted(self, inputs, collectives):
@@ -265,10 +265,12 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def _new_function(self, options):
         state = options.state
         state_of = (lambda: None) if state is None else weakref.ref(state)
-        stateless = options.of(None, options.indices)
+        stateless = options.for_variables(None, options.indices)
 
         def combine(gradients):
-            return self._combine(gradients, stateless.of(state_of(), stateless.indices))
+            return self._combine_gradients(
+                gradients, stateless.for_variables(state_of(), stateless.indices)
+            )
 
         # Sparse gradients have another length in each step.
         return runtime.function_without_retrace_warning(combine, reduce_retracing=True)
@@ -341,14 +343,20 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         return regroup(copies, wrap_class=Mirrored)
 
     def gather_rows(self, values: Sequence[Any]) -> list[tf.Tensor] | None:
-        """Gather the rows of all replicas, see `rows.gathered`; None if it is not possible."""
+        """Gather the rows of all replicas, see `prediction_gather`; None if it is not possible."""
         by_value = [_of_local_replicas(value) for value in values]
         is_possible = not tf.executing_eagerly() and not runtime.compiles_with_xla()
-        group = self.transport_group() if is_possible and rows.can_be_gathered(by_value) else None
+        group = (
+            self.transport_group()
+            if is_possible and prediction_gather.can_be_gathered(by_value)
+            else None
+        )
         if group is None:
             return None
         with tf.device(self._devices[0]):
-            return self._counted(by_value, lambda: rows.gathered(group, by_value))
+            return self._counted(
+                by_value, lambda: prediction_gather.gather_predictions(group, by_value)
+            )
 
     @hooks.overrides(CollectiveAllReduce)
     def _gather_implementation(self, per_replica_value, *arguments):

@@ -21,7 +21,7 @@ class GradientReduction(CommunicationOptions):
     state: Any = None
     indices: tuple[int, ...] = ()
 
-    def of(self, state: Any, indices: Sequence[int]) -> "GradientReduction":
+    def for_variables(self, state: Any, indices: Sequence[int]) -> "GradientReduction":
         """Return this marker for the gradients of some variables."""
         marker = self.with_options(self)
         marker.state, marker.indices = state, tuple(indices)

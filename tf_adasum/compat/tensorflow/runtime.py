@@ -60,7 +60,7 @@ def function_without_retrace_warning(python_function: Callable, **options: Any) 
     return tf.function(functools.partial(python_function), **options)
 
 
-def of_function(function: Any, python_function: Callable) -> Callable:
+def clone_tf_function(function: Any, python_function: Callable) -> Callable:
     """Return a `tf.function` of another Python function, with the same options."""
     other = function._clone(python_function=python_function)
     return autograph_artifact(other)  # so that `Strategy.run` does not wrap it each time
@@ -93,7 +93,7 @@ def placeholders(specs: Any) -> Any:
 
 
 def _placeholders(structure: Any) -> Any:
-    def of(value):
+    def placeholder(value):
         if value is None:
             return None
         spec = value if isinstance(value, tf.TypeSpec) else tf.type_spec_from_value(value)
@@ -101,7 +101,7 @@ def _placeholders(structure: Any) -> Any:
         own = [tf.compat.v1.placeholder(each.dtype, each.shape) for each in flat]
         return tf.nest.pack_sequence_as(spec, own, expand_composites=True)
 
-    return tf.nest.map_structure(of, structure)
+    return tf.nest.map_structure(placeholder, structure)
 
 
 @contextlib.contextmanager
@@ -122,7 +122,7 @@ def global_seed() -> int | None:
     return context.global_seed()
 
 
-def seeding() -> object:
+def global_seed_token() -> object:
     """Return an object. After each call of `tf.random.set_seed` it is another object.
 
     Before the first call, it is None.

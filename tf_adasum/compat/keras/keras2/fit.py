@@ -33,7 +33,7 @@ def adapt_arrays(original, self, *args, **kwargs):
     """
     strategy = tf.distribute.get_strategy()
     if kwargs.get("shuffle") and is_ours(strategy):
-        seed = strategy.seeds.common()
+        seed = strategy.seeds.shared_if_needed()
         if seed is not None:
             with tensorflow_compat.seeded(seed):
                 return original(self, *args, **kwargs)
@@ -162,9 +162,9 @@ def is_model_built(model):
     return model.built
 
 
-def call_in_order(callback_list):
+def disable_async_callbacks(callback_list):
     """Do nothing, because Keras 2 calls callbacks in order."""
 
 
-def finish_calls(callback_list):
+def flush_async_callbacks(callback_list):
     """Do nothing, because Keras 2 calls callbacks in order."""

@@ -54,11 +54,11 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
 
 
 def _of_first_replica(strategy):
-    def of(value):
+    def first_value(value):
         is_missing = isinstance(value, tf.experimental.Optional)
         return None if is_missing else strategy.experimental_local_results(value)[0]
 
-    return of
+    return first_value
 
 
 def _are_shapes_open(data, run_eagerly):

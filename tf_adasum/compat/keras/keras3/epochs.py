@@ -44,7 +44,9 @@ def get_iterator(original, self):
     is_unused = is_ours(strategy) and is_at_end and not self.steps_per_epoch
     order = getattr(self, "data_order", None)
     if (order or is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
-        seed = order.seed_of_pass(self._steps_seen > 0) if order else strategy.seeds.common()
+        seed = (
+            order.seed_of_pass(self._steps_seen > 0) if order else strategy.seeds.shared_if_needed()
+        )
         if seed is not None and not is_unused:
             with tensorflow_compat.seeded(seed):
                 dataset = self.data_adapter.get_tf_dataset()

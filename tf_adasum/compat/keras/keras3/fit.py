@@ -130,7 +130,7 @@ def _check_arrays(name, given):
             )
 
 
-def call_in_order(callback_list):
+def disable_async_callbacks(callback_list):
     """Let a `CallbackList` finish the calls after each batch before the next batch begins.
 
     If no callback of the user has a method for the end of batches, Keras makes these calls in
@@ -139,7 +139,7 @@ def call_in_order(callback_list):
     callback_list._async_train = False
 
 
-def finish_calls(callback_list):
+def flush_async_callbacks(callback_list):
     """Wait until a `CallbackList` has finished its calls in other threads."""
     end = next(name for name in ENDING_CALLS if hasattr(callback_list, name))
     getattr(callback_list, end)()

@@ -91,8 +91,8 @@ def next_seed(original, self, ordered=True):
     return tf.bitwise.bitwise_xor(seed, offset)
 
 
-# For each strategy: the result of `seeding` when its generator was created, and this generator. It
-# creates the random numbers of `keras.random` without a seed.
+# For each strategy: the result of `global_seed_token` when its generator was created, and this
+# generator. It creates the random numbers of `keras.random` without a seed.
 _global_seeds = weakref.WeakKeyDictionary()
 
 
@@ -106,7 +106,7 @@ def global_seed_generator(original):
     context = our_replica_context()
     if not context:
         return original()
-    seeding = tensorflow_compat.seeding()
+    seeding = tensorflow_compat.global_seed_token()
     known, generator = _global_seeds.get(context.strategy, (None, None))
     if generator is None or known is not seeding:
         with tf.init_scope():

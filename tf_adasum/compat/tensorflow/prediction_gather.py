@@ -17,7 +17,7 @@ def can_be_gathered(by_value: Sequence[Sequence[Any]]) -> bool:
     )
 
 
-def gathered(group: Any, by_value: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+def gather_predictions(group: Any, by_value: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
     """Concatenate the rows of all replicas, for each value.
 
     Shape letters: W workers, V values, L local replicas.

@@ -4,15 +4,15 @@ import keras
 import numpy as np
 import pytest
 from scenarios import assert_close, on
-from scenarios import rows as scenarios
-from support import stacks
+from scenarios import empty_replicas as scenarios
+from support import keras_versions
 
 import tf_adasum
 
 EMPTY = pytest.mark.feature("a last batch that leaves replicas without rows: they add nothing")
 KERAS_3 = pytest.mark.keras3_only("a tracker of Keras 2 takes the NaN")
-ACCUMULATE = stacks.needs_accumulation
-# Every rule, optimizer and way once.
+ACCUMULATE = keras_versions.needs_accumulation
+# Every rule, optimizer and way to train once.
 CASES = [
     ("adasum", "momentum", "fit"),
     ("adasum of the model", "momentum", "fit"),
@@ -37,11 +37,11 @@ CASES = [
 @EMPTY
 @pytest.mark.feature("every rule and optimizer keeps the replicas' weights the same, bit for bit")
 @pytest.mark.feature("a model without `Input`; last batches that leave replicas without rows")
-@pytest.mark.parametrize(("rule", "optimizer", "way"), CASES, ids=lambda name: name)
-def test_replicas_stay_the_same_and_nothing_becomes_nan(group, rule, optimizer, way):
-    results = group.run(scenarios.fit, rule=rule, optimizer=optimizer, way=way)
+@pytest.mark.parametrize(("rule", "optimizer", "fit_mode"), CASES, ids=lambda name: name)
+def test_replicas_stay_the_same_and_nothing_becomes_nan(group, rule, optimizer, fit_mode):
+    results = group.run(scenarios.fit, rule=rule, optimizer=optimizer, fit_mode=fit_mode)
     # After each step, or the two executions of each epoch, and of several workers at the start.
-    assert results[0]["checks"] == (4 if way == "executions" else 6) + (group.workers > 1)
+    assert results[0]["checks"] == (4 if fit_mode == "executions" else 6) + (group.workers > 1)
     for actual in results:
         for name, value in actual.items():
             assert np.isfinite(value).all(), name
@@ -94,7 +94,7 @@ class TestCustomLoop:
     @pytest.mark.parametrize("optimizer", ["delta", "delta of 2"])
     def test_local_optimizers_rest(self, group, optimizer):
         results = group.run(scenarios.steps_of_loop, rule="adasum", optimizer=optimizer)
-        slots = [n[2:] for n in results[0] if n.startswith("0 ") and stacks.is_slot(n)]
+        slots = [n[2:] for n in results[0] if n.startswith("0 ") and keras_versions.is_slot(n)]
         assert slots
         for name in slots:
             before, after = (

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from support.pairs import every_pair
+from support.all_pairs import every_pair
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tf_adasum._version import place
+from tf_adasum._version import major_minor
 from tf_adasum.compat import keras as keras_compat
 
 IS_KERAS_2 = keras.__version__.startswith("2.")
@@ -165,7 +165,7 @@ def first_of(optimizer):
     return optimizer.first_variables if IS_KERAS_2 else optimizer._trainable_variables
 
 
-# ---- what is in one stack only -----------------------------------------------------------------
+# ---- what is in one version only ---------------------------------------------------------------
 #
 # A test of what Keras 2 has no notion of says so, with the reason: `pytest.mark.keras3_only`.
 
@@ -185,7 +185,7 @@ needs_nadam = pytest.mark.keras3_only(
 
 def needs_keras(version, reason):
     """Return the marker of a test of what Keras 3 had not before a version, with the reason."""
-    is_older = not IS_KERAS_2 and place(keras.__version__) < place(version)
+    is_older = not IS_KERAS_2 and major_minor(keras.__version__) < major_minor(version)
     return pytest.mark.skipif(is_older, reason=f"Keras before {version}: {reason}")
 
 

@@ -13,7 +13,7 @@ Gather = Callable[[np.ndarray], np.ndarray]
 _LONGEST_TEXT = 320  # bytes of the text of a failure
 
 
-class AllGather:
+class StartupExchange:
     """Exchanges results with the other workers; every worker has to make the same calls.
 
     Args:
@@ -28,7 +28,7 @@ class AllGather:
     def __init__(self, cluster: Cluster, gather: Gather):
         self.cluster, self._gather = cluster, gather
 
-    def results(self, failure: str, *numbers: int) -> tuple[str, np.ndarray]:
+    def gather(self, failure: str, *numbers: int) -> tuple[str, np.ndarray]:
         """Exchange failures and numbers with all workers.
 
         Args:

@@ -69,7 +69,7 @@ def buckets_of(shapes):
     from tf_adasum.aggregation import buckets
 
     gradients = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
-    return [(4 * bucket.size, len(bucket.indices)) for bucket in buckets.plan(gradients)]
+    return [(4 * bucket.size, len(bucket.indices)) for bucket in buckets.assign(gradients)]
 
 
 def constants_part(model, variable, name):

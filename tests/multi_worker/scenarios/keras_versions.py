@@ -1,4 +1,4 @@
-"""One step on digits, from the same weights in both stacks."""
+"""One step on digits, from the same weights under Keras 3 and Keras 2."""
 
 import keras
 import numpy as np

@@ -5,8 +5,8 @@ from unittest import mock
 import keras
 import numpy as np
 import tensorflow as tf
-from support import stacks
-from support.stacks import copies_of
+from support import keras_versions
+from support.keras_versions import copies_of
 
 from scenarios.basics import OPTIMIZERS, random_data, scope, use_rule, weights_of
 from tf_adasum.callbacks import ReplicaCheck
@@ -62,12 +62,12 @@ def build(normalization=True):
     return keras.Sequential([*layers, keras.layers.Dense(1)])
 
 
-def model_with_everything(strategy, optimizer="momentum", way="fit"):
+def model_with_everything(strategy, optimizer="momentum", fit_mode="fit"):
     """Sparse and dense weights, frozen ones, a penalty, statistics, seeds and metrics."""
     keras.utils.set_random_seed(1)
     penalty = keras.regularizers.L2(0.1)
     layers = [
-        *([] if way == "unbuilt" else [keras.layers.Input([3], dtype="int32")]),
+        *([] if fit_mode == "unbuilt" else [keras.layers.Input([3], dtype="int32")]),
         keras.layers.Embedding(50, 4, name="embedding"),
         keras.layers.Flatten(),
         keras.layers.Dense(4, name="frozen", trainable=False),
@@ -77,14 +77,14 @@ def model_with_everything(strategy, optimizer="momentum", way="fit"):
     ]
     with strategy.scope():
         model = keras.Sequential(layers)
-        if way == "own step":
+        if fit_mode == "own step":
             model = OwnStep(model)
         model.compile(
             OPTIMIZERS[optimizer](),
             "mse",
             metrics=["mae"],
-            steps_per_execution=2 if way == "executions" else 1,
-            run_eagerly=way == "eagerly",
+            steps_per_execution=2 if fit_mode == "executions" else 1,
+            run_eagerly=fit_mode == "eagerly",
         )
     return model
 
@@ -94,12 +94,12 @@ def random_ids(rows):
     return np.random.default_rng(0).integers(0, 50, [rows, 3]), random_data(rows)[1]
 
 
-def fit(strategy, rule, optimizer, way):
+def fit(strategy, rule, optimizer, fit_mode):
     """Batches of 8 rows per replica, then one of a single row; the weights are compared."""
     use_rule(strategy, rule)
     batch = 8 * strategy.num_replicas_in_sync
     ids, y = random_ids(2 * batch + 1)
-    model = model_with_everything(strategy, optimizer, way)
+    model = model_with_everything(strategy, optimizer, fit_mode)
     options = {"epochs": 2, "shuffle": False, "callbacks": [ReplicaCheck(every=1)]}
     with mock.patch.object(strategy, "check_model", wraps=strategy.check_model) as check:
         logs = model.fit(ids, y, batch_size=batch, verbose=0, **options).history
@@ -144,7 +144,7 @@ def steps_of_loop(strategy, rule, optimizer="momentum", function=False):
         with tf.GradientTape() as tape:
             losses = tf.square(model(x, training=True) - y)
             loss = tf.math.divide_no_nan(tf.reduce_sum(losses), tf.cast(tf.size(losses), "float32"))
-            scaled = stacks.scale_loss(model_optimizer, loss + sum(model.losses))
+            scaled = keras_versions.scale_loss(model_optimizer, loss + sum(model.losses))
         gradients = tape.gradient(scaled, model.trainable_variables)
         keras_compat.apply(model_optimizer, gradients, model.trainable_variables)
 

@@ -83,8 +83,8 @@ def in_levels(levels, vectors):
 
 def levels_of(scheme):
     """The radix and the rule of each level."""
-    across = scheme.radix_plan or (scheme.replicas // scheme.averaged,)
-    lower = [(scheme.averaged, mean)] if scheme.averaged > 1 else []
+    across = scheme.radix_plan or (scheme.replicas // scheme.averaged_replicas,)
+    lower = [(scheme.averaged_replicas, mean)] if scheme.averaged_replicas > 1 else []
     return [*lower, *((radix, COMBINE[type(scheme.rule)]) for radix in across)]
 
 

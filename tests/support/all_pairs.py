@@ -36,7 +36,7 @@ def every_pair(*dimensions):
     return chosen
 
 
-def in_pairs(**dimensions):
+def parametrize_all_pairs(**dimensions):
     """Parametrize a test with `every_pair` of the values of its arguments.
 
     They may be named as a fixture that takes a parameter: "backend", "alignment".

@@ -1,6 +1,6 @@
 """Let a worker fail at random moments, on a busy machine: do the others name it and its exception?
 
-    python benchmarks/stderr_tail.py [--moments 20] [--seed 0]
+    python benchmarks/failure_naming.py [--moments 20] [--seed 0]
 
 Two workers train while other processes keep the machine busy. An exception is raised in the main
 thread of one of them, at any line, in turn in `fit`, `train_on_batch` and a training loop within
@@ -8,7 +8,7 @@ thread of one of them, at any line, in turn in `fit`, `train_on_batch` and a tra
 of the failed worker. The end of worker 0 also ends TensorFlow's coordination service, which breaks
 the collectives of the other worker before it has waited for long.
 
-Writes benchmarks/results/DATE-stderr_tail.md.
+Writes benchmarks/results/DATE-failure_naming.md.
 """
 
 import argparse
@@ -37,10 +37,10 @@ def burn():
         pass
 
 
-def play(victim, call, after):
-    """Play one failure; return the other worker's outcome, and what is wrong with it or ""."""
+def run(victim, call, after):
+    """Run one failure; return the other worker's outcome, and what is wrong with it or ""."""
     with tempfile.TemporaryDirectory() as folder:
-        (outcome,) = faults.play(
+        (outcome,) = faults.run(
             pathlib.Path(folder),
             fault="raise",
             moment="any",
@@ -76,7 +76,7 @@ def main():
             chance, right, seconds = random.Random(arguments.seed + victim), 0, []
             for moment in range(arguments.moments):
                 call, after = CALLS[moment % len(CALLS)], chance.uniform(0.001, LONGEST)
-                outcome, wrong = play(victim, call, after)
+                outcome, wrong = run(victim, call, after)
                 loads.append(os.getloadavg()[0])
                 right += not wrong
                 seconds += [outcome.seconds] if outcome.seconds is not None else []
@@ -89,7 +89,7 @@ def main():
             burner.kill()
     header = ["who fails", "times", "named with its exception", "seconds to the other's error"]
     report.write(
-        "stderr_tail",
+        "failure_naming",
         "A worker raises at a random moment: what the other one says",
         f"Two workers of one device, and {arguments.burners} processes that keep the machine busy, "
         "beside what else runs there: load averages of a minute were "

@@ -1,4 +1,4 @@
-"""The same model, data and weights give the same combined gradients in both stacks."""
+"""The same model, data and weights give the same combined gradients under Keras 3 and Keras 2."""
 
 import contextlib
 import pathlib
@@ -6,8 +6,8 @@ import sys
 
 import numpy as np
 import pytest
+from scenarios import keras_versions as scenarios
 from scenarios import on
-from scenarios import stacks as scenarios
 from support.worker_group import WorkerGroup
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "combined_gradients.npz"
@@ -16,8 +16,8 @@ RULES = ["adasum", "adacons", "mean"]
 
 @on("2x2")
 @pytest.mark.parametrize("rule", RULES)
-def test_combined_gradients_are_those_of_the_other_stack(group, rule):
-    """Against what the stack of TensorFlow 2.21 gave, see tests/golden/README.md."""
+def test_combined_gradients_are_those_of_the_other_keras(group, rule):
+    """Against the gradients with TensorFlow 2.21, see tests/golden/README.md."""
     results = group.run(scenarios.combined_gradients, rule=rule)
     with np.load(GOLDEN) as golden:
         expected = {f"gradient{index}": golden[f"{rule} gradient{index}"] for index in range(4)}
@@ -31,7 +31,7 @@ def test_combined_gradients_are_those_of_the_other_stack(group, rule):
 
 
 def main():
-    """Write the golden file; in the stack of TensorFlow 2.21."""
+    """Write the golden file, with TensorFlow 2.21."""
     with contextlib.closing(WorkerGroup(2, 2, sys.argv[1])) as group:
         golden = {r: group.run(scenarios.combined_gradients, rule=r)[0] for r in RULES}
     numbers = {f"{r} {name}": value for r, own in golden.items() for name, value in own.items()}

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 
-def play(
+def train(
     training, split, evaluated, *, steps, rates, seed, evaluations=20, limit=np.inf, look=None
 ):
     """Train from the beginning.
