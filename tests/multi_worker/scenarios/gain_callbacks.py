@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from support.stacks import copies_of
+from support.keras_versions import copies_of
 
 from scenarios.basics import build_mlp, random_data, use_rule
 from scenarios.keras import Recorder, SeenRows
@@ -78,8 +78,11 @@ def fit_with_elastic_scale(strategy):
 
     use_rule(strategy, "mean")
     seen = SeenRows()
-    layers = [keras.layers.Input([FEATURES]), seen, keras.layers.Dense(1)]
-    model = compiled(strategy, lambda: keras.Sequential(layers))
+
+    def build():  # after the seed is set, from which a layer takes its initial weights
+        return keras.Sequential([keras.layers.Input([FEATURES]), seen, keras.layers.Dense(1)])
+
+    model = compiled(strategy, build)
     elastic = ElasticScale(ELASTIC, make_dataset)
     recorder = Recorder(
         lambda: [model.optimizer.scale, model.optimizer.gain, len(seen.rows) // FEATURES]
