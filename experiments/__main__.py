@@ -11,6 +11,7 @@ import tempfile
 NAMES = (
     "cnn",
     "orthogonality",
+    "sequential",
     "word2vec",
     "residual",
     "transformer",

@@ -11,6 +11,7 @@ COLOURS = {
     "adasum": "#2a8fd0",
     "adasum of steps": "#3aa675",
     "adacons": "#9b6dd6",
+    "sum": "#cf62a0",
     "one replica": GREY,
 }
 MARKERS = {"mean": "s", "adasum": "o", "adasum of steps": "^", "adacons": "v", "one replica": "D"}
@@ -19,6 +20,7 @@ NAMES = {
     "adasum": "Adasum",
     "adasum of steps": "DeltaAdasum",
     "adacons": "AdaCons",
+    "sum": "sum",
     "one replica": "one replica",
 }
 STYLE = {

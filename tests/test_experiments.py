@@ -290,7 +290,7 @@ SLOW = [
 ]
 
 
-@pytest.mark.parametrize("name", ["cnn", "orthogonality", *SLOW])
+@pytest.mark.parametrize("name", ["cnn", "orthogonality", "sequential", *SLOW])
 def test_smoke(module, name):
     absent = module("__main__").missing(module("__main__").experiment_of(name).small())
     if absent:
