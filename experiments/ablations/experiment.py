@@ -21,7 +21,7 @@ class AblationExperiment(Experiment):
     """Studies of variants.
 
     Attributes:
-        studies: one for each headline.
+        studies: one for each main experiment.
     """
 
     studies: tuple[Study, ...] = STUDIES
@@ -31,8 +31,10 @@ class AblationExperiment(Experiment):
 
     @property
     def packages(self):
-        """What the headlines need."""
-        return tuple(dict.fromkeys(name for own in self.studies for name in own.headline.packages))
+        """What the main experiments need."""
+        return tuple(
+            dict.fromkeys(name for own in self.studies for name in own.main_experiment.packages)
+        )
 
     def small(self):
         """Return it on the first study with three variants."""
@@ -51,9 +53,9 @@ class AblationExperiment(Experiment):
         return cases
 
     def run(self, case):
-        """Train once, as the headline's experiment does."""
+        """Train once, as the main experiment does."""
         (study,) = (own for own in self.studies if own.has(case))
-        return study.headline.run(case)
+        return study.main_experiment.run(case)
 
     def report(self, results, pictures):
         """Return a table of each study that is finished."""
@@ -73,7 +75,7 @@ class AblationExperiment(Experiment):
                 study.measure,
                 "p",
             ]
-            name = study.headline.name
+            name = study.main_experiment.name
             picture = pictures.image(name, f"{study.measure.capitalize()} of each variant")
             body += [f"### {study.title}", picture, markdown(header, rows)]
             said.append(verdict)
@@ -125,7 +127,7 @@ def draw(study, results, pictures):
     values = values_of(study, results, study.grid(results))
     count = len(values)
     size = (5.4, 0.8 + 0.3 * count)
-    with pictures.drawn(study.headline.name, size=size) as (_, axes):
+    with pictures.drawn(study.main_experiment.name, size=size) as (_, axes):
         (own,) = axes
         for place, (variant, found) in enumerate(zip(study.variants, values, strict=True)):
             colour = COLOURS[variant.rule.replace(" of the model", "")]

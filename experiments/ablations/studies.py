@@ -42,23 +42,23 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """Variants of one headline's training.
+    """Variants of the training of a main experiment.
 
     Attributes:
         title: of the training, in words.
-        headline: the experiment, which runs it.
+        main_experiment: the experiment, which runs it.
         search: its grid.
         variants: the mean, then others.
     """
 
     title: str
-    headline: Experiment
+    main_experiment: Experiment
     search: Search
     variants: tuple[Variant, ...]
 
     measure = ""
     is_higher_better = True
-    default_batch = 0  # of the headline's own cases, which do not have it
+    default_batch = 0  # of the main experiment's own cases, which do not have it
 
     def grid(self, results):
         """Return the grid of all variants."""
@@ -66,12 +66,12 @@ class Study:
         return self.search.grid(results, settings, self.score)
 
     def setting(self, variant):
-        """Return a case without rate, seed and split: where it is the headline's own, that one."""
-        own = self.of_headline(variant)
+        """Return a case without rate, seed and split, as the main experiment has it, if it does."""
+        own = self.in_main_experiment(variant)
         return own if variant.batch == self.default_batch else own | {"batch": variant.batch}
 
-    def of_headline(self, variant):
-        """Return the case that its headline has of it."""
+    def in_main_experiment(self, variant):
+        """Return the case that its main experiment has of it."""
         raise NotImplementedError
 
     def score(self, result):
@@ -99,7 +99,7 @@ class OfCNN(Study):
     measure = "test accuracy"
     default_batch = 4
 
-    def of_headline(self, variant):
+    def in_main_experiment(self, variant):
         """Return the case that the CNN has of it."""
         return TWO_EPOCHS.setting(variant.replicas, variant.rule)
 
@@ -120,7 +120,7 @@ class OfTransformer(Study):
     is_higher_better = False
     default_batch = SEQUENCES
 
-    def of_headline(self, variant):
+    def in_main_experiment(self, variant):
         """Return the case that the Transformer has of it."""
         return TRANSFORMER.setting(variant.replicas, variant.rule, 1)
 

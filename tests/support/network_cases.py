@@ -33,7 +33,7 @@ class Case:
         victim: the worker that comes to the moment.
         workers: how many.
         seconds_to_report: seconds from the moment within which every worker has to say something.
-        must_train: whether all have to train to the end; None where an error is right, too.
+        must_train: whether all have to train to the end; None if an error is accepted as well.
         error_pattern: pattern in each error. Defaults to None: the name of another worker.
         awaited: ranks of the workers that are to end by themselves. Defaults to None: all.
         hosts: function of the `Network` that returns the hosts in the workers' addresses. Defaults

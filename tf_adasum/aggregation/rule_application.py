@@ -90,8 +90,8 @@ class RuleApplication:
                 non-finite coefficients for a finite Gram matrix.
         """
         if self.measures_orthogonality:
-            lengths = orthogonality.squared_norms(gram_SRR, self._averaged_replicas)
-            pairs = zip(*map(tf.unstack, lengths), strict=True)
+            norms = orthogonality.squared_norms(gram_SRR, self._averaged_replicas)
+            pairs = zip(*map(tf.unstack, norms), strict=True)
             self._norms |= dict(zip(indices, pairs, strict=True))
         groups, position = _numbered(self.groups[list(indices)])
         is_alone = len(groups) == len(position)
@@ -113,8 +113,8 @@ class RuleApplication:
     def orthogonality(self) -> tf.Tensor:
         """Return float64 ``[V + 1]``: for each variable (NaN without gradient), and for all."""
         nothing = (tf.constant(0.0, tf.float64),) * 2
-        lengths = [self._norms.get(index, nothing) for index in range(len(self.groups))]
-        return orthogonality.orthogonality(*map(tf.stack, zip(*lengths, strict=True)))
+        norms = [self._norms.get(index, nothing) for index in range(len(self.groups))]
+        return orthogonality.orthogonality(*map(tf.stack, zip(*norms, strict=True)))
 
 
 def _numbered(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -88,9 +88,8 @@ def test_which_plans_respect_the_tree(replicas):
 )
 @pytest.mark.parametrize("averaged", [1, 2])
 def test_good_plans(plan, replicas, averaged, expected):
-    scheme = Scheme.from_arguments(
-        Adasum(), averaged * replicas, averaged_replicas=averaged, radix_plan=plan
-    )
+    options = {"averaged_replicas": averaged, "radix_plan": plan}
+    scheme = Scheme.from_arguments(Adasum(), averaged * replicas, **options)
     assert scheme.radix_plan == expected
     assert all(type(radix) is int for radix in scheme.radix_plan or ())
     json.dumps(scheme.settings_that_must_match())
@@ -115,9 +114,8 @@ def test_good_plans(plan, replicas, averaged, expected):
 def test_refuses_plans(plan, replicas, averaged):
     message = rf"`radix_plan` must be .* product is {replicas},"
     with pytest.raises(ValueError, match=message) as caught:
-        Scheme.from_arguments(
-            Adasum(), averaged * replicas, averaged_replicas=averaged, radix_plan=plan
-        )
+        options = {"averaged_replicas": averaged, "radix_plan": plan}
+        Scheme.from_arguments(Adasum(), averaged * replicas, **options)
     assert f"Received: radix_plan={plan!r}" in str(caught.value)
 
 
@@ -139,10 +137,8 @@ def test_good_wire_dtypes(wire_dtype):
     name = wire_dtype and wire_dtype.name
     for given in (wire_dtype, name):
         scheme = Scheme.from_arguments(Adasum(), 4, wire_dtype=given)
-        assert (
-            scheme.wire_dtype == wire_dtype
-            and scheme.settings_that_must_match()["wire_dtype"] == name
-        )
+        assert scheme.wire_dtype == wire_dtype
+        assert scheme.settings_that_must_match()["wire_dtype"] == name
 
 
 @pytest.mark.parametrize("wrong", ["float32", "", "bf16", tf.float32, tf.int8, True, 0])
