@@ -15,7 +15,8 @@ the copy among them; a ratio is that of the times of one round. The GPU first ge
 read of more than its L2 holds), so that the calls are all in its queue when the first of them
 starts: the host is not measured, unless a way has too many launches to queue.
 
-Writes benchmarks/results/DATE-kernels_gpu-CARD.md, or into the folder of --out. Prints each row as
+Writes benchmarks/results/DATE-kernels_gpu-CARD.md (with `--part` DATE-kernels_gpu-PART-CARD.md), or
+into the folder of --out. Prints each row as
 soon as it is measured. Where time on the GPU is short: torch.compile takes seconds for each case
 (`--no-compile`), and `--part` measures the pairwise combination or the operations on rows alone.
 """
@@ -23,7 +24,6 @@ soon as it is measured. Where time on the GPU is short: torch.compile takes seco
 import argparse
 import functools
 import itertools
-import os
 import platform
 import re
 import sys
@@ -32,7 +32,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import exchange
-import gpu_devices
 import gpu_expected
 import gpu_pytorch
 import ml_dtypes
@@ -40,7 +39,7 @@ import numpy as np
 import report
 
 sys.path.insert(0, str(report.ROOT / "tests"))
-from support import cuda_library
+from support import cuda_library, gpu_devices
 from support.cuda_library import (
     PAIRWISE_COMBINE,
     SEGMENT_GRAM,
@@ -441,23 +440,6 @@ def body_of(bench, pairwise, tables):
     return "\n\n".join(parts)
 
 
-def build(folder):
-    """Compiles the kernels for the first GPU; returns the library and a text that says how."""
-    capability = build_cuda.first_gpu()
-    if capability is None:
-        sys.exit(
-            "kernels_gpu.py times CUDA kernels, and the CUDA driver finds no NVIDIA GPU here. "
-            "`--emulated` runs the script's logic without one."
-        )
-    os.environ[build_cuda.ARCHITECTURES_VARIABLE] = str(capability)
-    try:
-        library = build_cuda.compile_host(folder)
-        how = build_cuda.compile_kernels(folder)
-    except build_cuda.NotBuilt as reason:
-        sys.exit(f"the kernels could not be built: {reason}")
-    return library, f"{how['compiler']} ({how['compiler_version']}) for sm_{capability}"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--emulated", action="store_true", help="a dry run without a GPU")
@@ -478,9 +460,15 @@ def main():
             )
             sizes = DRY_RUN
         else:
-            library, compiler = build(folder)
-            device = gpu_devices.find_framework()(library)
-            bench, sizes = Bench(device, gpu_devices.find_card(), *shared), Sizes()
+            try:
+                device, compiler = gpu_devices.build(folder)
+                card = gpu_devices.find_card()
+            except (gpu_devices.NoGpu, build_cuda.NotBuilt) as reason:
+                sys.exit(
+                    f"kernels_gpu.py times CUDA kernels, and cannot: {reason}. `--emulated` runs "
+                    "the script's logic without a GPU."
+                )
+            bench, sizes = Bench(device, card, *shared), Sizes()
         pairwise = measure_pairwise(bench, sizes) if arguments.part != "rows" else []
         tables = measure_rows(bench, sizes) if arguments.part != "pairwise" else {}
     if bench.failures:
@@ -498,7 +486,8 @@ def main():
         f"{np.__version__}"
     )
     title = f"CUDA kernels against the memory's speed: {card.name}"
-    report.write(f"kernels_gpu-{slug}", title, body, machine=machine, folder=arguments.out)
+    name = f"kernels_gpu-{arguments.part}" if arguments.part else "kernels_gpu"
+    report.write(f"{name}-{slug}", title, body, machine=machine, folder=arguments.out)
 
 
 if __name__ == "__main__":

@@ -54,25 +54,50 @@ class LibraryError(RuntimeError):
 
 
 class Buffer:
-    """Unwritten memory between two guards, `offset` bytes behind a multiple of 64."""
+    """Unwritten memory between two guards, `offset` bytes behind a multiple of 64.
+
+    For device memory, derive a class that overrides the methods that touch the memory.
+    """
 
     def __init__(self, byte_count, offset=0):
-        self._bytes = np.full(byte_count + offset + 2 * GUARD_BYTES, UNWRITTEN, np.uint8)
-        self._begin = GUARD_BYTES - self._bytes.ctypes.data % 64 + offset
-        self._end = self._begin + byte_count
-        self.pointer = self._bytes.ctypes.data + self._begin
+        self.whole = self.unwritten(byte_count + offset + 2 * GUARD_BYTES)
+        address = self.address()
+        self._begin = GUARD_BYTES - address % 64 + offset
+        self.bytes = self.whole[self._begin : self._begin + byte_count]
+        self.pointer = address + self._begin
 
-    def write(self, array):
-        """Copy an array's bytes to the beginning of the buffer."""
+    # ---- what a subclass replaces
+
+    def unwritten(self, byte_count):
+        """Return an array of so many bytes, all of them `UNWRITTEN`."""
+        return np.full(byte_count, UNWRITTEN, np.uint8)
+
+    def address(self):
+        """Return the address of `self.whole`."""
+        return self.whole.ctypes.data
+
+    def fill(self, part, content):
+        """Copy a NumPy array of bytes to a slice of `self.bytes`."""
+        part[:] = content
+
+    def on_host(self, part):
+        """Return a copy, as a NumPy array, of a slice of `self.whole`."""
+        return part.copy()
+
+    # ---- the interface
+
+    def write(self, array, begin=0):
+        """Copy an array's bytes into the buffer, from byte `begin` on."""
         content = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-        self._bytes[self._begin : self._begin + content.size] = content
+        self.fill(self.bytes[begin : begin + content.size], content)
 
     def read(self, dtype, shape):
         """Return a copy of the content, after a look at the guards."""
-        before, behind = self._bytes[: self._begin], self._bytes[self._end :]
-        if (before != UNWRITTEN).any() or (behind != UNWRITTEN).any():
+        content = self.on_host(self.bytes)
+        guards = self.whole[: self._begin], self.whole[self._begin + content.size :]
+        if any((self.on_host(guard) != UNWRITTEN).any() for guard in guards):
             raise AssertionError("a kernel has written outside of its buffer")
-        return self._bytes[self._begin : self._end].copy().view(dtype).reshape(shape)
+        return content.view(dtype).reshape(shape)
 
 
 class Plan:
@@ -164,7 +189,7 @@ class CudaLibrary:
         self.check(self.c.adasum_plan_create(*arguments, *pointers))
         return Plan(self, handle)
 
-    def _run(self, name, plan, *arguments):
+    def run(self, name, plan, *arguments):
         """Run an operation to its end."""
         run = getattr(self.c, name)
         self.check(run(plan.handle, plan.map.pointer, *arguments, self.stream()))
@@ -186,7 +211,7 @@ class CudaLibrary:
         buffers["b"].write(b)
         combined = buffers[output or "combined"]
         pointers = [x.pointer for x in (plan.workspace, buffers["a"], buffers["b"], combined)]
-        self._run("adasum_pairwise_combine", plan, *pointers)
+        self.run("adasum_pairwise_combine", plan, *pointers)
         return combined.read(a.dtype, a.shape)
 
     def segment_gram(self, rows, segments, *, row_stride=None, offset=0, **options):
@@ -197,7 +222,7 @@ class CudaLibrary:
         shape = (len(segments) - 1, row_count, row_count)
         gram = self.allocate(int(np.prod(shape)) * 8)
         arguments = plan.workspace.pointer, buffer.pointer, row_stride, gram.pointer
-        self._run("adasum_segment_gram", plan, *arguments)
+        self.run("adasum_segment_gram", plan, *arguments)
         return gram.read(np.float64, shape)
 
     def segment_weighted_sum(
@@ -212,7 +237,7 @@ class CudaLibrary:
         coefficient_buffer.write(coefficients)
         combined = self.allocate(rows[0].nbytes, offsets[1] * rows.itemsize)
         arguments = buffer.pointer, row_stride, coefficient_buffer.pointer, combined.pointer
-        self._run("adasum_segment_weighted_sum", plan, *arguments)
+        self.run("adasum_segment_weighted_sum", plan, *arguments)
         return combined.read(rows.dtype, rows.shape[1:])
 
     def _rows(self, rows, row_stride, offset):

@@ -1,16 +1,21 @@
 """The CUDA kernels, which an emulation runs on the CPU, against the NumPy oracle.
 
-test_kernels.py tests the same kernels under TensorFlow, with the default plans. What only a GPU can
-show, its speed and its caches, is not tested here.
+With `ADASUM_TEST_GPU=1` they run on the first GPU instead, above PyTorch or CuPy. Neither
+TensorFlow nor Keras is needed. In tests/unit/ops:
+
+    ADASUM_TEST_GPU=1 PYTHONPATH=../.. python -m pytest --noconftest test_cuda_kernels.py
+
+test_kernels.py tests the same kernels under TensorFlow, with the default plans.
 """
 
 import itertools
+import os
 import shutil
 
 import ml_dtypes
 import numpy as np
 import pytest
-from support import cuda_library, oracle
+from support import cuda_library, gpu_devices, oracle
 from support.cuda_library import (
     CHOOSE_BY_SIZE,
     PAIRWISE_COMBINE,
@@ -24,6 +29,8 @@ from support.cuda_library import (
 )
 
 pytestmark = pytest.mark.version_independent
+
+ON_GPU = os.environ.get("ADASUM_TEST_GPU") == "1"
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 ROW_COUNTS = [1, 2, 3, 4, 5, 8, 9, 13, 16, 17, 20]
@@ -58,16 +65,29 @@ LAYOUTS = {
 
 
 @pytest.fixture(scope="module")
-def emulated(tmp_path_factory):
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cuda")
+    if ON_GPU:
+        return gpu_devices.build(folder)[0]
     if shutil.which("g++") is None:
         pytest.skip("there is no g++ to compile the emulation")
-    return CudaLibrary(cuda_library.build(tmp_path_factory.mktemp("cuda"), emulated=True))
+    return CudaLibrary(cuda_library.build(folder, emulated=True))
 
 
 @pytest.fixture
-def library(emulated):
-    emulated.set_emulated_device()
-    return emulated
+def library(built):
+    """The library; on a GPU for all tests that do not choose what the device offers."""
+    if not ON_GPU:
+        built.set_emulated_device()
+    return built
+
+
+@pytest.fixture
+def set_device(library):
+    """Changes what the emulated device offers to the next plans; a GPU offers what it has."""
+    if ON_GPU:
+        pytest.skip("chooses what the emulated device offers")
+    return library.set_emulated_device
 
 
 @pytest.fixture(params=DTYPES, ids=lambda dtype: np.dtype(dtype).name)
@@ -134,9 +154,9 @@ def test_pairwise_combine(library, dtype, segments, algorithm):
 
 
 @pytest.mark.parametrize("layout", ["mixed", "one big"])
-def test_what_does_not_fit_on_chip_is_read_again(library, dtype, layout):
+def test_what_does_not_fit_on_chip_is_read_again(library, set_device, dtype, layout):
     segments = LAYOUTS[layout]
-    library.set_emulated_device(multiprocessors=3, shared_bytes=8192)
+    set_device(multiprocessors=3, shared_bytes=8192)
     a, b = random_rows(dtype, 2, segments[-1])
     combined = library.pairwise_combine(a, b, segments, algorithm=SINGLE_PASS)
     assert_combined(combined, a, b, segments)
@@ -200,7 +220,7 @@ def test_squares_that_leave_float32(library):
 @pytest.mark.parametrize("row_count", ROW_COUNTS)
 def test_segment_gram(library, dtype, row_count):
     for name, segments in LAYOUTS.items():
-        if name == "one big" and row_count in (13, 16, 20):
+        if name == "one big" and row_count in (13, 16, 20) and not ON_GPU:
             continue  # the emulation takes seconds: of the large tiles, 17 rows will do
         rows = random_rows(dtype, row_count, segments[-1])
         block_counts = (1, 5) if name == "mixed" and row_count < 10 else (5,)
@@ -220,8 +240,8 @@ def test_segment_gram_misaligned(library, dtype, row_count, options):
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("row_count", [2, 3, 8, 13, 17])
 @pytest.mark.parametrize("layout", ["unaligned", "mixed"])
-def test_segment_gram_without_tensor_cores(library, dtype, row_count, layout):
-    library.set_emulated_device(compute_capability=75)
+def test_segment_gram_without_tensor_cores(library, set_device, dtype, row_count, layout):
+    set_device(compute_capability=75)
     rows = random_rows(dtype, row_count, LAYOUTS[layout][-1])
     gram = library.segment_gram(rows, LAYOUTS[layout], block_count=3)
     assert_gram(gram, rows, LAYOUTS[layout])
@@ -270,8 +290,8 @@ def pieces_of(plan, element_count):
     ],
     ids=["mixed", "tiny", "4000 segments", "1 to 10^8", "2^31 + 17", "2^35"],
 )
-def test_pieces_cover_every_element_once(library, segments):
-    library.set_emulated_device(multiprocessors=132)
+def test_pieces_cover_every_element_once(library, set_device, segments):
+    set_device(multiprocessors=132)
     for block_count in (0, 1, 5, 1000):
         plan = library.plan(
             SEGMENT_WEIGHTED_SUM, TYPES["float16"], 2, segments, block_count=block_count
@@ -293,8 +313,8 @@ def test_the_library_copies_the_map(library):
     np.testing.assert_array_equal(copy.read(np.uint8, -1), plan.map_bytes)
 
 
-def test_partitions_cost_the_same(library):
-    library.set_emulated_device(multiprocessors=132)
+def test_partitions_cost_the_same(library, set_device):
+    set_device(multiprocessors=132)
     segments = np.array([0, 10_000_000, 10_000_100, 30_000_000])
     plan = library.plan(SEGMENT_WEIGHTED_SUM, TYPES["float32"], 2, segments)
     pieces = pieces_of(plan, segments[-1])
@@ -302,6 +322,7 @@ def test_partitions_cost_the_same(library):
     assert longest <= 1.01 * segments[-1] / (4 * 132)
 
 
+@pytest.mark.skipif(ON_GPU, reason="its rows are in the memory of the host")
 def test_elements_behind_2_to_the_31(library):
     """Only the ends of the first segment's pieces are computed: all of it would take minutes."""
     begin, tail = 2**31 + 64, 17
@@ -321,6 +342,38 @@ def test_elements_behind_2_to_the_31(library):
         library.c.adasum_segment_weighted_sum(plan.handle, plan.map.pointer, *pointers, None)
     )
     assert_weighted(combined[begin:], rows[:, begin:], np.array([[2.0, -1.0]]), np.array([0, tail]))
+
+
+@pytest.mark.skipif(not ON_GPU, reason="the emulation would take minutes")
+def test_all_operations_behind_2_to_the_31_on_a_gpu(library):
+    """The elements before are unwritten, that is NaN."""
+    begin, tail = 2**31 + 64, 1000
+    count, type_ = begin + tail, TYPES["float16"]
+    segments, last = np.array([0, begin, count]), np.array([0, tail])
+    rows = random_rows(np.float16, 2, tail)
+    c = np.array([[1.0, 1.0], [2.0, -1.0]])
+    matrix, combined = library.allocate(4 * count), library.allocate(2 * count)
+    pointers = [matrix.pointer, matrix.pointer + 2 * count]
+    for row, end_of_row in zip(rows, (count, 2 * count), strict=True):
+        matrix.write(row, begin=2 * (end_of_row - tail))
+    coefficients, gram = library.allocate(c.nbytes), library.allocate(2 * 4 * 8)
+    coefficients.write(c)
+
+    plan = library.plan(PAIRWISE_COMBINE, type_, 2, segments)
+    library.run(
+        "adasum_pairwise_combine", plan, plan.workspace.pointer, *pointers, combined.pointer
+    )
+    assert_combined(combined.read(np.float16, -1)[begin:], *rows, last)
+
+    plan = library.plan(SEGMENT_GRAM, type_, 2, segments)
+    arguments = plan.workspace.pointer, matrix.pointer, count, gram.pointer
+    library.run("adasum_segment_gram", plan, *arguments)
+    assert_gram(gram.read(np.float64, (2, 2, 2))[1:], rows, last)
+
+    plan = library.plan(SEGMENT_WEIGHTED_SUM, type_, 2, segments)
+    arguments = matrix.pointer, count, coefficients.pointer, combined.pointer
+    library.run("adasum_segment_weighted_sum", plan, *arguments)
+    assert_weighted(combined.read(np.float16, -1)[begin:], rows, c[1:], last)
 
 
 # ---- errors --------------------------------------------------------------------------------------
@@ -366,11 +419,11 @@ def test_calls_that_do_not_match_the_plan(library):
     assert "no error" in c.adasum_error_string(0).decode()
 
 
-def test_a_single_pass_that_is_asked_for_and_impossible(library):
+def test_a_single_pass_that_is_asked_for_and_impossible(library, set_device):
     a, b = np.ones((2, 64), np.float32)
     with pytest.raises(LibraryError, match="multiples of 16"):
         library.pairwise_combine(a, b, [0, 64], algorithm=SINGLE_PASS, offsets=(1, 0, 0))
-    library.set_emulated_device(shared_bytes=0)
+    set_device(shared_bytes=0)
     with pytest.raises(LibraryError, match="cooperative launch"):
         library.pairwise_combine(a, b, [0, 64], algorithm=SINGLE_PASS)
     library.pairwise_combine(a, b, [0, 64])  # by default, it takes two passes

@@ -1,33 +1,36 @@
-"""Where kernels_gpu.py runs: buffers, events and copies by PyTorch, by CuPy, or emulated."""
+"""The CUDA kernels on a GPU, above PyTorch or CuPy, or emulated: buffers, events and copies."""
 
 import ctypes
+import os
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 
 import numpy as np
-import report
 
-sys.path.insert(0, str(report.ROOT / "tests"))
 from support import cuda_library
+from support.cuda_library import build_cuda
 
 
-class TorchBuffer:
-    """Unwritten device memory of PyTorch."""
+class TorchBuffer(cuda_library.Buffer):
+    """Unwritten device memory of PyTorch, between two guards."""
 
-    def __init__(self, torch, byte_count):
+    def __init__(self, torch, byte_count, offset):
         self._torch = torch
+        super().__init__(byte_count, offset)
+
+    def unwritten(self, byte_count):
         unwritten = cuda_library.UNWRITTEN
-        self.bytes = torch.full((byte_count,), unwritten, dtype=torch.uint8, device="cuda")
-        self.pointer = self.bytes.data_ptr()
+        return self._torch.full((byte_count,), unwritten, dtype=self._torch.uint8, device="cuda")
 
-    def write(self, array):
-        content = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-        self.bytes[: content.size].copy_(self._torch.from_numpy(content))
+    def address(self):
+        return self.whole.data_ptr()
 
-    def read(self, dtype, shape):
-        return self.bytes.cpu().numpy().view(dtype).reshape(shape)
+    def fill(self, part, content):
+        part.copy_(self._torch.from_numpy(content))
+
+    def on_host(self, part):
+        return part.cpu().numpy()
 
     def tensor(self, dtype, shape):
         return self.bytes.view(getattr(self._torch, dtype.name)).view(shape)
@@ -46,8 +49,7 @@ class TorchDevice(cuda_library.CudaLibrary):
         torch.zeros(1, device="cuda")  # makes the context that the kernels are loaded into
 
     def allocate(self, byte_count, offset=0):
-        assert offset == 0
-        return TorchBuffer(self.torch, byte_count)
+        return TorchBuffer(self.torch, byte_count, offset)
 
     def stream(self):
         return self.torch.cuda.current_stream().cuda_stream
@@ -72,19 +74,24 @@ class TorchDevice(cuda_library.CudaLibrary):
         return start.elapsed_time(stop) / 1e3
 
 
-class CupyBuffer:
-    """Unwritten device memory of CuPy."""
+class CupyBuffer(cuda_library.Buffer):
+    """Unwritten device memory of CuPy, between two guards."""
 
-    def __init__(self, cupy, byte_count):
-        self.bytes = cupy.full(byte_count, cuda_library.UNWRITTEN, np.uint8)
-        self.pointer = self.bytes.data.ptr
+    def __init__(self, cupy, byte_count, offset):
+        self._cupy = cupy
+        super().__init__(byte_count, offset)
 
-    def write(self, array):
-        content = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-        self.bytes[: content.size].set(content)
+    def unwritten(self, byte_count):
+        return self._cupy.full(byte_count, cuda_library.UNWRITTEN, np.uint8)
 
-    def read(self, dtype, shape):
-        return self.bytes.get().view(dtype).reshape(shape)
+    def address(self):
+        return self.whole.data.ptr
+
+    def fill(self, part, content):
+        part.set(content)
+
+    def on_host(self, part):
+        return part.get()
 
 
 class CupyDevice(cuda_library.CudaLibrary):
@@ -100,8 +107,7 @@ class CupyDevice(cuda_library.CudaLibrary):
         cupy.zeros(1)  # makes the context that the kernels are loaded into
 
     def allocate(self, byte_count, offset=0):
-        assert offset == 0
-        return CupyBuffer(self.cupy, byte_count)
+        return CupyBuffer(self.cupy, byte_count, offset)
 
     def stream(self):
         return self.cupy.cuda.get_current_stream().ptr
@@ -148,6 +154,10 @@ class EmulatedDevice(cuda_library.CudaLibrary):
         return stop - start
 
 
+class NoGpu(Exception):
+    """Why the kernels cannot run on a GPU here."""
+
+
 def find_framework():
     """The device class of PyTorch if it has CUDA, else that of CuPy."""
     reasons = []
@@ -166,7 +176,23 @@ def find_framework():
         return CupyDevice
     except Exception as error:  # CuPy also fails on missing CUDA libraries, in its own ways
         reasons.append(f"no usable CuPy ({error})")
-    sys.exit(f"kernels_gpu.py needs PyTorch or CuPy with CUDA: {'; '.join(reasons)}")
+    raise NoGpu(f"needs PyTorch or CuPy with CUDA: {'; '.join(reasons)}")
+
+
+def build(folder):
+    """Compile the kernels for the first GPU, in `folder`.
+
+    Returns the library and a text that says how it was compiled; raises NoGpu or
+    `build_cuda.NotBuilt`.
+    """
+    capability = build_cuda.first_gpu()
+    if capability is None:
+        raise NoGpu("the CUDA driver finds no NVIDIA GPU here")
+    os.environ[build_cuda.ARCHITECTURES_VARIABLE] = str(capability)
+    path = build_cuda.compile_host(folder)
+    how = build_cuda.compile_kernels(folder)
+    compiler = f"{how['compiler']} ({how['compiler_version']}) for sm_{capability}"
+    return find_framework()(path), compiler
 
 
 @dataclass
@@ -192,7 +218,7 @@ def find_card():
         or driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
     )
     if failed:
-        sys.exit(f"the CUDA driver does not describe the GPU: error {failed}")
+        raise NoGpu(f"the CUDA driver does not describe the GPU: error {failed}")
     card = Card(name.value.decode(), l2_bytes.value, free.value)
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
