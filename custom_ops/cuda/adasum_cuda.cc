@@ -99,7 +99,7 @@ int MakePartitions(const int64_t* segments, const AdasumPlanOptions& options, Ad
   request.small_segment = options.small_segment > 0 ? options.small_segment : kSmallSegment;
   request.keep_empty_segments = plan->operation == ADASUM_SEGMENT_GRAM;
 
-  int blocks_per_multiprocessor = kStreamingBlocks;
+  int partitions_per_multiprocessor = kStreamingBlocks;
   if (plan->operation == ADASUM_PAIRWISE_COMBINE &&
       options.pairwise_algorithm != ADASUM_TWO_PASSES) {
     const bool is_asked_for = options.pairwise_algorithm == ADASUM_SINGLE_PASS;
@@ -108,10 +108,13 @@ int MakePartitions(const int64_t* segments, const AdasumPlanOptions& options, Ad
     if (plan->single_pass) return 0;
   } else if (plan->operation == ADASUM_SEGMENT_GRAM) {
     plan->gram = ChooseGramKernels(plan->type, plan->row_count, device.compute_capability);
-    blocks_per_multiprocessor = plan->gram.blocks_per_multiprocessor;
+    partitions_per_multiprocessor = plan->gram.blocks_per_multiprocessor;
+  } else if (plan->operation == ADASUM_SEGMENT_WEIGHTED_SUM) {
+    partitions_per_multiprocessor = kWeightedSumPartitions;
   }
   if (request.block_count == 0) {
-    request.block_count = static_cast<int64_t>(device.multiprocessors) * blocks_per_multiprocessor;
+    request.block_count =
+        static_cast<int64_t>(device.multiprocessors) * partitions_per_multiprocessor;
   }
   plan->partitions = std::make_unique<Partitions>(segments, plan->segment_count, request);
   return 0;

@@ -29,20 +29,27 @@ class FmaTile {
   // Adds the products of the elements [begin, end). Called by all lanes of a warp.
   __device__ __forceinline__ void Add(const TileRows<T>& rows, int64 begin, int64 end, Team team) {
     constexpr int kPacketsPerFlush = kInnerProducts / kWidth;
+    static_assert(kPacketsPerFlush % kPacketsInFlight == 0, "a flush would come too late");
     const PacketRange<kWidth> range(begin, end);
     int packets = 0;
     // All lanes make the same number of turns, because they flush together.
-    for (int first = 0; first < range.packet_count; first += team.size) {
-      const int k = first + team.thread;
-      AddPacket<kWidth>(rows, range.Packet(k), k < range.packet_count);
-      if (++packets == kPacketsPerFlush) {
+    for (int first = 0; first < range.packet_count; first += team.size * kPacketsInFlight) {
+      Place places[kPacketsInFlight];
+#pragma unroll
+      for (int u = 0; u < kPacketsInFlight; ++u) {
+        const int k = first + u * team.size + team.thread;
+        places[u] = {range.Packet(k), k < range.packet_count};
+      }
+      AddPackets<kWidth>(rows, places);
+      packets += kPacketsInFlight;
+      if (packets == kPacketsPerFlush) {
         sums_.Flush();
         packets = 0;
       }
     }
     if (range.end_count > 0) {
       const bool exists = team.thread < range.end_count;
-      AddPacket<1>(rows, exists ? range.EndElement(team.thread) : begin, exists);
+      AddPackets<1>(rows, {{exists ? range.EndElement(team.thread) : begin, exists}});
     }
   }
 
@@ -50,29 +57,47 @@ class FmaTile {
   __device__ __forceinline__ void Leave(double* out) { sums_.Leave(out); }
 
  private:
+  // Packets of each row that a thread has in flight.
+  static constexpr int kPacketsInFlight = kRows == 2 ? 2 : 1;
+
+  // Where a packet begins in each row, and whether there is one.
+  struct Place {
+    int64 element;
+    bool exists;
+  };
+
   template <int kPacketWidth>
   __device__ static __forceinline__ void LoadRows(const TileRows<T>& rows, int first_row,
-                                                  int64 element, bool exists,
+                                                  Place place,
                                                   Packet<T, kPacketWidth> (&packets)[kRows]) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      packets[i] = exists && first_row + i < rows.row_count
+      packets[i] = place.exists && first_row + i < rows.row_count
                        ? LoadPacket<Memory::kGlobalOnce, kPacketWidth>(
-                             rows.rows_RN + (first_row + i) * rows.row_stride + element)
+                             rows.rows_RN + (first_row + i) * rows.row_stride + place.element)
                        : ZeroPacket<T, kPacketWidth>();
     }
   }
 
-  template <int kPacketWidth>
-  __device__ __forceinline__ void AddPacket(const TileRows<T>& rows, int64 element, bool exists) {
-    Packet<T, kPacketWidth> x[kRows];
-    LoadRows<kPacketWidth>(rows, rows.first_row, element, exists, x);
+  template <int kPacketWidth, int kPackets>
+  __device__ __forceinline__ void AddPackets(const TileRows<T>& rows,
+                                             const Place (&places)[kPackets]) {
+    Packet<T, kPacketWidth> x[kPackets][kRows];
+#pragma unroll
+    for (int u = 0; u < kPackets; ++u) {
+      LoadRows<kPacketWidth>(rows, rows.first_row, places[u], x[u]);
+    }
     if constexpr (kKind == TileKind::kDiagonal) {
-      AddProducts<kPacketWidth>(x, x);
+#pragma unroll
+      for (int u = 0; u < kPackets; ++u) AddProducts<kPacketWidth>(x[u], x[u]);
     } else {
-      Packet<T, kPacketWidth> y[kRows];
-      LoadRows<kPacketWidth>(rows, rows.first_column, element, exists, y);
-      AddProducts<kPacketWidth>(x, y);
+      Packet<T, kPacketWidth> y[kPackets][kRows];
+#pragma unroll
+      for (int u = 0; u < kPackets; ++u) {
+        LoadRows<kPacketWidth>(rows, rows.first_column, places[u], y[u]);
+      }
+#pragma unroll
+      for (int u = 0; u < kPackets; ++u) AddProducts<kPacketWidth>(x[u], y[u]);
     }
   }
 

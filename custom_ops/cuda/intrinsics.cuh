@@ -65,6 +65,12 @@ __device__ __forceinline__ void WaitForAllBlocks(unsigned* arrived) {
   __syncthreads();
 }
 
+// ---- arithmetic --------------------------------------------------------------------------------
+
+// a·b, rounded. The compiler never fuses it with an addition: a fused a·b + c·d is not c·d + a·b.
+__device__ __forceinline__ float RoundedProduct(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ double RoundedProduct(double a, double b) { return __dmul_rn(a, b); }
+
 // ---- 16-bit numbers ----------------------------------------------------------------------------
 
 __device__ __forceinline__ float HalfBitsToFloat(unsigned short bits) {

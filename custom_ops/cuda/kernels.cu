@@ -64,10 +64,10 @@ using namespace tf_adasum;  // NOLINT: the kernels below are C functions
 #define TF_ADASUM_GRAM_FMA(NAME, BLOCKS, T, WIDTH, ROWS, KIND, BODY) \
   TF_ADASUM_GRAM(NAME, BLOCKS, T, BODY, FmaTile<T, WIDTH, ROWS, TileKind::KIND>)
 
-#define TF_ADASUM_GRAM_FMA_TILES(NAME, T, WIDTH, BODY)                       \
-  TF_ADASUM_GRAM_FMA(fma2_##NAME, kFma2Blocks, T, WIDTH, 2, kDiagonal, BODY) \
-  TF_ADASUM_GRAM_FMA(fma4_##NAME, kFma4Blocks, T, WIDTH, 4, kDiagonal, BODY) \
-  TF_ADASUM_GRAM_FMA(fma8_##NAME, kFma8Blocks, T, WIDTH, 8, kDiagonal, BODY) \
+#define TF_ADASUM_GRAM_FMA_TILES(NAME, T, WIDTH, BODY)                                   \
+  TF_ADASUM_GRAM_FMA(fma2_##NAME, kFma2Blocks, T, WIDTH, 2, kDiagonal, TF_ADASUM_ALWAYS) \
+  TF_ADASUM_GRAM_FMA(fma4_##NAME, kFma4Blocks, T, WIDTH, 4, kDiagonal, TF_ADASUM_ALWAYS) \
+  TF_ADASUM_GRAM_FMA(fma8_##NAME, kFma8Blocks, T, WIDTH, 8, kDiagonal, BODY)             \
   TF_ADASUM_GRAM_FMA(fma8_below_##NAME, kFma8Blocks, T, WIDTH, 8, kBelow, BODY)
 
 #define TF_ADASUM_GRAM_MMA(NAME, BLOCKS, T, ALIGNED, ROWS, KIND) \

@@ -57,6 +57,13 @@ __device__ __forceinline__ void AddPairSums(const T* a, const T* b, int64 begin,
   }
 }
 
+// The same bits for (b, a) as for (a, b).
+template <typename Compute>
+__device__ __forceinline__ Compute WeightedSumOfPair(Compute of_a, Compute a, Compute of_b,
+                                                     Compute b) {
+  return RoundedProduct(of_a, a) + RoundedProduct(of_b, b);
+}
+
 // combined = of_a a + of_b b over [begin, end), the last packets first: the reduction read them
 // last, so they are the ones still in the cache.
 template <Memory kMemory, int kWidth, typename T>
@@ -82,7 +89,8 @@ __device__ __forceinline__ void WriteCombined(const T* a, const T* b, T* combine
       if (k >= 0) {
 #pragma unroll
         for (int j = 0; j < kWidth; ++j) {  // over x, which saves registers
-          Round(of_a * Widen(x[u].elements[j]) + of_b * Widen(y[u].elements[j]), &x[u].elements[j]);
+          Round(WeightedSumOfPair(of_a, Widen(x[u].elements[j]), of_b, Widen(y[u].elements[j])),
+                &x[u].elements[j]);
         }
         StorePacket(combined + range.Packet(k), x[u]);
       }
@@ -90,7 +98,7 @@ __device__ __forceinline__ void WriteCombined(const T* a, const T* b, T* combine
   }
   if (team.thread < range.end_count) {
     const int64 k = range.EndElement(team.thread);
-    Round(of_a * Widen(a[k]) + of_b * Widen(b[k]), &combined[k]);
+    Round(WeightedSumOfPair(of_a, Widen(a[k]), of_b, Widen(b[k])), &combined[k]);
   }
 }
 

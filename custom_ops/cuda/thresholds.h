@@ -13,6 +13,10 @@ constexpr int kBlockWarps = kBlockThreads / kWarpThreads;
 // Blocks of streaming kernels that share a multiprocessor: 1024 threads with 64 registers each.
 constexpr int kStreamingBlocks = 4;
 
+// Partitions of a weighted sum for each multiprocessor. No partition waits for another, and many
+// small ones that start in order read memory almost in order.
+constexpr int kWeightedSumPartitions = 32;
+
 // The single-pass kernel has one block per multiprocessor, which owns all of its shared memory.
 constexpr int kSinglePassThreads = 512;
 

@@ -120,6 +120,9 @@ inline void WaitForAllBlocks(unsigned* arrived) {
   __syncthreads();
 }
 
+inline float RoundedProduct(float a, float b) { return a * b; }
+inline double RoundedProduct(double a, double b) { return a * b; }
+
 inline float HalfBitsToFloat(unsigned short bits) {
   _Float16 value;
   memcpy(&value, &bits, sizeof(value));
