@@ -1,4 +1,4 @@
-"""Write the generated parts of README and of four pages: `benchmarks/exchange.py --extend`.
+"""Write the generated parts of README and of five pages: `benchmarks/exchange.py --extend`.
 
 Nothing is measured here. The tables hold the predictions of the cost model with its default
 constants and for an assumed cluster, and the results of the newest reports.
@@ -32,6 +32,7 @@ def parts(resnet50_shapes):
     return {
         "scaling.md": {"rounding on the wire": rounding_part()},
         "cost_model.md": cost_model_parts(resnet50_shapes),
+        "kernels.md": {"gpu kernels": gpu_kernels_part()},
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
         "launcher.md": {"small steps": small_steps_part()},
         "../README.md": {"frameworks": frameworks_part()},
@@ -154,6 +155,32 @@ def workers_and_bytes(case):
     number, _, unit = gradients.partition(" ")
     kilobytes = {"KB": 1, "MB": 1000}.get(unit)
     return int(workers), int(number) * kilobytes if kilobytes else np.inf
+
+
+def gpu_kernels_part():
+    """Return the table of the CUDA kernels on large float32 and bfloat16 arrays."""
+    pairwise, rows = newest("kernels_gpu-pairwise-*"), newest("kernels_gpu-rows-*")
+    table, beside = [], ["PyTorch", "torch.compile"]
+    for row in report.tables(pairwise.read_text()):
+        size = int(row["elements"].replace(",", ""))
+        if row["segments"] == "1" and size > 25_000_000 and row["type"] in ("float32", "bfloat16"):
+            times = [row["default / 5N"], *(row[f"{other} / default"] for other in beside)]
+            table.append(["`pairwise_combine`", row["type"], 2, row["elements"], *times])
+    operations = {"## Gram": "`segment_gram`", "## Weighted sum": "`segment_weighted_sum`"}
+    for heading, operation in operations.items():
+        section = rows.read_text().partition(heading)[2].partition("\n## ")[0]
+        for row in report.tables(section):
+            if row["segments"] == "1" and row["R"] in ("2", "16"):
+                times = [row["time / floor"], *(row[f"{other} / ours"] for other in beside)]
+                table.append([operation, row["type"], row["R"], row["elements"], *times])
+    table = [[*row[:4], *(cell.partition(" ")[0] for cell in row[4:])] for row in table]
+    header = ["operation", "type", "R", "elements", "time / time to move the bytes"]
+    header += [f"{other} / time" for other in beside]
+    links = ", ".join(
+        f"[{name}](../benchmarks/results/{path.name})"
+        for name, path in (("pairwise", pairwise), ("rows", rows))
+    )
+    return f"{report.table(header, table)}\n\nFrom the reports: {links}."
 
 
 def steps_part():
