@@ -1,0 +1,161 @@
+"""How long a step of a small model computes, exchanges gradients and waits.
+
+    python benchmarks/step_split.py
+
+The workers train with Adasum over UCX and are bound to the cores:
+
+- compute: a step of `fit` in one process on one core, without a strategy, times the number of
+  workers that share a core;
+- exchange: the same gradients in a loop in one graph, where all workers arrive together;
+- waiting: the time in collectives (`StragglerReport`) less the exchange;
+- rest: what is left of the step. It is negative if a worker computes while it waits.
+
+Writes benchmarks/results/DATE-step_split.md.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import time
+
+import frameworks
+import numpy as np
+import report
+
+SIZES = ("small", "1 MB", "4 MB")
+WORKERS = (2, 4)
+LOOPS, EXCHANGES = 8, 100
+PARTS = ("step", "compute", "exchange", "waiting", "rest")
+
+
+def step_of_fit(model, size, workers, epochs, *callbacks):
+    """Return the milliseconds of a step, the median of all epochs but the first; and the logs."""
+    import keras
+
+    rows = frameworks.ROWS[size] * workers
+    steps = 10 * frameworks.STEPS[size]
+    starts, seconds = [], []
+    clock = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: starts.append(time.perf_counter()),
+        on_epoch_end=lambda epoch, logs: seconds.append(time.perf_counter() - starts[-1]),
+    )
+    x, y = frameworks.rows_of(size, rows * steps)
+    options = {"batch_size": rows, "shuffle": False, "verbose": 0, "epochs": epochs}
+    history = model.fit(x, y, callbacks=[clock, *callbacks], **options).history
+    return 1000 * np.median(seconds[1:]) / steps, history
+
+
+def exchange(strategy, model):
+    """Return the milliseconds of one exchange of gradients, the median of the loops."""
+    import tensorflow as tf
+
+    gradients = [tf.random.normal(v.shape) for v in model.trainable_variables]
+    options = strategy.gradient_reduction
+
+    def combine(*own):
+        return tf.distribute.get_replica_context().all_reduce("SUM", own, options=options)
+
+    @tf.function
+    def loop():
+        own = gradients
+        for _ in tf.range(EXCHANGES):
+            own = list(strategy.run(combine, args=tuple(own)))
+        return own[0]
+
+    loop()
+    seconds = []
+    for _ in range(LOOPS):
+        start = time.perf_counter()
+        loop().numpy()
+        seconds.append(time.perf_counter() - start)
+    return 1000 * np.median(seconds) / EXCHANGES
+
+
+def worker(workers, out):
+    """Measure on one of several workers, or in one process on one core."""
+    if workers == 1:
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        models = (
+            (size, frameworks.compiled(size, contextlib.nullcontext, id_of)) for size in SIZES
+        )
+        measured = {size: {"step": step_of_fit(model, size, 1, 4)[0]} for size, model in models}
+        pathlib.Path(out).write_text(json.dumps(measured))
+        return
+    import tf_adasum
+
+    strategy = tf_adasum.AdasumMirroredStrategy(transport="ucx")
+    measured = {}
+    for size in SIZES:
+        model = frameworks.compiled(size, strategy.scope, id_of)
+        step, _ = step_of_fit(model, size, workers, 4)
+        _, logs = step_of_fit(model, size, workers, 6, tf_adasum.callbacks.StragglerReport())
+        collectives = [logs[f"waiting_ms/worker_{rank}"][1:] for rank in range(workers)]
+        measured[size] = {
+            "step": step,
+            "collectives": np.median(collectives),
+            "exchange": exchange(strategy, model),
+        }
+    report.save(strategy, measured, out)
+
+
+def id_of(optimizer):
+    return optimizer
+
+
+def parts_of(own, alone, sharing):
+    """Return the parts of a step; `sharing` workers run on one core."""
+    parts = {"step": own["step"], "compute": sharing * alone["step"], "exchange": own["exchange"]}
+    parts["waiting"] = own["collectives"] - own["exchange"]
+    parts["rest"] = parts["step"] - sum(parts[name] for name in PARTS[1:-1])
+    return parts
+
+
+def rows(found):
+    """Yield a row of the table for each number of workers and each model."""
+    for count in WORKERS:
+        sharing = -(-count // os.cpu_count())
+        for size in SIZES:
+            turns = [
+                parts_of(own[size], alone[size], sharing)
+                for own, alone in zip(found[count], found[1], strict=True)
+            ]
+            yield [count, size] + [cell([turn[name] for turn in turns]) for name in PARTS]
+
+
+def cell(values):
+    return f"{np.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workers", type=int, help="this is one of so many workers")
+    parser.add_argument("--out")
+    parser.add_argument("--turns", type=int, default=5)
+    arguments = parser.parse_args()
+    if arguments.workers:
+        worker(arguments.workers, arguments.out)
+        return
+    found = {count: [] for count in (1, *WORKERS)}
+    for _ in range(arguments.turns):
+        for count, turns in found.items():
+            turns.append(report.on_workers(count, __file__, "--workers", str(count)))
+            print(count, turns[-1], flush=True)
+    report.write(
+        "step_split",
+        "The parts of a step of a small model",
+        "Milliseconds of a step of `fit` with Adasum over UCX, "
+        f"{frameworks.ROWS['small']} rows of each worker, SGD; median (lowest..highest) of "
+        f"{arguments.turns} turns. *Small*: a CNN of 13,706 parameters; *1 MB* and *4 MB*: dense "
+        "models of so many bytes. The workers are bound to the cores. *Compute*: a step of `fit` "
+        "in one process on one core, times the number of workers that share a core. *Exchange*: "
+        "the same gradients in a loop, where all workers arrive together. *Waiting*: the time in "
+        "collectives, less the exchange. *Rest*: what is left of the step; it is negative if a "
+        "worker computes while it waits.\n\n"
+        + report.table(["workers", "model", *(f"{name}, ms" for name in PARTS)], rows(found)),
+    )
+
+
+if __name__ == "__main__":
+    main()
