@@ -24,7 +24,7 @@ import frameworks
 import numpy as np
 import report
 
-SIZES = ("small", "1 MB", "4 MB")
+SIZES = {"small": 400, "1 MB": 400, "4 MB": 200}  # steps of an epoch
 WORKERS = (2, 4)
 LOOPS, EXCHANGES = 8, 100
 PARTS = ("step", "compute", "exchange", "waiting", "rest")
@@ -35,8 +35,7 @@ def step_of_fit(model, size, workers, epochs, *callbacks):
     import keras
 
     rows = frameworks.ROWS[size] * workers
-    steps = 10 * frameworks.STEPS[size]
-    starts, seconds = [], []
+    steps, starts, seconds = SIZES[size], [], []
     clock = keras.callbacks.LambdaCallback(
         on_epoch_begin=lambda epoch, logs: starts.append(time.perf_counter()),
         on_epoch_end=lambda epoch, logs: seconds.append(time.perf_counter() - starts[-1]),
@@ -80,7 +79,7 @@ def worker(workers, out):
         models = (
             (size, frameworks.compiled(size, contextlib.nullcontext, id_of)) for size in SIZES
         )
-        measured = {size: {"step": step_of_fit(model, size, 1, 4)[0]} for size, model in models}
+        measured = {size: {"step": step_of_fit(model, size, 1, 3)[0]} for size, model in models}
         pathlib.Path(out).write_text(json.dumps(measured))
         return
     import tf_adasum
@@ -89,8 +88,8 @@ def worker(workers, out):
     measured = {}
     for size in SIZES:
         model = frameworks.compiled(size, strategy.scope, id_of)
-        step, _ = step_of_fit(model, size, workers, 4)
-        _, logs = step_of_fit(model, size, workers, 6, tf_adasum.callbacks.StragglerReport())
+        step, _ = step_of_fit(model, size, workers, 3)
+        _, logs = step_of_fit(model, size, workers, 4, tf_adasum.callbacks.StragglerReport())
         collectives = [logs[f"waiting_ms/worker_{rank}"][1:] for rank in range(workers)]
         measured[size] = {
             "step": step,
@@ -132,7 +131,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, help="this is one of so many workers")
     parser.add_argument("--out")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=3)
     arguments = parser.parse_args()
     if arguments.workers:
         worker(arguments.workers, arguments.out)
