@@ -200,7 +200,7 @@ def report(
         extended: the strategy's `extended`.
         health: the failure detector.
     """
-    status_file.begin(lambda: health.status.waits)
+    status_file.begin(lambda: health.status.waiting_seconds)
     if cluster and cluster.rank > 0:
         return
     workers = len(cluster.addresses) if cluster else 1

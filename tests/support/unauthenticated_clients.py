@@ -81,7 +81,7 @@ def worker_1_with_token(known, number):
 
 def not_finite(known, number):
     value = [float("inf"), float("nan"), -float("inf"), 10**400][number % 4]
-    status = {"waits": value, "entered": value, "call": value}
+    status = {"waiting_seconds": value, "collectives_entered": value, "call": value}
     return line(rank=value, token=known.token) + line(rank=1, token=known.token, status=status)
 
 

@@ -130,7 +130,7 @@ def _asking(one):
         stop = one()
         if stop is None:
             return False
-        stop._stopping.asked = True
+        stop._stopping.stop_requested = True
         return True
 
     return ask

@@ -71,20 +71,21 @@ class Status:
         why: the reason for "failed", "ended", "lost" or "aborted", in one line.
         call: the number of the worker's last call of `fit`, `evaluate`, …
         in_call: 1 while the worker is in that call, 0 after the call.
-        entered: how many collectives the worker has entered; 0 if it does not wait in a collective.
+        collectives_entered: how many collectives the worker has entered; 0 if it does not wait in
+            a collective.
         python_collective: the number of the collective that Python waits for; 0 if a compiled
             function waits.
-        waits: for how many seconds the worker has been in a collective, or has waited for the
-            agreed stop point; 0 if it does not wait.
-        at: the line of the user's program at which the worker is, and the call that it is in.
+        waiting_seconds: for how many seconds the worker has been in a collective, or has waited
+            for the agreed stop point; 0 if it does not wait.
+        location: the line of the user's program at which the worker is, and the call that it is
+            in.
         unreachable: while the worker waits, the workers that it could not connect to, and why; ""
             if it could connect to all, or has not tried.
         training: the number of the training that can be stopped; 0 if there is none.
-        asked: 1 if the worker knows that any worker was asked to stop that training.
-        stop_points_passed: if `asked` is 1, 1 plus the number of stop points that the worker has
-            passed; otherwise 0. See `graceful_stop`.
-            While `asked` is 1, the worker passes no stop point before it has received the agreed
-            one.
+        stop_requested: 1 if the worker knows that any worker was asked to stop that training.
+        stop_points_passed: if `stop_requested` is 1, 1 plus the number of stop points that the
+            worker has passed; otherwise 0. See `graceful_stop`. While `stop_requested` is 1, the
+            worker passes no stop point before it has received the agreed one.
         stop_at: the number of the agreed stop point, from 1 on; 0 while it is not known.
         fits_without_strategy: how often the worker has called `fit` of a model that belongs to no
             strategy.
@@ -95,13 +96,13 @@ class Status:
     why: str = ""
     call: int = 0
     in_call: int = 0
-    entered: int = 0
+    collectives_entered: int = 0
     python_collective: int = 0
-    waits: float = 0.0
-    at: str = ""
+    waiting_seconds: float = 0.0
+    location: str = ""
     unreachable: str = ""
     training: int = 0
-    asked: int = 0
+    stop_requested: int = 0
     stop_points_passed: int = 0
     stop_at: int = 0
     fits_without_strategy: int = 0
@@ -112,7 +113,7 @@ class Status:
         """The fields whose changes are sent to the other workers at once."""
         return (
             self.state,
-            self.asked,
+            self.stop_requested,
             self.stop_points_passed,
             self.stop_at,
             self.fits_without_strategy,
@@ -224,7 +225,7 @@ def different_calls(
 
 
 def _at(status):
-    return f" (at {status.at})" if status.at else ""
+    return f" (at {status.location})" if status.location else ""
 
 
 def failure(
@@ -241,12 +242,12 @@ def failure(
     """
     own = statuses[cluster.rank]
     others = {rank: status for rank, status in statuses.items() if rank != cluster.rank}
-    needs_others = own.in_call or own.waits or own.state == "starting"
+    needs_others = own.in_call or own.waiting_seconds or own.state == "starting"
     then = f"{WHAT_TO_DO} {see('TFA-501')}"
     for rank, status in others.items() if needs_others else ():
         if status.state == "lost":
             return f"{cluster.named([rank])} was lost: {status.why}. {then}"
-    if own.waits >= GRACE or is_broken:
+    if own.waiting_seconds >= GRACE or is_broken:
         for rank, status in others.items():
             if status.state == "failed" and own.in_call and status.call == own.call:
                 return f"{cluster.named([rank])} failed: {status.why}. {_CORRECT_IT} {then}"
@@ -270,16 +271,16 @@ def failure(
         and _are_in_different_collectives(statuses)
     ):
         return _wait_for_each_other(cluster, statuses)
-    if is_complete and all(status.waits >= GRACE_OF_ALL for status in statuses.values()):
+    if is_complete and all(status.waiting_seconds >= GRACE_OF_ALL for status in statuses.values()):
         if cut := _unreachable_peers(cluster, statuses):
-            is_long = own.waits >= min(patience, UNREACHABLE_SECONDS)
+            is_long = own.waiting_seconds >= min(patience, UNREACHABLE_SECONDS)
             return f"{cut}. {WHAT_TO_DO} {see('TFA-505')}" if is_long else None
         differ = len({status.python_collective for status in statuses.values()}) > 1
-        if own.waits >= min(patience, MISMATCH_SECONDS if differ else DEADLOCK_SECONDS):
+        if own.waiting_seconds >= min(patience, MISMATCH_SECONDS if differ else DEADLOCK_SECONDS):
             return _wait_for_each_other(cluster, statuses)
-    if own.waits >= patience:
+    if own.waiting_seconds >= patience:
         return (
-            f"{cluster.names[cluster.rank]} has waited {own.waits:.0f} s for "
+            f"{cluster.names[cluster.rank]} has waited {own.waiting_seconds:.0f} s for "
             f"{_who_is_awaited(cluster, statuses)}. All workers have to make the same calls. If a "
             "worker needs more time, wait longer with "
             "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...). "
@@ -294,10 +295,12 @@ def _are_in_different_collectives(statuses):
     The collectives are different if the workers are in different calls, or if some workers wait in
     Python and others in a compiled function.
     """
-    waiting = [status for status in statuses.values() if status.waits >= GRACE_OF_DIFFERENT]
+    waiting = [
+        status for status in statuses.values() if status.waiting_seconds >= GRACE_OF_DIFFERENT
+    ]
     return (
         len(waiting) == len(statuses)
-        and len({status.entered for status in waiting}) == 1
+        and len({status.collectives_entered for status in waiting}) == 1
         and len({(status.call, status.python_collective) for status in waiting}) > 1
     )
 
@@ -311,7 +314,7 @@ def _wait_for_each_other(cluster, statuses):
 
 def _call_sites(cluster, statuses):
     return ", ".join(
-        f"{cluster.names[rank]} is at {statuses[rank].at}" for rank in sorted(statuses)
+        f"{cluster.names[rank]} is at {statuses[rank].location}" for rank in sorted(statuses)
     )
 
 
@@ -321,7 +324,9 @@ def notice(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
     cut = _unreachable_peers(cluster, statuses)
     why = f" ({cut})" if cut else ""
     awaited = _who_is_awaited(cluster, statuses)
-    return f"{cluster.names[cluster.rank]} has waited {own.waits:.0f} s for {awaited}{why}"
+    return (
+        f"{cluster.names[cluster.rank]} has waited {own.waiting_seconds:.0f} s for {awaited}{why}"
+    )
 
 
 def _unreachable_peers(cluster, statuses):
@@ -339,11 +344,12 @@ def _who_is_awaited(cluster, statuses):
     awaited = [
         rank
         for rank, status in sorted(statuses.items())
-        if rank != cluster.rank and (not status.waits or status.entered < own.entered)
+        if rank != cluster.rank
+        and (not status.waiting_seconds or status.collectives_entered < own.collectives_entered)
     ]
     if not awaited:
         return "the others, which are waiting as well"
     return ", ".join(
-        cluster.named([rank]) + (f", which is at {at}" if (at := statuses[rank].at) else "")
+        cluster.named([rank]) + (f", which is at {at}" if (at := statuses[rank].location) else "")
         for rank in awaited
     )

@@ -49,18 +49,18 @@ class GracefulStop:
         self._reset()
 
     def _reset(self):
-        self.asked = False
+        self.stop_requested = False
         self._holds, self._passed, self._stop_at = False, 0, 0
 
     @property
     def is_asked(self) -> bool:
         """Whether this worker knows that any worker was asked to stop."""
-        return self.asked or self._holds
+        return self.stop_requested or self._holds
 
     @property
     def has_news(self) -> bool:
         """Whether the other workers do not know yet that this worker was asked to stop."""
-        return self.asked and not self._holds
+        return self.stop_requested and not self._holds
 
     def begin(self) -> None:
         """Begin a training; all workers call this."""
@@ -84,7 +84,7 @@ class GracefulStop:
         if not self._training:
             return False
         with self._change:
-            if self.asked and self._workers == 1:
+            if self.stop_requested and self._workers == 1:
                 return True
             if self.is_asked and not self._stop_at:
                 self._holds = True
@@ -119,16 +119,16 @@ class GracefulStop:
         """
         with self._change:
             if not self._training:
-                return {"training": 0, "asked": 0, "stop_points_passed": 0, "stop_at": 0}
+                return {"training": 0, "stop_requested": 0, "stop_points_passed": 0, "stop_at": 0}
             here = {r: each for r, each in statuses.items() if each.training == self._training}
-            if self.asked or any(each.asked for each in here.values()):
+            if self.stop_requested or any(each.stop_requested for each in here.values()):
                 self._holds = True
             if self._holds and not self._stop_at:
                 self._stop_at = self._agreed(here)
                 self._change.notify_all()
             return {
                 "training": self._training,
-                "asked": int(self._holds),
+                "stop_requested": int(self._holds),
                 "stop_points_passed": self._passed + 1 if self._holds else 0,
                 "stop_at": self._stop_at,
             }

@@ -313,7 +313,7 @@ class HealthMonitor:
 
     def _check_heartbeat(self, rank, status, silent):
         was_unheard = rank in self._heartbeats.silent_but_active
-        if self._heartbeats.has_stopped(rank, silent, self._own.waits):
+        if self._heartbeats.has_stopped(rank, silent, self._own.waiting_seconds):
             why = f"it has sent nothing for {silent:.0f} s; it is suspended or disconnected"
             self._statuses[rank] = dataclasses.replace(status, state="lost", why=why)
         elif rank in self._heartbeats.silent_but_active:
@@ -355,10 +355,10 @@ class HealthMonitor:
         elif not self._is_broken:
             self._reachability.forget()
         self._update_status(
-            entered=progress[0] if waits else 0,
+            collectives_entered=progress[0] if waits else 0,
             python_collective=progress[2] if waits else 0,
-            waits=max(seconds, self.stopping.waits()),
-            at=", ".join(filter(None, [at, call_log.doing()])),
+            waiting_seconds=max(seconds, self.stopping.waits()),
+            location=", ".join(filter(None, [at, call_log.doing()])),
             unreachable=self._reachability.unreachable if waits else "",
             calls=call_log.to_send(),
             **self.stopping.exchange(self._statuses),
@@ -377,16 +377,16 @@ class HealthMonitor:
             self._channel.send({"status": own})
             return
         notable = {self._cluster.rank: own}
-        somebody_waits = any(status.waits for status in [*self._statuses.values(), self._own])
+        somebody_waits = any(each.waiting_seconds for each in [*self._statuses.values(), self._own])
         for rank, status in self._statuses.items():
             if somebody_waits or status.state not in ("starting", "running"):
                 notable[rank] = dataclasses.asdict(self._as_of_now(rank, status))
         self._channel.send({"statuses": notable})
 
     def _as_of_now(self, rank, status):
-        """Return a status. If it is old, `waits` is 0, because the worker may not wait any more."""
+        """Return a status; in an old one `waiting_seconds` is 0: the worker may not wait now."""
         is_fresh = time.monotonic() - self._heard.get(rank, 0.0) < 3 * SECONDS_BETWEEN_MESSAGES
-        return status if is_fresh else dataclasses.replace(status, waits=0.0)
+        return status if is_fresh else dataclasses.replace(status, waiting_seconds=0.0)
 
     def _diagnose(self):
         if self.cause is not None:
@@ -400,10 +400,10 @@ class HealthMonitor:
             self._send_statuses()
             if self._abort:
                 self._abort(cause)
-        elif self._own.waits >= self._told + SECONDS_BETWEEN_NOTICES:
+        elif self._own.waiting_seconds >= self._told + SECONDS_BETWEEN_NOTICES:
             self._told += SECONDS_BETWEEN_NOTICES
             messages.say(diagnosis.notice(self._cluster, statuses))
-        elif not self._own.waits:
+        elif not self._own.waiting_seconds:
             self._told = 0.0
 
 

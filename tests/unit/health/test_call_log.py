@@ -83,7 +83,7 @@ def test_the_message_names_both_workers():
     ours = log_of(["calls fit", "begins epoch 2 of fit"])
     theirs = log_of(["calls fit", "calls evaluate"])
     statuses = {
-        0: Status("running", at="a.py:1 (main)", calls=theirs.to_send()),
+        0: Status("running", location="a.py:1 (main)", calls=theirs.to_send()),
         1: Status("running", calls=ours.to_send()),
     }
     message = different_calls(cluster, statuses, ours.first_difference)

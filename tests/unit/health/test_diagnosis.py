@@ -32,12 +32,12 @@ def judged(own, *, is_broken=False, patience=PATIENCE, **others):
 
 
 def waiting(waits, **fields):
-    fields = {"state": "running", "call": 3, "in_call": 1, "entered": 7, **fields}
-    return Status(waits=waits, **fields)
+    fields = {"state": "running", "call": 3, "in_call": 1, "collectives_entered": 7, **fields}
+    return Status(waiting_seconds=waits, **fields)
 
 
 def in_python(waits, **fields):
-    return waiting(waits, python_collective=4, at="callback.py:3 (on_epoch_end)", **fields)
+    return waiting(waits, python_collective=4, location="callback.py:3 (on_epoch_end)", **fields)
 
 
 WAITING, RUNNING = waiting(GRACE), Status("running")
@@ -45,7 +45,7 @@ INSIDE = Status("running", call=3, in_call=1)
 FAILED, ENDED = Status("failed", "ValueError: no", call=3), Status("ended", call=3)
 ABORTED = Status("aborted", "the connection broke")
 UNREACHABLE = {"unreachable": "worker 1 (c:3): no answer"}
-LATE = Status("running", at="train.py:4 (main)")
+LATE = Status("running", location="train.py:4 (main)")
 
 
 def test_a_new_status_reports_nothing_but_its_state():
@@ -61,7 +61,7 @@ def test_nobody_is_to_blame_while_all_run(own):
 def test_a_lost_worker_ends_everything_at_once():
     lost = Status("lost", "it is silent")
     assert judged(RUNNING, _2=lost) is None, "not where it is not needed"
-    for own in INSIDE, Status(), Status("running", waits=0.1):
+    for own in INSIDE, Status(), Status("running", waiting_seconds=0.1):
         cause = judged(own, _0=RUNNING, _2=lost)
         assert cause.startswith("worker 1 (c:3) was lost: it is silent. Restart all workers")
 
@@ -131,7 +131,7 @@ def test_the_first_calls_that_differ_are_named():
     entries = call_log.Entry(5, 1, "fit"), call_log.Entry(5, 2, "evaluate")
 
     def different(**others):
-        statuses = {1: Status("running", at="train.py:4")}
+        statuses = {1: Status("running", location="train.py:4")}
         statuses |= {int(name[1:]): status for name, status in others.items()}
         found = {"differs": entries}
         return diagnosis.different_calls(CLUSTER, statuses, lambda calls: found.get(calls))
@@ -148,7 +148,7 @@ def test_patience_ends():
     assert judged(waiting(PATIENCE - 1), _0=LATE) is None
     cause = judged(waiting(PATIENCE), _0=LATE, _2=waiting(PATIENCE))
     assert "has waited 300 s for chief 0 (a:1), which is at train.py:4 (main). All" in cause
-    cause = judged(waiting(PATIENCE), _2=waiting(5.0, entered=6))
+    cause = judged(waiting(PATIENCE), _2=waiting(5.0, collectives_entered=6))
     assert "for worker 1 (c:3)." in cause, "it waits in an earlier collective"
 
 
@@ -161,17 +161,24 @@ def test_the_notice_names_who_is_awaited():
 @pytest.mark.parametrize("other", [in_python(MISMATCH_SECONDS), waiting(MISMATCH_SECONDS, call=4)])
 def test_workers_in_different_collectives_of_one_number(other):
     differ = "The workers wait for each other, because they have not made the same calls: chief 0"
-    own, other = (dataclasses.replace(one, waits=GRACE_OF_DIFFERENT) for one in (WAITING, other))
-    assert judged(own, _0=other, _2=own).startswith(f"{differ} is at {other.at}, worker 0 is at")
+    own, other = (
+        dataclasses.replace(one, waiting_seconds=GRACE_OF_DIFFERENT) for one in (WAITING, other)
+    )
+    assert judged(own, _0=other, _2=own).startswith(
+        f"{differ} is at {other.location}, worker 0 is at"
+    )
     assert judged(own, _0=other, _2=RUNNING) is None, "may still come"
     assert judged(own, _0=other) is None, "nothing is known of worker 1"
-    early = dataclasses.replace(other, waits=GRACE)
+    early = dataclasses.replace(other, waiting_seconds=GRACE)
     assert judged(waiting(MISMATCH_SECONDS), _0=early, _2=waiting(MISMATCH_SECONDS)) is None
 
 
 @pytest.mark.parametrize(
     ("other", "limit"),
-    [(waiting, DEADLOCK_SECONDS), (lambda waits: in_python(waits, entered=8), MISMATCH_SECONDS)],
+    [
+        (waiting, DEADLOCK_SECONDS),
+        (lambda waits: in_python(waits, collectives_entered=8), MISMATCH_SECONDS),
+    ],
 )
 def test_all_wait_for_each_other(other, limit):
     """Not before the limit is over: the last part of a collective may still travel."""
@@ -197,7 +204,10 @@ def test_what_tensorflow_alone_knows():
     two = Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), 1)
     between = "between worker 1 (b:2) and worker 0 (a:1) broke"
     assert between in diagnosis.broken(two, no, "", {})
-    statuses = {1: Status("running", at="b.py:2 (f)"), 0: Status("running", at="a.py:1 (f)")}
+    statuses = {
+        1: Status("running", location="b.py:2 (f)"),
+        0: Status("running", location="a.py:1 (f)"),
+    }
     differ = CollectiveError("expected type 0", differ=True)
     places = "chief 0 is at a.py:1 (f), worker 0 is at b.py:2 (f). TensorFlow reports: expected"
     assert places in diagnosis.broken(CLUSTER, differ, "", statuses)
@@ -211,20 +221,22 @@ def test_the_advice_names_the_launcher_if_it_is_used():
 
 # ---- statuses of others --------------------------------------------------------------------------
 
-FIELDS_OF_ONE = dataclasses.asdict(dataclasses.replace(WAITING, waits=2.0, at="train.py:4 (main)"))
+FIELDS_OF_ONE = dataclasses.asdict(
+    dataclasses.replace(WAITING, waiting_seconds=2.0, location="train.py:4 (main)")
+)
 
 
 @pytest.mark.parametrize(
-    "fields", [FIELDS_OF_ONE, {**FIELDS_OF_ONE, "waits": 2}, {"call": 1 << 62}]
+    "fields", [FIELDS_OF_ONE, {**FIELDS_OF_ONE, "waiting_seconds": 2}, {"call": 1 << 62}]
 )
 def test_a_status_travels(fields):
     assert Status.from_fields(json.loads(json.dumps(fields))) == Status(**fields)
 
 
 NO_FIELDS = [
-    *({"state": "bogus"}, {"state": 1}, {"at": None}, {"more": 1}, {1: 1}, {"call": True}),
-    *({"waits": value} for value in (float("nan"), float("inf"), -1.0, (1 << 62) + 1)),
-    *({"entered": -1}, {"entered": 1e3}, {"python_collective": 10**30}),
+    *({"state": "bogus"}, {"state": 1}, {"location": None}, {"more": 1}, {1: 1}, {"call": True}),
+    *({"waiting_seconds": value} for value in (float("nan"), float("inf"), -1.0, (1 << 62) + 1)),
+    *({"collectives_entered": -1}, {"collectives_entered": 1e3}, {"python_collective": 10**30}),
 ]
 
 
@@ -236,8 +248,10 @@ def test_what_is_no_status(fields):
 
 
 def test_texts_of_others_are_one_line():
-    status = Status.from_fields(FIELDS_OF_ONE | {"why": "a\nb\x1b[2J\ud800c", "at": "x" * 10**6})
-    assert status.why == "a b [2J c" and len(status.at) < 5000
+    status = Status.from_fields(
+        FIELDS_OF_ONE | {"why": "a\nb\x1b[2J\ud800c", "location": "x" * 10**6}
+    )
+    assert status.why == "a b [2J c" and len(status.location) < 5000
 
 
 # What a process may send that is wrong, of an older version, or evil.
@@ -248,7 +262,10 @@ JSON = st.recursive(
 )
 NUMBERS = st.integers() | st.floats() | st.sampled_from([0, 1, 2, 200.0, 1 << 62, 10**400])
 STATES = st.sampled_from(["starting", "running", "failed", "ended", "lost", "aborted"])
-TEXTS, COUNTS = ("why", "at"), ("call", "in_call", "entered", "python_collective", "waits")
+TEXTS, COUNTS = (
+    ("why", "location"),
+    ("call", "in_call", "collectives_entered", "python_collective", "waiting_seconds"),
+)
 FIELDS = st.fixed_dictionaries(
     {},
     optional={

@@ -60,7 +60,7 @@ class Workers:
             places = [pool.submit(self.work, rank) for rank in range(len(self.steps))]
             time.sleep(random.random() * 0.05)
             for rank in asking:
-                self.stoppings[rank].asked = True
+                self.stoppings[rank].stop_requested = True
             try:
                 return [place.result(SECONDS) for place in places]
             finally:
@@ -85,7 +85,7 @@ def test_alone_it_is_the_next_place():
     assert not alone.stops_here(), "no training"
     alone.begin()
     assert not alone.stops_here()
-    alone.asked = True
+    alone.stop_requested = True
     assert alone.stops_here()
     alone.end()
     assert not alone.stops_here() and not alone.is_asked
@@ -99,7 +99,7 @@ def test_alone_it_is_the_next_place():
 def test_one_that_is_not_in_that_training_is_waited_for(training, stop_points_passed, stop_at):
     first = GracefulStop(0, 2)
     first.begin()
-    first.asked = True
+    first.stop_requested = True
     status = Status(training=training, stop_points_passed=stop_points_passed)
     assert first.exchange({1: status})["stop_at"] == stop_at
 
@@ -108,15 +108,15 @@ def test_what_was_sent_stays_true():
     second = GracefulStop(1, 2)
     second.begin()
     assert [second.stops_here() for _ in range(3)] == [False] * 3
-    held = {"training": 1, "asked": 1, "stop_points_passed": 4, "stop_at": 0}
-    assert second.exchange({0: Status(training=1, asked=1)}) == held
+    held = {"training": 1, "stop_requested": 1, "stop_points_passed": 4, "stop_at": 0}
+    assert second.exchange({0: Status(training=1, stop_requested=1)}) == held
     with ThreadPoolExecutor(1) as pool:
         answers = pool.submit(lambda: [second.stops_here() for _ in range(2)])
         deadline = time.monotonic() + SECONDS
         while second.waits() <= 0.1:
             assert time.monotonic() < deadline and not answers.done()
-        assert second.exchange({0: Status(training=1, asked=1)}) == held
-        second.exchange({0: Status(training=1, asked=1, stop_at=5)})
+        assert second.exchange({0: Status(training=1, stop_requested=1)}) == held
+        second.exchange({0: Status(training=1, stop_requested=1, stop_at=5)})
         assert answers.result(SECONDS) == [False, True]
 
 
@@ -124,7 +124,7 @@ def test_it_does_not_wait_for_a_lost_worker():
     causes = iter([None, "worker 1 was lost"])
     first = GracefulStop(0, 2, lambda: next(causes))
     first.begin()
-    first.asked = True
+    first.stop_requested = True
     with pytest.raises(WorkerLostError, match="worker 1 was lost"):
         first.stops_here()
     assert first.waits() == 0

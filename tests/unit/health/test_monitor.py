@@ -150,7 +150,7 @@ def test_a_silent_worker_that_takes_part_is_not_lost(workers, monkeypatch, silen
     one._counters[0] = lambda: (0, 10**7, 0)
     time.sleep(1)
     assert one.cause is None, "nobody waits"
-    one._own = one._own.__class__("running", in_call=1, waits=1.0)
+    one._own = one._own.__class__("running", in_call=1, waiting_seconds=1.0)
     monkeypatch.setattr(one, "_update_status", lambda **fields: None)
     eventually(lambda: one.cause)
     assert f"worker {silent} (127.0.0.1:{silent + 1}) was lost: it has sent nothing" in one.cause
@@ -265,7 +265,9 @@ ANYTHING = st.recursive(
 )
 STATUS = st.fixed_dictionaries(
     {"state": st.sampled_from(["running", "failed", "ended", "aborted"]) | ANYTHING},
-    optional=dict.fromkeys(("why", "call", "entered", "waits", "at", "more"), ANYTHING),
+    optional=dict.fromkeys(
+        ("why", "call", "collectives_entered", "waiting_seconds", "location", "more"), ANYTHING
+    ),
 )
 STATUSES = st.dictionaries(st.sampled_from(["0", "1", "2", "3", "-1", "²"]), STATUS)
 MESSAGE = st.fixed_dictionaries(
@@ -285,10 +287,10 @@ def alone(rank):
 NO_STATUSES = [
     {},
     {"status": {"state": 1}},
-    {"status": {"waits": float("inf")}},
+    {"status": {"waiting_seconds": float("inf")}},
     {"statuses": []},
     {"statuses": {"x": 1, "7": {}, "-1": {}, "9" * 4000: {}}},
-    {"statuses": {"1": {"state": "lost", "waits": 1e400}}},
+    {"statuses": {"1": {"state": "lost", "waiting_seconds": 1e400}}},
 ]
 
 
