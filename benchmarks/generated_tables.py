@@ -159,28 +159,30 @@ def workers_and_bytes(case):
 
 def gpu_kernels_part():
     """Return the table of the CUDA kernels on large float32 and bfloat16 arrays."""
-    pairwise, rows = newest("kernels_gpu-pairwise-*"), newest("kernels_gpu-rows-*")
-    table, beside = [], ["PyTorch", "torch.compile"]
+    pairwise = newest("kernels_gpu-pairwise-*")
+    rows = pairwise.with_name(pairwise.name.replace("-pairwise-", "-rows-"))  # of the same GPU
+    table, baselines = [], ["PyTorch", "torch.compile"]
     for row in report.tables(pairwise.read_text()):
         size = int(row["elements"].replace(",", ""))
         if row["segments"] == "1" and size > 25_000_000 and row["type"] in ("float32", "bfloat16"):
-            times = [row["default / 5N"], *(row[f"{other} / default"] for other in beside)]
-            table.append(["`pairwise_combine`", row["type"], 2, row["elements"], *times])
+            ratios = [row["default / 5N"], *(row[f"{name} / default"] for name in baselines)]
+            table.append(["`pairwise_combine`", row["type"], 2, row["elements"], *ratios])
     operations = {"## Gram": "`segment_gram`", "## Weighted sum": "`segment_weighted_sum`"}
     for heading, operation in operations.items():
         section = rows.read_text().partition(heading)[2].partition("\n## ")[0]
         for row in report.tables(section):
             if row["segments"] == "1" and row["R"] in ("2", "16"):
-                times = [row["time / floor"], *(row[f"{other} / ours"] for other in beside)]
-                table.append([operation, row["type"], row["R"], row["elements"], *times])
+                ratios = [row["time / floor"], *(row[f"{name} / ours"] for name in baselines)]
+                table.append([operation, row["type"], row["R"], row["elements"], *ratios])
     table = [[*row[:4], *(cell.partition(" ")[0] for cell in row[4:])] for row in table]
-    header = ["operation", "type", "R", "elements", "time / time to move the bytes"]
-    header += [f"{other} / time" for other in beside]
+    header = ["operation", "type", "R", "elements", "our time / copy's time"]
+    header += [f"{name}'s time / our time" for name in baselines]
     links = ", ".join(
         f"[{name}](../benchmarks/results/{path.name})"
-        for name, path in (("pairwise", pairwise), ("rows", rows))
+        for name, path in (("two rows", pairwise), ("R rows", rows))
     )
-    return f"{report.table(header, table)}\n\nFrom the reports: {links}."
+    gpu = pairwise.read_text().partition("\nMachine: ")[2].partition(",")[0]
+    return f"{report.table(header, table)}\n\nOn an {gpu}. From the reports: {links}."
 
 
 def steps_part():

@@ -16,9 +16,9 @@ read of more than its L2 holds), so that the calls are all in its queue when the
 starts: the host is not measured, unless a way has too many launches to queue.
 
 Writes benchmarks/results/DATE-kernels_gpu-CARD.md (with `--part` DATE-kernels_gpu-PART-CARD.md), or
-into the folder of --out. Prints each row as
-soon as it is measured. Where time on the GPU is short: torch.compile takes seconds for each case
-(`--no-compile`), and `--part` measures the pairwise combination or the operations on rows alone.
+into the folder of --out. Prints each row as soon as it is measured. Where time on the GPU is short:
+torch.compile takes seconds for each case (`--no-compile`), and `--part` measures the pairwise
+combination or the operations on rows alone.
 """
 
 import argparse
@@ -463,10 +463,10 @@ def main():
             try:
                 device, compiler = gpu_devices.build(folder)
                 card = gpu_devices.find_card()
-            except (gpu_devices.NoGpu, build_cuda.NotBuilt) as reason:
+            except (gpu_devices.GpuUnavailable, build_cuda.NotBuilt) as reason:
                 sys.exit(
-                    f"kernels_gpu.py times CUDA kernels, and cannot: {reason}. `--emulated` runs "
-                    "the script's logic without a GPU."
+                    f"kernels_gpu.py cannot time the CUDA kernels: {reason}. `--emulated` runs the "
+                    "script's logic without a GPU."
                 )
             bench, sizes = Bench(device, card, *shared), Sizes()
         pairwise = measure_pairwise(bench, sizes) if arguments.part != "rows" else []

@@ -7,8 +7,9 @@ The workers train with Adasum over UCX and are bound to the cores:
 - compute: a step of `fit` in one process on one core, without a strategy, times the number of
   workers that share a core;
 - exchange: the same gradients in a loop in one graph, where all workers arrive together;
-- waiting: the time in collectives (`StragglerReport`) less the exchange;
-- rest: what is left of the step. It is negative if a worker computes while it waits.
+- waiting: the time in collectives (`StragglerReport`, 50 samples a second) less the exchange;
+- rest: what is left of the step. It is negative if a worker computes while it waits, or if another
+  worker computes on the same core in that time.
 
 Writes benchmarks/results/DATE-step_split.md.
 """
@@ -24,7 +25,7 @@ import frameworks
 import numpy as np
 import report
 
-SIZES = {"small": 400, "1 MB": 400, "4 MB": 200}  # steps of an epoch
+STEPS_PER_EPOCH = {"small": 400, "1 MB": 400, "4 MB": 200}
 WORKERS = (2, 4)
 LOOPS, EXCHANGES = 8, 100
 PARTS = ("step", "compute", "exchange", "waiting", "rest")
@@ -35,7 +36,7 @@ def step_of_fit(model, size, workers, epochs, *callbacks):
     import keras
 
     rows = frameworks.ROWS[size] * workers
-    steps, starts, seconds = SIZES[size], [], []
+    steps, starts, seconds = STEPS_PER_EPOCH[size], [], []
     clock = keras.callbacks.LambdaCallback(
         on_epoch_begin=lambda epoch, logs: starts.append(time.perf_counter()),
         on_epoch_end=lambda epoch, logs: seconds.append(time.perf_counter() - starts[-1]),
@@ -77,7 +78,8 @@ def worker(workers, out):
     if workers == 1:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         models = (
-            (size, frameworks.compiled(size, contextlib.nullcontext, id_of)) for size in SIZES
+            (size, frameworks.compiled(size, contextlib.nullcontext, unchanged))
+            for size in STEPS_PER_EPOCH
         )
         measured = {size: {"step": step_of_fit(model, size, 1, 3)[0]} for size, model in models}
         pathlib.Path(out).write_text(json.dumps(measured))
@@ -86,8 +88,8 @@ def worker(workers, out):
 
     strategy = tf_adasum.AdasumMirroredStrategy(transport="ucx")
     measured = {}
-    for size in SIZES:
-        model = frameworks.compiled(size, strategy.scope, id_of)
+    for size in STEPS_PER_EPOCH:
+        model = frameworks.compiled(size, strategy.scope, unchanged)
         step, _ = step_of_fit(model, size, workers, 3)
         _, logs = step_of_fit(model, size, workers, 4, tf_adasum.callbacks.StragglerReport())
         collectives = [logs[f"waiting_ms/worker_{rank}"][1:] for rank in range(workers)]
@@ -99,13 +101,17 @@ def worker(workers, out):
     report.save(strategy, measured, out)
 
 
-def id_of(optimizer):
+def unchanged(optimizer):
     return optimizer
 
 
-def parts_of(own, alone, sharing):
-    """Return the parts of a step; `sharing` workers run on one core."""
-    parts = {"step": own["step"], "compute": sharing * alone["step"], "exchange": own["exchange"]}
+def parts_of(own, alone, workers_per_core):
+    """Return the parts of a step; `workers_per_core` workers run on one core."""
+    parts = {
+        "step": own["step"],
+        "compute": workers_per_core * alone["step"],
+        "exchange": own["exchange"],
+    }
     parts["waiting"] = own["collectives"] - own["exchange"]
     parts["rest"] = parts["step"] - sum(parts[name] for name in PARTS[1:-1])
     return parts
@@ -114,16 +120,18 @@ def parts_of(own, alone, sharing):
 def rows(found):
     """Yield a row of the table for each number of workers and each model."""
     for count in WORKERS:
-        sharing = -(-count // os.cpu_count())
-        for size in SIZES:
+        workers_per_core = -(-count // os.cpu_count())
+        for size in STEPS_PER_EPOCH:
             turns = [
-                parts_of(own[size], alone[size], sharing)
+                parts_of(own[size], alone[size], workers_per_core)
                 for own, alone in zip(found[count], found[1], strict=True)
             ]
-            yield [count, size] + [cell([turn[name] for turn in turns]) for name in PARTS]
+            yield [count, size] + [
+                median_and_range([turn[name] for turn in turns]) for name in PARTS
+            ]
 
 
-def cell(values):
+def median_and_range(values):
     return f"{np.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
 
 
@@ -150,8 +158,9 @@ def main():
         "models of so many bytes. The workers are bound to the cores. *Compute*: a step of `fit` "
         "in one process on one core, times the number of workers that share a core. *Exchange*: "
         "the same gradients in a loop, where all workers arrive together. *Waiting*: the time in "
-        "collectives, less the exchange. *Rest*: what is left of the step; it is negative if a "
-        "worker computes while it waits.\n\n"
+        "collectives (50 samples a second), less the exchange. *Rest*: what is left of the step. "
+        "It is negative if a worker computes while it waits, or if another worker computes on the "
+        "same core in that time.\n\n"
         + report.table(["workers", "model", *(f"{name}, ms" for name in PARTS)], rows(found)),
     )
 

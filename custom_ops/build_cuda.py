@@ -75,7 +75,7 @@ def compile_host(folder, compiler=("g++",), *, flags=("-O2",), emulated=False):
     """
     library = Path(folder) / HOST_LIBRARY
     sources = [str(SOURCES / name) for name in (EMULATED_SOURCES if emulated else HOST_SOURCES)]
-    options = ["-std=c++17", "-fPIC", "-shared", *flags]
+    options = ["-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", *flags]
     run([*compiler, *options, *sources, "-o", str(library), *OLD_GLIBC_LINK_FLAGS])
     return library
 

@@ -29,18 +29,19 @@ class FmaTile {
   // Adds the products of the elements [begin, end). Called by all lanes of a warp.
   __device__ __forceinline__ void Add(const TileRows<T>& rows, int64 begin, int64 end, Team team) {
     constexpr int kPacketsPerFlush = kInnerProducts / kWidth;
-    static_assert(kPacketsPerFlush % kPacketsInFlight == 0, "a flush would come too late");
+    static_assert(kPacketsPerFlush % kPacketsInFlight == 0,
+                  "the packets between two flushes are a multiple");
     const PacketRange<kWidth> range(begin, end);
     int packets = 0;
     // All lanes make the same number of turns, because they flush together.
     for (int first = 0; first < range.packet_count; first += team.size * kPacketsInFlight) {
-      Place places[kPacketsInFlight];
+      PacketPosition positions[kPacketsInFlight];
 #pragma unroll
       for (int u = 0; u < kPacketsInFlight; ++u) {
         const int k = first + u * team.size + team.thread;
-        places[u] = {range.Packet(k), k < range.packet_count};
+        positions[u] = {range.Packet(k), k < range.packet_count};
       }
-      AddPackets<kWidth>(rows, places);
+      AddPackets<kWidth>(rows, positions);
       packets += kPacketsInFlight;
       if (packets == kPacketsPerFlush) {
         sums_.Flush();
@@ -61,31 +62,31 @@ class FmaTile {
   static constexpr int kPacketsInFlight = kRows == 2 ? 2 : 1;
 
   // Where a packet begins in each row, and whether there is one.
-  struct Place {
+  struct PacketPosition {
     int64 element;
     bool exists;
   };
 
   template <int kPacketWidth>
   __device__ static __forceinline__ void LoadRows(const TileRows<T>& rows, int first_row,
-                                                  Place place,
+                                                  PacketPosition position,
                                                   Packet<T, kPacketWidth> (&packets)[kRows]) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      packets[i] = place.exists && first_row + i < rows.row_count
+      packets[i] = position.exists && first_row + i < rows.row_count
                        ? LoadPacket<Memory::kGlobalOnce, kPacketWidth>(
-                             rows.rows_RN + (first_row + i) * rows.row_stride + place.element)
+                             rows.rows_RN + (first_row + i) * rows.row_stride + position.element)
                        : ZeroPacket<T, kPacketWidth>();
     }
   }
 
   template <int kPacketWidth, int kPackets>
   __device__ __forceinline__ void AddPackets(const TileRows<T>& rows,
-                                             const Place (&places)[kPackets]) {
+                                             const PacketPosition (&positions)[kPackets]) {
     Packet<T, kPacketWidth> x[kPackets][kRows];
 #pragma unroll
     for (int u = 0; u < kPackets; ++u) {
-      LoadRows<kPacketWidth>(rows, rows.first_row, places[u], x[u]);
+      LoadRows<kPacketWidth>(rows, rows.first_row, positions[u], x[u]);
     }
     if constexpr (kKind == TileKind::kDiagonal) {
 #pragma unroll
@@ -94,7 +95,7 @@ class FmaTile {
       Packet<T, kPacketWidth> y[kPackets][kRows];
 #pragma unroll
       for (int u = 0; u < kPackets; ++u) {
-        LoadRows<kPacketWidth>(rows, rows.first_column, places[u], y[u]);
+        LoadRows<kPacketWidth>(rows, rows.first_column, positions[u], y[u]);
       }
 #pragma unroll
       for (int u = 0; u < kPackets; ++u) AddProducts<kPacketWidth>(x[u], y[u]);

@@ -67,7 +67,8 @@ __device__ __forceinline__ void WaitForAllBlocks(unsigned* arrived) {
 
 // ---- arithmetic --------------------------------------------------------------------------------
 
-// a·b, rounded. The compiler never fuses it with an addition: a fused a·b + c·d is not c·d + a·b.
+// a·b, rounded. The compiler never fuses it with an addition: with a fused multiply-add, a·b + c·d
+// and c·d + a·b may differ in the last bit.
 __device__ __forceinline__ float RoundedProduct(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ double RoundedProduct(double a, double b) { return __dmul_rn(a, b); }
 

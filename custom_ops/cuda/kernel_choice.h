@@ -65,8 +65,8 @@ struct GramKernels {
 };
 
 inline GramKernels ChooseGramKernels(AdasumType type, int64_t row_count, int compute_capability) {
-  // Up to 4 rows leave most of a tensor core's tile empty, and few packets in flight.
-  if (SizeOf(type) == 2 && compute_capability >= kMmaCapability && row_count > 4) {
+  const bool has_mma = SizeOf(type) == 2 && compute_capability >= kMmaCapability;
+  if (has_mma && row_count >= kLeastRowsMma) {
     const char* below = "segment_gram_mma16_below";
     if (row_count <= 8) return {"segment_gram_mma8", below, 8, kMma8Blocks};
     return {"segment_gram_mma16", below, kTileRowsMma, kMma16Blocks};

@@ -14,9 +14,9 @@
 #include "segment_gram.cuh"
 #include "weighted_sum.cuh"
 
-// The kernels on tensor cores, and those that stand in for them on older devices: each device uses
-// one kind. The other one stops the program instead of leaving results unwritten: that is what code
-// for an old device would do where a driver translates it for a new one.
+// For more than 4 rows of a 16-bit type there are kernels on tensor cores, and FMA kernels for older
+// devices: each device uses one kind. The other one stops the program instead of leaving results
+// unwritten: that is what code for an old device would do where a driver translates it for a new one.
 #if defined(TF_ADASUM_EMULATION)
 #define TF_ADASUM_WITH_MMA(...) __VA_ARGS__
 #define TF_ADASUM_WITHOUT_MMA(...) __VA_ARGS__
@@ -89,13 +89,13 @@ using namespace tf_adasum;  // NOLINT: the kernels below are C functions
 
 // ---- all types and accesses --------------------------------------------------------------------
 
-#define TF_ADASUM_ALL(TYPE, T, FMA_BODY)                                \
-  TF_ADASUM_PAIRWISE(TYPE##_vector, T, kVectorWidth<T>)                 \
-  TF_ADASUM_PAIRWISE(TYPE##_scalar, T, 1)                               \
-  TF_ADASUM_PAIRWISE_SINGLE_PASS(TYPE##_vector, T)                      \
-  TF_ADASUM_GRAM_FMA_TILES(TYPE##_vector, T, kVectorWidth<T>, FMA_BODY) \
-  TF_ADASUM_GRAM_FMA_TILES(TYPE##_scalar, T, 1, FMA_BODY)               \
-  TF_ADASUM_WEIGHTED_SUM(TYPE##_vector, T, kVectorWidth<T>)             \
+#define TF_ADASUM_ALL(TYPE, T, FMA8_BODY)                                \
+  TF_ADASUM_PAIRWISE(TYPE##_vector, T, kVectorWidth<T>)                  \
+  TF_ADASUM_PAIRWISE(TYPE##_scalar, T, 1)                                \
+  TF_ADASUM_PAIRWISE_SINGLE_PASS(TYPE##_vector, T)                       \
+  TF_ADASUM_GRAM_FMA_TILES(TYPE##_vector, T, kVectorWidth<T>, FMA8_BODY) \
+  TF_ADASUM_GRAM_FMA_TILES(TYPE##_scalar, T, 1, FMA8_BODY)               \
+  TF_ADASUM_WEIGHTED_SUM(TYPE##_vector, T, kVectorWidth<T>)              \
   TF_ADASUM_WEIGHTED_SUM(TYPE##_scalar, T, 1)
 
 TF_ADASUM_ALL(float32, float, TF_ADASUM_ALWAYS)

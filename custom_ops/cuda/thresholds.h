@@ -14,7 +14,7 @@ constexpr int kBlockWarps = kBlockThreads / kWarpThreads;
 constexpr int kStreamingBlocks = 4;
 
 // Partitions of a weighted sum for each multiprocessor. No partition waits for another, and many
-// small ones that start in order read memory almost in order.
+// small partitions, started in order, read memory almost sequentially.
 constexpr int kWeightedSumPartitions = 32;
 
 // The single-pass kernel has one block per multiprocessor, which owns all of its shared memory.
@@ -71,6 +71,9 @@ constexpr int kFma16Blocks = 1;
 constexpr int kMma8Blocks = 3;
 constexpr int kMma16Blocks = 2;
 constexpr int kMma16BelowBlocks = 1;
+
+// Fewer rows would leave most of a tensor core's tile empty, and load too few packets at once.
+constexpr int kLeastRowsMma = 5;
 
 // Tensor cores multiply both 16-bit types from this compute capability on.
 constexpr int kMmaCapability = 80;

@@ -1,8 +1,7 @@
 """ctypes access to the C interface of the CUDA kernels, with NumPy arrays in and out.
 
-`CudaLibrary` works on the emulated library, whose device memory is host memory. For a GPU, derive a
-class that overrides `allocate` (and `stream`, `synchronize`) with another `Buffer`, of PyTorch or
-CuPy for example.
+`CudaLibrary` works on the emulated library, whose device memory is host memory. `gpu_devices` has
+the classes for a GPU.
 
 Shape letters: S segments, R rows (replicas), N elements in a row.
 """
@@ -60,28 +59,28 @@ class Buffer:
     """
 
     def __init__(self, byte_count, offset=0):
-        self.whole = self.unwritten(byte_count + offset + 2 * GUARD_BYTES)
+        self.memory = self.new_memory(byte_count + offset + 2 * GUARD_BYTES)
         address = self.address()
         self._begin = GUARD_BYTES - address % 64 + offset
-        self.bytes = self.whole[self._begin : self._begin + byte_count]
+        self.bytes = self.memory[self._begin : self._begin + byte_count]
         self.pointer = address + self._begin
 
-    # ---- what a subclass replaces
+    # ---- methods that a subclass overrides
 
-    def unwritten(self, byte_count):
+    def new_memory(self, byte_count):
         """Return an array of so many bytes, all of them `UNWRITTEN`."""
         return np.full(byte_count, UNWRITTEN, np.uint8)
 
     def address(self):
-        """Return the address of `self.whole`."""
-        return self.whole.ctypes.data
+        """Return the address of `self.memory`."""
+        return self.memory.ctypes.data
 
-    def fill(self, part, content):
+    def copy_to_device(self, part, content):
         """Copy a NumPy array of bytes to a slice of `self.bytes`."""
         part[:] = content
 
-    def on_host(self, part):
-        """Return a copy, as a NumPy array, of a slice of `self.whole`."""
+    def copy_to_host(self, part):
+        """Return a copy, as a NumPy array, of a slice of `self.memory`."""
         return part.copy()
 
     # ---- the interface
@@ -89,13 +88,13 @@ class Buffer:
     def write(self, array, begin=0):
         """Copy an array's bytes into the buffer, from byte `begin` on."""
         content = np.ascontiguousarray(array).view(np.uint8).reshape(-1)
-        self.fill(self.bytes[begin : begin + content.size], content)
+        self.copy_to_device(self.bytes[begin : begin + content.size], content)
 
     def read(self, dtype, shape):
-        """Return a copy of the content, after a look at the guards."""
-        content = self.on_host(self.bytes)
-        guards = self.whole[: self._begin], self.whole[self._begin + content.size :]
-        if any((self.on_host(guard) != UNWRITTEN).any() for guard in guards):
+        """Return a copy of the content, after checking the guards."""
+        content = self.copy_to_host(self.bytes)
+        guards = self.memory[: self._begin], self.memory[self._begin + content.size :]
+        if any((self.copy_to_host(guard) != UNWRITTEN).any() for guard in guards):
             raise AssertionError("a kernel has written outside of its buffer")
         return content.view(dtype).reshape(shape)
 
@@ -149,7 +148,7 @@ class CudaLibrary:
         set_device.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64]
         set_device(multiprocessors, compute_capability, shared_bytes)
 
-    # ---- what a subclass replaces
+    # ---- methods that a subclass overrides
 
     def allocate(self, byte_count, offset=0):
         """Return a new `Buffer` in device memory."""

@@ -1,10 +1,11 @@
-"""The CUDA kernels on a GPU, above PyTorch or CuPy, or emulated: buffers, events and copies."""
+"""The CUDA kernels on a GPU, with memory and events of PyTorch or CuPy; or emulated."""
 
 import ctypes
 import os
 import subprocess
 import time
 from dataclasses import dataclass
+from unittest import mock
 
 import numpy as np
 
@@ -19,17 +20,17 @@ class TorchBuffer(cuda_library.Buffer):
         self._torch = torch
         super().__init__(byte_count, offset)
 
-    def unwritten(self, byte_count):
-        unwritten = cuda_library.UNWRITTEN
-        return self._torch.full((byte_count,), unwritten, dtype=self._torch.uint8, device="cuda")
+    def new_memory(self, byte_count):
+        value = cuda_library.UNWRITTEN
+        return self._torch.full((byte_count,), value, dtype=self._torch.uint8, device="cuda")
 
     def address(self):
-        return self.whole.data_ptr()
+        return self.memory.data_ptr()
 
-    def fill(self, part, content):
+    def copy_to_device(self, part, content):
         part.copy_(self._torch.from_numpy(content))
 
-    def on_host(self, part):
+    def copy_to_host(self, part):
         return part.cpu().numpy()
 
     def tensor(self, dtype, shape):
@@ -37,7 +38,7 @@ class TorchBuffer(cuda_library.Buffer):
 
 
 class TorchDevice(cuda_library.CudaLibrary):
-    """The CUDA kernels above buffers and events of PyTorch."""
+    """The CUDA kernels with memory and events of PyTorch."""
 
     def __init__(self, path):
         super().__init__(path)
@@ -81,21 +82,21 @@ class CupyBuffer(cuda_library.Buffer):
         self._cupy = cupy
         super().__init__(byte_count, offset)
 
-    def unwritten(self, byte_count):
+    def new_memory(self, byte_count):
         return self._cupy.full(byte_count, cuda_library.UNWRITTEN, np.uint8)
 
     def address(self):
-        return self.whole.data.ptr
+        return self.memory.data.ptr
 
-    def fill(self, part, content):
+    def copy_to_device(self, part, content):
         part.set(content)
 
-    def on_host(self, part):
+    def copy_to_host(self, part):
         return part.get()
 
 
 class CupyDevice(cuda_library.CudaLibrary):
-    """The CUDA kernels above buffers and events of CuPy."""
+    """The CUDA kernels with memory and events of CuPy."""
 
     def __init__(self, path):
         super().__init__(path)
@@ -154,12 +155,12 @@ class EmulatedDevice(cuda_library.CudaLibrary):
         return stop - start
 
 
-class NoGpu(Exception):
+class GpuUnavailable(Exception):
     """Why the kernels cannot run on a GPU here."""
 
 
 def find_framework():
-    """The device class of PyTorch if it has CUDA, else that of CuPy."""
+    """Return the device class of PyTorch if it has CUDA, otherwise the device class of CuPy."""
     reasons = []
     try:
         import torch
@@ -176,28 +177,32 @@ def find_framework():
         return CupyDevice
     except Exception as error:  # CuPy also fails on missing CUDA libraries, in its own ways
         reasons.append(f"no usable CuPy ({error})")
-    raise NoGpu(f"needs PyTorch or CuPy with CUDA: {'; '.join(reasons)}")
+    raise GpuUnavailable(f"neither PyTorch nor CuPy can use a GPU: {'; '.join(reasons)}")
 
 
 def build(folder):
     """Compile the kernels for the first GPU, in `folder`.
 
-    Returns the library and a text that says how it was compiled; raises NoGpu or
-    `build_cuda.NotBuilt`.
+    Returns the library and a description of the compiler.
+
+    Raises:
+        GpuUnavailable: if there is no GPU, or neither PyTorch nor CuPy can use it.
+        build_cuda.NotBuilt: if the kernels could not be compiled.
     """
     capability = build_cuda.first_gpu()
     if capability is None:
-        raise NoGpu("the CUDA driver finds no NVIDIA GPU here")
-    os.environ[build_cuda.ARCHITECTURES_VARIABLE] = str(capability)
+        raise GpuUnavailable("the CUDA driver finds no NVIDIA GPU here")
+    framework = find_framework()
     path = build_cuda.compile_host(folder)
-    how = build_cuda.compile_kernels(folder)
+    with mock.patch.dict(os.environ, {build_cuda.ARCHITECTURES_VARIABLE: str(capability)}):
+        how = build_cuda.compile_kernels(folder)
     compiler = f"{how['compiler']} ({how['compiler_version']}) for sm_{capability}"
-    return find_framework()(path), compiler
+    return framework(path), compiler
 
 
 @dataclass
 class Card:
-    """What the report says of the GPU, and what the benchmark has to know of it."""
+    """Properties of the GPU, for the report and for the sizes of the cases."""
 
     name: str
     l2_bytes: int
@@ -206,7 +211,7 @@ class Card:
 
 
 def find_card():
-    """Asks the driver, about the first GPU; a framework has already made its context."""
+    """Return the properties of the first GPU; a framework has already made its context."""
     driver = ctypes.CDLL("libcuda.so.1")
     l2_cache_size = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
     device, l2_bytes, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256)
@@ -218,7 +223,7 @@ def find_card():
         or driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
     )
     if failed:
-        raise NoGpu(f"the CUDA driver does not describe the GPU: error {failed}")
+        raise GpuUnavailable(f"the CUDA driver does not describe the GPU: error {failed}")
     card = Card(name.value.decode(), l2_bytes.value, free.value)
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:

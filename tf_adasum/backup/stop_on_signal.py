@@ -91,7 +91,7 @@ class StopOnSignal:
             epochs: int, the number of epochs of the whole training.
         """
         self._workers.any(False)  # waits for all workers; a signal may come in this time
-        if self._workers.any(self._stopping.is_asked):
+        if self._workers.any(self._stopping.stop_requested):
             self._stop(model, (0, {"epoch": epochs}))
         self._is_over = True
 
@@ -130,7 +130,7 @@ def _asking(one):
         stop = one()
         if stop is None:
             return False
-        stop._stopping.stop_requested = True
+        stop._stopping.requested_here = True
         return True
 
     return ask

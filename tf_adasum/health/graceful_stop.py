@@ -37,7 +37,9 @@ class GracefulStop:
         cause: function that returns why this worker cannot continue, or None if it can.
 
     Attributes:
-        asked: whether this worker was asked to stop the training; set from a signal handler.
+        requested_here: whether this worker was asked to stop the training; set from a signal
+            handler.
+        stop_requested: whether this worker knows that any worker was asked to stop.
         has_news: whether the status has to be sent to the other workers.
     """
 
@@ -49,18 +51,18 @@ class GracefulStop:
         self._reset()
 
     def _reset(self):
-        self.stop_requested = False
+        self.requested_here = False
         self._holds, self._passed, self._stop_at = False, 0, 0
 
     @property
-    def is_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         """Whether this worker knows that any worker was asked to stop."""
-        return self.stop_requested or self._holds
+        return self.requested_here or self._holds
 
     @property
     def has_news(self) -> bool:
         """Whether the other workers do not know yet that this worker was asked to stop."""
-        return self.stop_requested and not self._holds
+        return self.requested_here and not self._holds
 
     def begin(self) -> None:
         """Begin a training; all workers call this."""
@@ -84,9 +86,9 @@ class GracefulStop:
         if not self._training:
             return False
         with self._change:
-            if self.stop_requested and self._workers == 1:
+            if self.requested_here and self._workers == 1:
                 return True
-            if self.is_asked and not self._stop_at:
+            if self.stop_requested and not self._stop_at:
                 self._holds = True
                 self._wait()
             if self._stop_at == self._passed + 1:
@@ -121,7 +123,7 @@ class GracefulStop:
             if not self._training:
                 return {"training": 0, "stop_requested": 0, "stop_points_passed": 0, "stop_at": 0}
             here = {r: each for r, each in statuses.items() if each.training == self._training}
-            if self.stop_requested or any(each.stop_requested for each in here.values()):
+            if self.requested_here or any(each.stop_requested for each in here.values()):
                 self._holds = True
             if self._holds and not self._stop_at:
                 self._stop_at = self._agreed(here)

@@ -384,7 +384,7 @@ class HealthMonitor:
         self._channel.send({"statuses": notable})
 
     def _as_of_now(self, rank, status):
-        """Return a status; in an old one `waiting_seconds` is 0: the worker may not wait now."""
+        """Return the status; `waiting_seconds` of an old one is 0: the worker may not wait now."""
         is_fresh = time.monotonic() - self._heard.get(rank, 0.0) < 3 * SECONDS_BETWEEN_MESSAGES
         return status if is_fresh else dataclasses.replace(status, waiting_seconds=0.0)
 

@@ -60,7 +60,7 @@ class Workers:
             places = [pool.submit(self.work, rank) for rank in range(len(self.steps))]
             time.sleep(random.random() * 0.05)
             for rank in asking:
-                self.stoppings[rank].stop_requested = True
+                self.stoppings[rank].requested_here = True
             try:
                 return [place.result(SECONDS) for place in places]
             finally:
@@ -85,10 +85,10 @@ def test_alone_it_is_the_next_place():
     assert not alone.stops_here(), "no training"
     alone.begin()
     assert not alone.stops_here()
-    alone.stop_requested = True
+    alone.requested_here = True
     assert alone.stops_here()
     alone.end()
-    assert not alone.stops_here() and not alone.is_asked
+    assert not alone.stops_here() and not alone.stop_requested
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_alone_it_is_the_next_place():
 def test_one_that_is_not_in_that_training_is_waited_for(training, stop_points_passed, stop_at):
     first = GracefulStop(0, 2)
     first.begin()
-    first.stop_requested = True
+    first.requested_here = True
     status = Status(training=training, stop_points_passed=stop_points_passed)
     assert first.exchange({1: status})["stop_at"] == stop_at
 
@@ -124,7 +124,7 @@ def test_it_does_not_wait_for_a_lost_worker():
     causes = iter([None, "worker 1 was lost"])
     first = GracefulStop(0, 2, lambda: next(causes))
     first.begin()
-    first.stop_requested = True
+    first.requested_here = True
     with pytest.raises(WorkerLostError, match="worker 1 was lost"):
         first.stops_here()
     assert first.waits() == 0

@@ -1,6 +1,6 @@
 """The CUDA kernels, which an emulation runs on the CPU, against the NumPy oracle.
 
-With `ADASUM_TEST_GPU=1` they run on the first GPU instead, above PyTorch or CuPy. Neither
+With `ADASUM_TEST_GPU=1` they run on the first GPU instead, with memory of PyTorch or CuPy. Neither
 TensorFlow nor Keras is needed. In tests/unit/ops:
 
     ADASUM_TEST_GPU=1 PYTHONPATH=../.. python -m pytest --noconftest test_cuda_kernels.py
@@ -65,7 +65,7 @@ LAYOUTS = {
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def compiled_library(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cuda")
     if ON_GPU:
         return gpu_devices.build(folder)[0]
@@ -75,18 +75,18 @@ def built(tmp_path_factory):
 
 
 @pytest.fixture
-def library(built):
-    """The library; on a GPU for all tests that do not choose what the device offers."""
+def library(compiled_library):
+    """The emulated library, or with ADASUM_TEST_GPU=1 the library on the GPU."""
     if not ON_GPU:
-        built.set_emulated_device()
-    return built
+        compiled_library.set_emulated_device()
+    return compiled_library
 
 
 @pytest.fixture
-def set_device(library):
-    """Changes what the emulated device offers to the next plans; a GPU offers what it has."""
+def emulate_device(library):
+    """Change the properties of the emulated device for the next plans."""
     if ON_GPU:
-        pytest.skip("chooses what the emulated device offers")
+        pytest.skip("needs an emulated device with chosen properties")
     return library.set_emulated_device
 
 
@@ -154,9 +154,9 @@ def test_pairwise_combine(library, dtype, segments, algorithm):
 
 
 @pytest.mark.parametrize("layout", ["mixed", "one big"])
-def test_what_does_not_fit_on_chip_is_read_again(library, set_device, dtype, layout):
+def test_what_does_not_fit_on_chip_is_read_again(library, emulate_device, dtype, layout):
     segments = LAYOUTS[layout]
-    set_device(multiprocessors=3, shared_bytes=8192)
+    emulate_device(multiprocessors=3, shared_bytes=8192)
     a, b = random_rows(dtype, 2, segments[-1])
     combined = library.pairwise_combine(a, b, segments, algorithm=SINGLE_PASS)
     assert_combined(combined, a, b, segments)
@@ -181,6 +181,7 @@ def test_pairwise_combine_misaligned_or_in_place(library, dtype, algorithm, opti
 
 @pytest.mark.parametrize("algorithm", [TWO_PASSES, SINGLE_PASS])
 def test_pairwise_combine_is_commutative_to_the_bit(library, dtype, algorithm):
+    """On x86-64 the emulation cannot fuse a multiplication and an addition; a GPU can."""
     segments = LAYOUTS["mixed"]
     a, b = random_rows(dtype, 2, segments[-1])
     first, second = (
@@ -250,8 +251,8 @@ def test_segment_gram_misaligned(library, dtype, row_count, options):
 @pytest.mark.parametrize("dtype", DTYPES[:2], ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("row_count", [2, 3, 8, 13, 17])
 @pytest.mark.parametrize("layout", ["unaligned", "mixed"])
-def test_segment_gram_without_tensor_cores(library, set_device, dtype, row_count, layout):
-    set_device(compute_capability=75)
+def test_segment_gram_without_tensor_cores(library, emulate_device, dtype, row_count, layout):
+    emulate_device(compute_capability=75)
     rows = random_rows(dtype, row_count, LAYOUTS[layout][-1])
     gram = library.segment_gram(rows, LAYOUTS[layout], block_count=3)
     assert_gram(gram, rows, LAYOUTS[layout])
@@ -300,8 +301,8 @@ def pieces_of(plan, element_count):
     ],
     ids=["mixed", "tiny", "4000 segments", "1 to 10^8", "2^31 + 17", "2^35"],
 )
-def test_pieces_cover_every_element_once(library, set_device, segments):
-    set_device(multiprocessors=132)
+def test_pieces_cover_every_element_once(library, emulate_device, segments):
+    emulate_device(multiprocessors=132)
     for block_count in (0, 1, 5, 1000):
         plan = library.plan(
             SEGMENT_WEIGHTED_SUM, TYPES["float16"], 2, segments, block_count=block_count
@@ -323,8 +324,8 @@ def test_the_library_copies_the_map(library):
     np.testing.assert_array_equal(copy.read(np.uint8, -1), plan.map_bytes)
 
 
-def test_partitions_cost_the_same(library, set_device):
-    set_device(multiprocessors=132)
+def test_partitions_cost_the_same(library, emulate_device):
+    emulate_device(multiprocessors=132)
     segments = np.array([0, 10_000_000, 10_000_100, 30_000_000])
     plan = library.plan(SEGMENT_WEIGHTED_SUM, TYPES["float32"], 2, segments)
     pieces = pieces_of(plan, segments[-1])
@@ -332,7 +333,7 @@ def test_partitions_cost_the_same(library, set_device):
     assert longest <= 1.01 * segments[-1] / (32 * 132)
 
 
-@pytest.mark.skipif(ON_GPU, reason="its rows are in the memory of the host")
+@pytest.mark.skipif(ON_GPU, reason="it passes memory of the host to the kernel")
 def test_elements_behind_2_to_the_31(library):
     """Only the ends of the first segment's pieces are computed: all of it would take minutes."""
     begin, tail = 2**31 + 64, 17
@@ -356,7 +357,7 @@ def test_elements_behind_2_to_the_31(library):
 
 @pytest.mark.skipif(not ON_GPU, reason="the emulation would take minutes")
 def test_all_operations_behind_2_to_the_31_on_a_gpu(library):
-    """The elements before are unwritten, that is NaN."""
+    """The elements of the first segment are never written, so they are NaN."""
     begin, tail = 2**31 + 64, 1000
     count, type_ = begin + tail, TYPES["float16"]
     segments, last = np.array([0, begin, count]), np.array([0, tail])
@@ -429,11 +430,11 @@ def test_calls_that_do_not_match_the_plan(library):
     assert "no error" in c.adasum_error_string(0).decode()
 
 
-def test_a_single_pass_that_is_asked_for_and_impossible(library, set_device):
+def test_a_single_pass_that_is_asked_for_and_impossible(library, emulate_device):
     a, b = np.ones((2, 64), np.float32)
     with pytest.raises(LibraryError, match="multiples of 16"):
         library.pairwise_combine(a, b, [0, 64], algorithm=SINGLE_PASS, offsets=(1, 0, 0))
-    set_device(shared_bytes=0)
+    emulate_device(shared_bytes=0)
     with pytest.raises(LibraryError, match="cooperative launch"):
         library.pairwise_combine(a, b, [0, 64], algorithm=SINGLE_PASS)
     library.pairwise_combine(a, b, [0, 64])  # by default, it takes two passes
