@@ -453,8 +453,7 @@ def main():
         shared = (arguments.rounds, not arguments.no_compile)
         if arguments.emulated:
             compiler = "g++"
-            library = cuda_library.build(Path(folder), ["-O0"], emulated=True)
-            device = gpu_devices.EmulatedDevice(library)
+            device = gpu_devices.EmulatedDevice(cuda_library.emulated_library())
             bench = Bench(
                 device, gpu_devices.Card("no GPU", 1 << 14, 1 << 30), *shared, copy_bytes=1 << 12
             )

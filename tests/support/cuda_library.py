@@ -7,10 +7,14 @@ Shape letters: S segments, R rows (replicas), N elements in a row.
 """
 
 import ctypes
+import functools
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+
+from support.build_cache import built_once
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "custom_ops"))
 import build_cuda
@@ -24,10 +28,18 @@ GUARD_BYTES = 256
 PACKET_BYTES = 16
 
 
+def emulated_library() -> Path:
+    """Return the path of the library that runs the kernels on the CPU; compile it if needed."""
+    options = subprocess.check_output(["g++", "-v"], text=True, stderr=subprocess.STDOUT)
+    sources = [build_cuda.SOURCES, *build_cuda.SOURCES.parent.glob("*.[hp]*")]
+    folder = built_once("emulation", sources, [options], functools.partial(build, emulated=True))
+    return folder / build_cuda.HOST_LIBRARY
+
+
 def build(folder: Path, flags=("-O1",), *, emulated: bool) -> Path:
     """Compile the library in `folder`, with warnings as errors; return its path.
 
-    The emulation, which runs the kernels on the CPU, takes about 15 seconds.
+    The emulation takes about 15 seconds: see `emulated_library`.
     """
     folder.mkdir(exist_ok=True)
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]  # #pragma unroll

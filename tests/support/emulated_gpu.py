@@ -5,15 +5,18 @@ the CPU, and above an emulation of the CUDA library: registration, shapes, check
 temporaries and errors are the product's own, only the device is not.
 """
 
+import functools
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tensorflow as tf
 
-from support.cuda_library import build_cuda
+from support import cuda_library
+from support.build_cache import built_once
 
 ROOT = Path(__file__).parents[2]
+LIBRARY = "emulated_gpu.so"
 SOURCES = [
     f"tensorflow/{name}.cc" for name in ("adasum_ops", "cuda_library", "gpu_ops", "gpu_plans")
 ]
@@ -23,14 +26,25 @@ DEFINES = [
 ]
 
 
-def build(folder: Path):
-    """Build the emulation in `folder` and load it; return the module of its ops.
+def load():
+    """Return the module of the ops of the emulation, which is compiled if needed.
 
     They are `tf_adasum_emulated_pairwise_combine`, `tf_adasum_emulated_segment_gram` and
     `tf_adasum_emulated_segment_weighted_sum`.
     """
+    cuda = cuda_library.emulated_library()
     flags = [*tf.sysconfig.get_compile_flags(), *DEFINES, "-O1", "-fPIC", "-DNDEBUG"]
+    options = [tf.version.GIT_VERSION, *flags, str(cuda)]
+    folder = built_once(
+        "emulated_gpu", [ROOT / "custom_ops"], options, functools.partial(_build, flags)
+    )
+    beside = folder / cuda.name  # where the ops look for it
+    if not beside.exists():
+        beside.symlink_to(cuda)
+    return tf.load_op_library(str(folder / LIBRARY))
 
+
+def _build(flags, folder):
     def compile_one(name):
         target = folder / f"{Path(name).stem}.o"
         command = ["g++", *flags, "-c", str(ROOT / "custom_ops" / name), "-o", str(target)]
@@ -38,10 +52,6 @@ def build(folder: Path):
         return str(target)
 
     with ThreadPoolExecutor(2) as pool:
-        emulation = pool.submit(build_cuda.compile_host, folder, emulated=True)
         objects = list(pool.map(compile_one, SOURCES))
-        emulation.result()
-    library = folder / "emulated_gpu.so"
-    link = ["g++", "-shared", *objects, *tf.sysconfig.get_link_flags(), "-o", str(library)]
+    link = ["g++", "-shared", *objects, *tf.sysconfig.get_link_flags(), "-o", str(folder / LIBRARY)]
     subprocess.run(link, check=True, timeout=600)
-    return tf.load_op_library(str(library))

@@ -66,12 +66,11 @@ LAYOUTS = {
 
 @pytest.fixture(scope="module")
 def compiled_library(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cuda")
     if ON_GPU:
-        return gpu_devices.build(folder)[0]
+        return gpu_devices.build(tmp_path_factory.mktemp("cuda"))[0]
     if shutil.which("g++") is None:
         pytest.skip("there is no g++ to compile the emulation")
-    return CudaLibrary(cuda_library.build(folder, emulated=True))
+    return CudaLibrary(cuda_library.emulated_library())
 
 
 @pytest.fixture

@@ -65,11 +65,11 @@ def error_of(kernels, dtype, operation):
 
 
 @pytest.fixture(scope="module")
-def emulation(tmp_path_factory):
+def emulation():
     """The emulated GPU kernels, with the names of the compiled ops."""
     if shutil.which("g++") is None:
         pytest.skip("no g++ to build the emulation of a GPU")
-    module = emulated_gpu.build(tmp_path_factory.mktemp("emulated_gpu"))
+    module = emulated_gpu.load()
     names = ("pairwise_combine", "segment_gram", "segment_weighted_sum")
     return types.SimpleNamespace(
         **{f"tf_adasum_{name}": getattr(module, f"tf_adasum_emulated_{name}") for name in names}

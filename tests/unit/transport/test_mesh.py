@@ -11,6 +11,9 @@ from tf_adasum.transport import library
 ROOT = Path(__file__).parents[3]
 SOURCES = ["custom_ops/ucx/mesh.cc", "custom_ops/ucx/ucx_library.cc"]
 SECONDS = 300
+# To find out whether a peer is reachable, UCX 1.22 reads 16 bytes of the peer into the iovec that
+# describes this read. AddressSanitizer looks at the iovec afterwards, and reports what it finds.
+SUPPRESSIONS = "interceptor_via_fun:uct_cma_iface_is_reachable\n"
 RACE = """
 #include <thread>
 int number = 0;
@@ -65,7 +68,10 @@ def test_exchanges_of_random_sizes(
     program = ROOT / "tests/support/mesh_endurance.cc"
     build(tmp_path / "endurance", [program, *SOURCES], [f"-I{headers}", *flags])
     monkeypatch.setenv("UCX_TLS", transports)
-    monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")  # memory that a peer may write is kept
+    suppressions = tmp_path / "suppressions"
+    suppressions.write_text(SUPPRESSIONS)
+    # Leaks are expected: memory that a peer may write is kept.
+    monkeypatch.setenv("ASAN_OPTIONS", f"detect_leaks=0:suppressions={suppressions}")
     done = run(tmp_path / "endurance", library._path(), "3", str(exchanges))
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
     assert "Sanitizer" not in done.stderr and "runtime error" not in done.stderr
