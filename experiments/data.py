@@ -5,8 +5,12 @@ What is generated is kept in build/experiments.
 
 import dataclasses
 import functools
+import gzip
+import hashlib
 import importlib.util
+import os
 import pathlib
+import zlib
 from typing import Any
 
 import numpy as np
@@ -59,6 +63,57 @@ def mnist1d():
         x = np.concatenate([made["x_test"], made["x"]])[:, None, :, None].astype(np.float32)
         y = np.concatenate([made["y_test"], made["y"]]).astype(np.int32)
     return split(x, y, 800, 1000)
+
+
+# Fashion-MNIST is read from the folder in this environment variable, by default from the folder of
+# Debian's package `dataset-fashion-mnist`.
+FOLDER_VARIABLE, DEBIAN_FOLDER = "FASHION_MNIST", "/usr/share/datasets/fashion-mnist"
+# The SHA-256 of the uncompressed content of each file.
+SHA256_OF_FILE = {
+    "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+}
+
+
+@functools.cache
+def fashion_mnist():
+    """Return Fashion-MNIST: 28×28 images of clothes with values in [0, 1], and 10 classes.
+
+    Its 60,000 training images are split into 54,000 for training and 6,000 for validation.
+
+    Raises:
+        FileNotFoundError: if the files are not there; the message explains how to get them.
+        ValueError: if the content of a file is not the content of Fashion-MNIST.
+
+    Reference: Xiao et al., "Fashion-MNIST", arXiv 1708.07747.
+    """
+    images, labels, test_images, test_labels = map(_idx_values, SHA256_OF_FILE)
+    order = np.random.default_rng(0).permutation(len(labels))
+    x = np.concatenate([test_images, images.reshape(-1, 784)[order].ravel()])
+    x = x.reshape(-1, 28, 28, 1).astype(np.float32) / 255
+    y = np.concatenate([test_labels, labels[order]]).astype(np.int32)
+    return split(x, y, 6000, 10_000)
+
+
+def _idx_values(name):
+    """Return the values in a file of Fashion-MNIST, uint8; the file may be compressed."""
+    folder = pathlib.Path(os.environ.get(FOLDER_VARIABLE) or DEBIAN_FOLDER)
+    compressed, plain = folder / f"{name}.gz", folder / name
+    if not (compressed.exists() or plain.exists()):
+        raise FileNotFoundError(
+            f"{compressed} does not exist. Install Debian's package dataset-fashion-mnist, or set "
+            f"{FOLDER_VARIABLE} to a folder with the four files of Fashion-MNIST"
+        )
+    file = compressed if compressed.exists() else plain
+    try:
+        data = gzip.decompress(file.read_bytes()) if file == compressed else file.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{file} is damaged: {error}") from error
+    if hashlib.sha256(data).hexdigest() != SHA256_OF_FILE[name]:
+        raise ValueError(f"{file} is damaged, or not the file of Fashion-MNIST")
+    return np.frombuffer(data, np.uint8, offset=16 if "images" in name else 8)
 
 
 # Of each row of clicks: counts, and fields with so many values.

@@ -3,6 +3,13 @@
 import dataclasses
 
 RULES = ("mean", "adasum", "adasum of steps")
+WARMUP = 0.1
+TITLES = {
+    "digits": "digits",
+    "mnist1d": "MNIST-1D",
+    "clicks": "clicks",
+    "fashion_mnist": "Fashion-MNIST",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +47,7 @@ class Problem:
         exponents: the grid at its beginning. Defaults to `None`: that of the experiment's search.
         replicas: N, besides 1. Defaults to `None`: those of the experiment.
         seeds: of the search. Defaults to `None`: those of the experiment's.
+        warmup: the fraction of the steps in which the learning rate rises, with schedule "decay".
     """
 
     data: str
@@ -51,20 +59,21 @@ class Problem:
     exponents: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
     seeds: tuple[int, ...] | None = None
+    warmup: float = WARMUP
 
     def setting(self, replicas, rule):
         """Return a case without rate, seed and split."""
         own = {"data": self.data, "optimizer": self.optimizer, "schedule": self.schedule}
+        own |= {"warmup": self.warmup} if self.warmup != WARMUP else {}
         return own | {"epochs": self.epochs, "replicas": replicas, "rule": rule}
 
     @property
     def title(self):
         """In words."""
-        names = {"digits": "digits", "mnist1d": "MNIST-1D", "clicks": "clicks"}
         optimizers = {"momentum": "Momentum 0.9", "sgd": "SGD", "adam": "Adam"}
         how = {"decay": "warm-up and linear decay to 0", "constant": "constant rate"}
         epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
-        return f"{names[self.data]}, {epochs}, {optimizers[self.optimizer]}, {how[self.schedule]}"
+        return f"{TITLES[self.data]}, {epochs}, {optimizers[self.optimizer]}, {how[self.schedule]}"
 
     @property
     def measure(self):

@@ -20,6 +20,19 @@ PROBLEMS = (
     Problem("digits", "sgd", "constant", 18, ("mean", "adasum")),
     Problem("mnist1d", "momentum", "decay", 6),
     Problem("mnist1d", "momentum", "decay", 2),
+    # As many images as MNIST, which the slides use; they warm up for 17 % of the steps.
+    Problem(
+        "fashion_mnist",
+        "momentum",
+        "decay",
+        2,
+        ("mean", "adasum"),
+        batch=32,
+        exponents=(0, 1, 2, 3),
+        replicas=(32,),
+        seeds=(100,),
+        warmup=0.17,
+    ),
 )
 
 
@@ -33,6 +46,8 @@ class CNNExperiment(Classification):
         """Return the CNN for a data set."""
         from experiments.models.cnn import CNN
 
+        if name == "fashion_mnist":
+            return CNN((28, 28, 1), (5, 5))
         return CNN() if name == "digits" else CNN((1, 40, 1), (1, 5), (1, 2))
 
     def verdicts(self, found):
