@@ -1,8 +1,7 @@
-"""What tests compile, once for all processes and runs: in build/tests, until a source changes."""
+"""What tests compile, once for all processes and runs: in build/tests, anew if a source changes."""
 
 import fcntl
 import hashlib
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -21,15 +20,14 @@ def built_once(name, sources, options, build) -> Path:
     """
     files = [file for source in map(Path, sources) for file in [source, *source.rglob("*")]]
     digest = hashlib.sha256(repr(options).encode())
-    for file in sorted(file for file in files if file.is_file()):
-        digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
+    for file in sorted(files):
+        if file.is_file() and file.parent.name != "__pycache__":
+            digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
     folder = FOLDER / name / digest.hexdigest()[:16]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (FOLDER / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            for old in folder.parent.iterdir():
-                shutil.rmtree(old)
             unfinished = Path(tempfile.mkdtemp(dir=folder.parent))
             build(unfinished)
             unfinished.rename(folder)

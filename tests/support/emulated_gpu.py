@@ -35,16 +35,14 @@ def load():
     cuda = cuda_library.emulated_library()
     flags = [*tf.sysconfig.get_compile_flags(), *DEFINES, "-O1", "-fPIC", "-DNDEBUG"]
     options = [tf.version.GIT_VERSION, *flags, str(cuda)]
-    folder = built_once(
-        "emulated_gpu", [ROOT / "custom_ops"], options, functools.partial(_build, flags)
-    )
-    beside = folder / cuda.name  # where the ops look for it
-    if not beside.exists():
-        beside.symlink_to(cuda)
+    build = functools.partial(_build, flags, cuda)
+    folder = built_once("emulated_gpu", [ROOT / "custom_ops"], options, build)
     return tf.load_op_library(str(folder / LIBRARY))
 
 
-def _build(flags, folder):
+def _build(flags, cuda, folder):
+    (folder / cuda.name).symlink_to(cuda)  # the ops look for it in their own folder
+
     def compile_one(name):
         target = folder / f"{Path(name).stem}.o"
         command = ["g++", *flags, "-c", str(ROOT / "custom_ops" / name), "-o", str(target)]
