@@ -95,6 +95,7 @@ def main(pipe, log, environment, name, options):
         return arrays
 
     answer(pipe, make)
+    gc.freeze()  # what is imported stays: a collection before each scenario need not look at it
     while True:
         try:
             request = pipe.recv()
