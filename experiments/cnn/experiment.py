@@ -30,7 +30,6 @@ PROBLEMS = (
         batch=32,
         exponents=(0, 1, 2, 3),
         replicas=(32,),
-        seeds=(100,),
         warmup=0.17,
     ),
 )
