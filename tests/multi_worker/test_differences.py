@@ -77,7 +77,7 @@ def test_what_may_differ(adasum_groups):
         assert str(each["error"][0]) == "none"
 
 
-@pytest.mark.parametrize("first", range(0, 200, 5))
+@pytest.mark.parametrize("first", range(0, 200, 2))
 def test_programs_that_are_the_same_are_not_refused(adasum_groups, first):
-    seeds = list(range(first, first + 5))
+    seeds = [first, first + 1]
     adasum_groups.of("2x1").run(random_programs.run, timeout=400, seeds=seeds)

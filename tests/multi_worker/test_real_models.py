@@ -40,6 +40,7 @@ def run_on_group(group, tmp_path):
     return run
 
 
+@pytest.mark.slow
 @on("2x2")  # it has what is peculiar to 2x1 and 1x2
 @pytest.mark.feature("GANs, VAEs and others with a `train_step` and without `call`")
 @pytest.mark.feature("a GAN: two optimizers, a custom `train_step`, no `call`")

