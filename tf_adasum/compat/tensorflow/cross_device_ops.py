@@ -205,10 +205,9 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """Reduce a list of values. Gradients are reduced together, to every local replica.
 
         TensorFlow would reduce values with different destinations separately, and sparse gradients
-        can have different destinations. With one replica, TensorFlow would not change the values.
+        can have different destinations, and it refuses an argument of a `tf.function` as one.
         """
-        is_gradient = isinstance(options, GradientReduction)
-        if not is_gradient or (self.replicas == 1 and self.leaves_one_gradient_alone(options)):
+        if not isinstance(options, GradientReduction):
             return super().batch_reduce(reduce_op, value_destination_pairs, options)
         if reduce_op != tf.distribute.ReduceOp.SUM:
             raise ValueError(
@@ -216,6 +215,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
                 f"coefficients. Received: {reduce_op}"
             )
         by_variable = [_of_local_replicas(value) for value, _ in value_destination_pairs]
+        if self.replicas == 1 and self.leaves_one_gradient_alone(options):
+            return [regroup(own, wrap_class=Mirrored) for own in by_variable]
         gradients = [list(own) for own in zip(*by_variable, strict=True)]
         # Optimizers have already checked gradients with a state. Check other gradients now, because
         # padding may hide that shapes differ.
