@@ -28,8 +28,9 @@ from tf_adasum.workers.workers import Workers
 Policy = tf.data.experimental.AutoShardPolicy
 
 SHARDED_TWICE = (
-    "Each worker's dataset is already a `shard`. The strategy would shard it again, so some rows "
-    "would never be used. Remove `shard`, or create the dataset inside a function: "
+    "Each worker's dataset is already a `shard`, or `skip` and `take` have selected its rows. The "
+    "strategy would divide these rows again, so some rows would never be used. Remove what "
+    "selects a worker's rows, or create the dataset inside a function: "
     "strategy.distribute_datasets_from_function(lambda context: dataset), with "
     "context.num_input_pipelines, context.input_pipeline_id and, for `batch`, "
     "context.get_per_replica_batch_size. " + see("TFA-407")
@@ -124,23 +125,23 @@ class Sharding:
             files_of_own,
             pipeline.begins_with_tensors and len(pipeline.tensors) > 0,
             _digest(pipeline.seeds),
-            _digest(pipeline.shards),
+            _digest(pipeline.selections),
         ]
         table, data = self._gather(own, pipeline.tensors)
-        drawn, policies, files, is_known, seeds, shards = table.T
+        drawn, policies, files, is_known, seeds, selections = table.T
         self._drawn = int(drawn.max())  # so that the next datasets have the same seeds
 
         by_file = (files >= 0).all() and policy in (Policy.AUTO, Policy.FILE)
         if (policies == Policy.FILE.value).any() and not self._is_in_order:
             self._check_files(int(files.min()))
         if policy == Policy.OFF:
-            copies = is_known.all() and _same(seeds) and _same(shards) and data.all_equal
+            copies = is_known.all() and _same(seeds) and _same(selections) and data.all_equal
             if not copies:
                 return dataset
             if not self._is_in_order:
                 warnings.warn(SAME_ROWS, stacklevel=3)
                 return dataset
-        elif not _same(shards):
+        elif not _same(selections):
             warnings.warn(SHARDED_TWICE, stacklevel=3)
         elif not (by_file or _same(seeds)):
             warnings.warn(ORDERS_DIFFER, stacklevel=3)

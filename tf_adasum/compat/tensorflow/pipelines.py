@@ -38,7 +38,7 @@ class Pipeline(NamedTuple):
         tensors: the tensors that the dataset begins with: arrays, and the names of files.
         files: the number of files, for each source of files that has a known number of files.
         seeds: the two seeds of each part that draws random numbers.
-        shards: the number of shards and the index of the shard, for each `shard`.
+        selections: the arguments of each `shard`, `skip` and `take`.
         counts_rows: whether rows of files are counted or paired, as by `take`, `skip` and `zip`.
         begins_with_tensors: whether the dataset begins only with tensors, not with a generator.
     """
@@ -46,7 +46,7 @@ class Pipeline(NamedTuple):
     tensors: list[tf.Tensor]
     files: list[int]
     seeds: list[tuple[int, int]]
-    shards: list[tuple[int, int]]
+    selections: list[tuple[int, ...]]
     counts_rows: bool
     begins_with_tensors: bool
 
@@ -59,11 +59,7 @@ def pipeline_of(dataset: tf.data.Dataset) -> Pipeline:
         tensors=[tensor for part in sources for tensor in _tensors(part)],
         files=[count for part in parts if (count := _number_of_files(part)) is not None],
         seeds=[(_int(part._seed), _int(part._seed2)) for part in parts if hasattr(part, "_seed2")],
-        shards=[
-            (_int(part._num_shards), _int(part._index))
-            for part in parts
-            if hasattr(part, "_num_shards")
-        ],
+        selections=[numbers for part in parts if (numbers := _selection(part))],
         counts_rows=any(
             isinstance(part, COUNTERS)
             and any(_number_of_files(each) is not None for each in _parts(part))
@@ -87,6 +83,12 @@ def _parts(dataset: Any) -> Iterator[Any]:
 def _inputs(part: Any) -> list[Any]:
     names = getattr(part, "_filenames", None)  # some readers do not return them as inputs
     return list(part._inputs()) or [each for each in [names] if isinstance(each, tf.data.Dataset)]
+
+
+def _selection(part: Any) -> tuple[int, ...]:
+    if isinstance(part, ShardDataset):
+        return _int(part._num_shards), _int(part._index)
+    return (_int(part._count),) if isinstance(part, SkipDataset | TakeDataset) else ()
 
 
 def _int(value: Any) -> int:
