@@ -131,25 +131,21 @@ def make_environment(corner, folder):
     """Install TensorFlow, Keras and, compiled for them, this package; nothing twice."""
     python = folder / ".venv" / "bin" / "python"
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    packages = [f"tensorflow-cpu=={corner.tensorflow}.*", f"keras=={corner.keras}.*", *TOOLS]
-    if once(folder / ".venv" / ".installed", " ".join(packages)):
-        run([interpreter(corner.python), "-m", "venv", "--clear", str(folder / ".venv")], folder)
-        run([*pip, *packages], folder)
-        (folder / ".venv" / ".installed").write_text(" ".join(packages))
+    if not python.exists():
+        run([interpreter(corner.python), "-m", "venv", str(folder / ".venv")], folder)
+    run(
+        [*pip, f"tensorflow-cpu=={corner.tensorflow}.*", f"keras=={corner.keras}.*", *TOOLS], folder
+    )
     digest = hashlib.sha256()
     sources = [*(folder / "custom_ops").rglob("*"), folder / "setup.py", folder / "pyproject.toml"]
     for path in sorted(path for path in sources if path.is_file() and path.suffix != ".pyc"):
         digest.update(path.read_bytes())
-    if once(folder / ".venv" / ".built", digest.hexdigest()):
+    stamp = folder / ".venv" / ".built"
+    if not stamp.exists() or stamp.read_text() != digest.hexdigest():
         install = [*pip, "--no-build-isolation", "--no-deps", "-e", "."]
         run(install, folder, TF_ADASUM_CUDA="0")
-        (folder / ".venv" / ".built").write_text(digest.hexdigest())
+        stamp.write_text(digest.hexdigest())
     return python
-
-
-def once(stamp, text):
-    """Whether a file does not hold this text yet."""
-    return not (stamp.exists() and stamp.read_text() == text)
 
 
 def run(command, folder, **environment):
@@ -180,8 +176,7 @@ def run_tests(corner, tests):
     except subprocess.TimeoutExpired:
         code = 124
     return {
-        **{name: found.get(name) for name in ("tensorflow", "keras", "python", "op")},
-        "numpy": version_of(python, "numpy"),
+        **{name: found.get(name) for name in ("tensorflow", "keras", "python", "op", "numpy")},
         "doctor": "ok" if found["usable"] else "FAIL",
         **counts(report),
         "code": code,
@@ -189,12 +184,6 @@ def run_tests(corner, tests):
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
     }
-
-
-def version_of(python, package):
-    """Return the version of a package in an environment."""
-    code = f"import importlib.metadata as m; print(m.version({package!r}))"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()
 
 
 def counts(report):

@@ -239,14 +239,6 @@ def scale_loss(optimizer, loss):
     return optimizer.get_scaled_loss(loss) if is_scaling else loss
 
 
-def state_of(optimizer):
-    """Return the variables of an optimizer; without `iterations`, where skipped steps count."""
-    variables = keras_compat.all_variables(optimizer)
-    if not IS_KERAS_2:
-        return variables
-    return [variable for variable in variables if variable is not optimizer.iterations]
-
-
 def in_model(path):
     """Return the path of a variable of a Sequential model; names of Keras 2 lack the model's."""
     return path if IS_KERAS_2 else f"sequential/{path}"
