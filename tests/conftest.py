@@ -1,7 +1,13 @@
 """Settings that every test shares."""
 
+import importlib
 import os
 import signal
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
 
 # A shell that starts the tests in the background, as `make test` does, has them ignore it, and
 # every process that they start: as in a terminal.
@@ -13,3 +19,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ADASUM_TRANSPORT", "tensorflow")
 
 pytest_plugins = ["pytester", "support.keras_versions", "support.sampling", "support.compatibility"]
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """A function that imports a module of benchmarks/, examples/ or experiments/ by its name."""
+    for folder in (ROOT, ROOT / "examples", ROOT / "benchmarks"):
+        monkeypatch.syspath_prepend(folder)
+    return importlib.import_module

@@ -1,14 +1,10 @@
 """The benchmarks, as far as a machine without a GPU can run them."""
 
-import importlib
 import itertools
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,45 +12,32 @@ from support import keras_versions
 
 from tf_adasum.health.connections import MOST_UNAUTHENTICATED
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
-# Nothing is as exact as this script demands.
-STRICTER = """
-import sys
-sys.path.insert(0, {folder!r})
-import gpu_expected
-import kernels_gpu
-for allowed in gpu_expected.SUMS, gpu_expected.ROUNDING:
-    allowed.update(dict.fromkeys(allowed, 0.0))
-sys.argv = ["kernels_gpu.py", "--emulated"]
-kernels_gpu.main()
-"""
-
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="there is no g++ to compile the emulation"
 )
 
 
-def run(*arguments):
-    """Run Python without a GPU in sight."""
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+@pytest.fixture
+def run_main(load, monkeypatch):
+    """A function that runs the `main` of a benchmark with arguments, without a GPU in sight."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    def run(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, arguments)])
+        load(name).main()
+
+    return run
 
 
 @needs_compiler
 @pytest.mark.version_independent
-def test_dry_run_of_the_gpu_benchmark_measures_every_case(tmp_path):
+def test_dry_run_of_the_gpu_benchmark_measures_every_case(run_main, tmp_path, capsys):
     out = tmp_path / "reports"
-    ended = run(BENCHMARKS / "kernels_gpu.py", "--emulated", "--rounds", 2, "--out", out)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    assert "these numbers mean nothing" in ended.stdout
+    run_main("kernels_gpu", "--emulated", "--rounds", 2, "--out", out)
+    printed = capsys.readouterr().out
+    assert "these numbers mean nothing" in printed
     assert not out.exists()
-    tables = ended.stdout[ended.stdout.index("## Pairwise") :].splitlines()
+    tables = printed[printed.index("## Pairwise") :].splitlines()
     rows = [line.strip("| ").split(" | ") for line in tables if line.startswith("| ")]
     assert {row[0] for row in rows} >= {"float32", "bfloat16", "float16", "float64"}
     pairwise = [row for row in rows if row[3] in ("cold", "warm")]
@@ -67,32 +50,26 @@ def test_dry_run_of_the_gpu_benchmark_measures_every_case(tmp_path):
 
 @needs_compiler
 @pytest.mark.version_independent
-def test_gpu_benchmark_refuses_to_time_a_wrong_kernel(tmp_path):
-    ended = run("-c", STRICTER.format(folder=str(BENCHMARKS)))
-    assert ended.returncode == 1
-    assert "wrong kernels, so there is no report" in ended.stderr
+def test_gpu_benchmark_refuses_to_time_a_wrong_kernel(load, run_main, monkeypatch, capsys):
+    expected = load("gpu_expected")
+    for name in ("SUMS", "ROUNDING"):  # nothing is as exact as this
+        monkeypatch.setattr(expected, name, dict.fromkeys(getattr(expected, name), 0.0))
+    with pytest.raises(SystemExit, match="wrong kernels, so there is no report") as ended:
+        run_main("kernels_gpu", "--emulated")
     for kernel in ("pairwise float32", "Gram bfloat16", "weighted-sum float32"):
-        assert kernel in ended.stderr
-    assert "cold" not in ended.stdout
+        assert kernel in str(ended.value)
+    assert "cold" not in capsys.readouterr().out
 
 
 @pytest.mark.version_independent
-def test_gpu_benchmark_says_that_there_is_no_gpu():
-    ended = run(BENCHMARKS / "kernels_gpu.py")
-    assert ended.returncode == 1
-    assert "finds no NVIDIA GPU" in ended.stderr
-    assert "--emulated" in ended.stderr
+def test_gpu_benchmark_says_that_there_is_no_gpu(run_main):
+    with pytest.raises(SystemExit, match=r"finds no NVIDIA GPU.*--emulated"):
+        run_main("kernels_gpu")
 
 
-@pytest.fixture
-def benchmarks(monkeypatch):
-    """Make the scripts importable."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-
-
-def test_least_squares_meet_the_conditions_of_their_minimum(benchmarks):
+def test_least_squares_meet_the_conditions_of_their_minimum(load):
     """Karush-Kuhn-Tucker: where x > 0 the gradient is zero, where x = 0 it points into x < 0."""
-    import exchange_fit
+    exchange_fit = load("exchange_fit")
 
     random = np.random.default_rng(0)
     zeros = 0
@@ -108,30 +85,18 @@ def test_least_squares_meet_the_conditions_of_their_minimum(benchmarks):
     assert 0 < zeros < 150, "both cases are met"
 
 
-def points_of(constants, noise=0.0):
-    """Points whose seconds are the model's own, times factors of 1 ± noise."""
-    import exchange_fit
-
-    random = np.random.default_rng(1)
-    points = []
-    for workers, kinds in {2: ["[2]"], 4: ["[4]", "[2, 2]"]}.items():
-        cases = itertools.product(exchange_fit.BUCKETS, [*kinds, "arithmetic"])
-        for (size, segments), kind in cases:
-            point = {"workers": workers, "cores": 2, "kind": kind}
-            point |= {"size": size, "segments": segments}
-            seconds = np.dot(constants, exchange_fit.amounts(point))
-            points.append(point | {"seconds": seconds * (1 + noise * random.uniform(-1, 1, 5))})
-    return points
-
-
 @pytest.mark.parametrize("noise", [0.0, 0.1])
-def test_fit_finds_the_constants_that_made_the_points(benchmarks, noise):
-    import exchange_fit
-
+def test_fit_finds_the_constants_that_made_the_points(load, noise):
+    """Points whose seconds are the model's own, times factors of 1 ± noise."""
+    exchange_fit = load("exchange_fit")
     constants = [7e-4, 3e-9, 5e-11]
-    points = points_of(constants, noise)
-    amounts = [exchange_fit.amounts(point) for point in points]
-    fitted = exchange_fit.fit(amounts, [np.median(point["seconds"]) for point in points])
+    kinds = [(2, "[2]"), (2, "arithmetic"), (4, "[4]"), (4, "[2, 2]"), (4, "arithmetic")]
+    cases = itertools.product(kinds, exchange_fit.BUCKETS)
+    names = ("workers", "kind", "size", "segments")
+    points = [dict(zip(names, (*kind, *bucket), strict=True)) for kind, bucket in cases]
+    amounts = [exchange_fit.amounts({**point, "cores": 2}) for point in points]
+    factors = 1 + noise * np.random.default_rng(1).uniform(-1, 1, len(points))
+    fitted = exchange_fit.fit(amounts, np.dot(amounts, constants) * factors)
     np.testing.assert_allclose(fitted, constants, rtol=1e-9 + noise)
 
 
@@ -139,9 +104,9 @@ def test_fit_finds_the_constants_that_made_the_points(benchmarks, noise):
     ("variable", "name"), [("DEFAULT", "exchange_fit"), ("UCX", "exchange_fit_ucx")]
 )
 def test_constants_of_the_cost_model_are_those_of_the_newest_report(
-    benchmarks, monkeypatch, variable, name
+    load, monkeypatch, variable, name
 ):
-    import generated_tables
+    generated_tables = load("generated_tables")
 
     from tf_adasum.aggregation import cost_model
 
@@ -151,17 +116,17 @@ def test_constants_of_the_cost_model_are_those_of_the_newest_report(
     assert cost_model.measured() == getattr(cost_model, variable)
 
 
-def test_the_pages_tables_are_what_the_script_writes(benchmarks):
-    import exchange
-    import generated_tables
+def test_the_pages_tables_are_what_the_script_writes(load):
+    exchange = load("exchange")
+    generated_tables = load("generated_tables")
 
     for name, generated in generated_tables.parts(exchange.resnet50_shapes()).items():
         page = (generated_tables.DOCUMENTS / name).read_text()
         assert generated_tables.rewritten(page, generated) == page
 
 
-def test_a_part_without_markers_is_named(benchmarks):
-    import generated_tables
+def test_a_part_without_markers_is_named(load):
+    generated_tables = load("generated_tables")
 
     page = "<!-- begin: a -->\nold\n<!-- end: a -->\n"
     assert generated_tables.rewritten(page, {"a": r"new \1"}) == page.replace("old", r"new \1")
@@ -169,9 +134,9 @@ def test_a_part_without_markers_is_named(benchmarks):
         generated_tables.rewritten(page, {"b": ""})
 
 
-def test_estimates_add_up_the_buckets(benchmarks):
+def test_estimates_add_up_the_buckets(load):
     """Two buckets on two replicas: by hand, 6 messages, n bytes and 2.5 n products each."""
-    import generated_tables
+    generated_tables = load("generated_tables")
 
     from tf_adasum.aggregation.cost_model import CostModel
 
@@ -182,25 +147,22 @@ def test_estimates_add_up_the_buckets(benchmarks):
 
 
 @pytest.fixture
-def reported(benchmarks, monkeypatch):
+def reported(load, run_main, monkeypatch):
     """A function of a benchmark's name and arguments: what it would write as its report."""
-    import report
+    written = []
+    monkeypatch.setattr(load("report"), "write", lambda name, title, body: written.append(body))
 
-    def run_main(name, *arguments):
-        written = {}
-        monkeypatch.setattr(report, "write", lambda to, title, body: written.update({to: body}))
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
-        importlib.import_module(name).main()
-        (body,) = written.values()
-        return body
+    def run(*arguments):
+        run_main(*arguments)
+        return written.pop()
 
-    return run_main
+    return run
 
 
 @pytest.mark.slow
-def test_exchange_is_measured_on_workers(benchmarks):
+def test_exchange_is_measured_on_workers(load):
     """Few steps of small gradients: the bytes are those of the cost model too."""
-    import exchange_worker
+    exchange_worker = load("exchange_worker")
 
     from tf_adasum.aggregation import cost_model
 
@@ -234,8 +196,8 @@ def test_steps_with_xla_are_measured_on_workers(reported):
 
 @pytest.mark.slow
 @pytest.mark.keras3_only("the experiments run on TensorFlow 2.21")
-def test_steps_of_the_experiments_are_measured_on_workers(reported, tmp_path):
-    import experiment_steps
+def test_steps_of_the_experiments_are_measured_on_workers(load, reported, tmp_path):
+    experiment_steps = load("experiment_steps")
 
     few = ["--rounds", "1", "--steps", "1", "--topologies", "2x1"]
     file = tmp_path / "steps.json"
@@ -257,8 +219,8 @@ def test_clients_take_few_files_of_a_training(reported):
 
 
 @pytest.mark.slow
-def test_rounding_is_that_of_the_dtype_on_the_wire(benchmarks):
-    import exchange_worker
+def test_rounding_is_that_of_the_dtype_on_the_wire(load):
+    exchange_worker = load("exchange_worker")
 
     kinds = ["adasum", "bfloat16", "float16"]
     errors, _ = exchange_worker.on_workers(2, 1, "rounding", kinds=kinds, scales=[1.0, 1e-6])
@@ -272,8 +234,8 @@ def test_rounding_is_that_of_the_dtype_on_the_wire(benchmarks):
 
 @pytest.mark.slow
 @keras_versions.needs_own_backups
-def test_workers_killed_at_random_moments_end_as_if_they_were_not(benchmarks, tmp_path):
-    import restarts
+def test_workers_killed_at_random_moments_end_as_if_they_were_not(load, tmp_path):
+    restarts = load("restarts")
 
     unbroken = restarts.run(tmp_path / "unbroken", 7)
     broken = restarts.run(tmp_path / "broken", 7, 1, seed=1, training=unbroken["training"])
@@ -283,8 +245,8 @@ def test_workers_killed_at_random_moments_end_as_if_they_were_not(benchmarks, tm
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_every_bit_of_an_exchange_counts(benchmarks, dtype):
-    import fuzz_transport
+def test_every_bit_of_an_exchange_counts(load, dtype):
+    fuzz_transport = load("fuzz_transport")
     import tensorflow as tf
 
     same = tf.constant([1.0, 2.0, 0.0, float("nan")], dtype)
@@ -296,10 +258,10 @@ def test_every_bit_of_an_exchange_counts(benchmarks, dtype):
 
 
 @pytest.mark.parametrize("replicas", [2, 3, 4, 6, 8])
-def test_exchanges_that_are_drawn_are_allowed(benchmarks, replicas):
+def test_exchanges_that_are_drawn_are_allowed(load, replicas):
     import random
 
-    import fuzz_transport
+    fuzz_transport = load("fuzz_transport")
     from scenarios import aggregation
 
     from tf_adasum.aggregation import Scheme
@@ -312,8 +274,8 @@ def test_exchanges_that_are_drawn_are_allowed(benchmarks, replicas):
 
 
 @pytest.mark.slow
-def test_exchanges_over_ucx_are_compared_and_a_kill_is_named(benchmarks, tmp_path):
-    import fuzz_transport
+def test_exchanges_over_ucx_are_compared_and_a_kill_is_named(load, tmp_path):
+    fuzz_transport = load("fuzz_transport")
     from support import meshes
 
     meshes.opened()

@@ -1,6 +1,5 @@
 """The examples, as a user starts them."""
 
-import importlib
 import json
 import pathlib
 import sys
@@ -15,13 +14,6 @@ import tf_adasum
 from tf_adasum.aggregation import LocalExchange, Scheme, aggregate
 
 ROOT = pathlib.Path(__file__).parent.parent
-
-
-@pytest.fixture
-def example(monkeypatch):
-    """Import an example by its name."""
-    monkeypatch.syspath_prepend(ROOT / "examples")
-    return importlib.import_module
 
 
 def run(script, *arguments, launcher=()):
@@ -51,10 +43,10 @@ def median_clip(gradients):
 
 
 @pytest.mark.parametrize("lengths", [[3], [1, 2], [1, 0, 9], [5, 1, 100, 2], [0, 0, 7, 0, 0]])
-def test_the_custom_rule_clips_to_the_median(example, lengths):
+def test_the_custom_rule_clips_to_the_median(load, lengths):
     vectors = np.random.default_rng(len(lengths)).standard_normal([len(lengths), 30])
     vectors *= np.array(lengths)[:, None] / np.linalg.norm(vectors, axis=1, keepdims=True)
-    rule = example("custom_rule").MedianClip()
+    rule = load("custom_rule").MedianClip()
     # Two variables, which share their coefficients.
     gradients = [[tf.constant(vector[:10]), tf.constant(vector[10:])] for vector in vectors]
     combined = aggregate(gradients, LocalExchange(Scheme(rule, len(lengths))))
@@ -76,11 +68,11 @@ def test_the_class_in_the_docs_is_that_of_the_example():
 
 
 @pytest.mark.parametrize("step", ["distance", "loss"])
-def test_the_regression_takes_the_step_it_says(example, step):
+def test_the_regression_takes_the_step_it_says(load, step):
     """One worker, against the same in NumPy on the same random numbers."""
     strategy = tf_adasum.AdasumMirroredStrategy(["CPU:0"], aggregation="sum")
     settings = {"batch": 6, "iterations": 8, "step": step, "seed": 5}
-    loss = example("adacons_linear_regression").train(strategy, **settings)
+    loss = load("adacons_linear_regression").train(strategy, **settings)
 
     w = tf.random.stateless_uniform([1000], [5, -1], minval=-5, maxval=5).numpy().astype(np.float64)
     for update in range(4):
@@ -108,10 +100,11 @@ def test_adacons_is_ahead_of_the_mean_in_the_regression(tmp_path):
 
 
 @keras_versions.needs_accumulation
-def test_adascale_against_linear_scaling(tmp_path):
+def test_adascale_against_linear_scaling(load, monkeypatch, tmp_path):
     """The same run for S = 1; with S = 4 between T/S and T iterations, and a table of all."""
-    options = ["--scales", 1, 4, "--seeds", 0, "--steps", 48, "--out", tmp_path / "x"]
-    run("adascale_digits.py", *options)
+    options = f"--scales 1 4 --seeds 0 --steps 48 --out {tmp_path}/x"
+    monkeypatch.setattr(sys, "argv", ["adascale_digits.py", *options.split()])
+    load("adascale_digits").main()
     runs = json.loads((tmp_path / "x.json").read_text())
     found = {(each["method"], each["scale"]): each for each in runs}
     assert len(found) == len(runs) == 6

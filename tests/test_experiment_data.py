@@ -1,9 +1,7 @@
 """The data sets of the experiments: those that are read, and those that are generated."""
 
 import gzip
-import importlib
 import itertools
-import pathlib
 import struct
 
 import numpy as np
@@ -14,17 +12,8 @@ pytestmark = [
     pytest.mark.keras3_only("the experiments run on TensorFlow 2.21"),
 ]
 
-ROOT = pathlib.Path(__file__).parents[1]
 
-
-@pytest.fixture
-def module(monkeypatch):
-    """Import a module of the experiments by its name."""
-    monkeypatch.syspath_prepend(ROOT)
-    return lambda name: importlib.import_module(f"experiments.{name}")
-
-
-def test_pairs_are_the_words_within_windows(module):
+def test_pairs_are_the_words_within_windows(load):
     """Against a loop over all pairs of places."""
 
     class Widths:
@@ -34,12 +23,12 @@ def test_pairs_are_the_words_within_windows(module):
     read, widths = np.arange(10, 18), np.resize([1, 3, 2], 8)
     places = itertools.permutations(range(len(read)), 2)
     expected = [(read[i], read[j]) for i, j in places if abs(i - j) <= widths[i]]
-    found = module("word2vec.text")._near(read, Widths())
+    found = load("experiments.word2vec.text")._near(read, Widths())
     assert sorted(map(tuple, found.tolist())) == sorted(expected)
 
 
-def test_the_clicks_are_those_of_the_stated_model(module):
-    clicks = module("data").clicks()
+def test_the_clicks_are_those_of_the_stated_model(load):
+    clicks = load("experiments.data").clicks()
     train, held, test = clicks.train, clicks.validation, clicks.test
     assert [len(own[1]) for own in (train, held, test)] == [163_840, 8192, 8192]
     x, y = train
@@ -53,9 +42,9 @@ def test_the_clicks_are_those_of_the_stated_model(module):
 
 
 @pytest.fixture
-def fashion_mnist(module, monkeypatch, tmp_path):
+def fashion_mnist(load, monkeypatch, tmp_path):
     """The module `data`, and the folder that it reads Fashion-MNIST from, with invented files."""
-    data = module("data")
+    data = load("experiments.data")
     monkeypatch.setattr(data, "fashion_mnist", data.fashion_mnist.__wrapped__)
     monkeypatch.setenv(data.FOLDER_VARIABLE, str(tmp_path))
     for number, name in enumerate(data.SHA256_OF_FILE):
@@ -63,9 +52,9 @@ def fashion_mnist(module, monkeypatch, tmp_path):
         head = (
             struct.pack(">4I", 2051, count, 28, 28) if images else struct.pack(">2I", 2049, count)
         )
-        content = np.arange(count * (784 if images else 1), dtype=np.uint32) % 251
+        content = np.resize(np.arange(251, dtype=np.uint8), count * (784 if images else 1))
         path = tmp_path / (f"{name}.gz" if images else name)
-        whole = head + content.astype(np.uint8).tobytes()
+        whole = head + content.tobytes()
         path.write_bytes(gzip.compress(whole, 0) if images else whole)
         monkeypatch.setitem(data.SHA256_OF_FILE, name, data.hashlib.sha256(whole).hexdigest())
     return data, tmp_path

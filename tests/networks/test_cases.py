@@ -1,7 +1,6 @@
 """What the cases ask of workers, and the cells of the table that they make."""
 
 import json
-from pathlib import Path
 
 import pytest
 from support import faults, network_cases
@@ -9,7 +8,6 @@ from support.network_cases import Case, complaints
 
 pytestmark = pytest.mark.version_independent
 
-ROOT = Path(__file__).parents[2]
 CASE = Case("a case", seconds_to_report=40.0)
 WITH_TRAINING = Case("a case", must_train=True)
 LOST = "worker 1 (10.77.0.2:2222) was lost: it has sent nothing for 30 s"
@@ -52,14 +50,6 @@ def test_complaints(case, outcomes, wrong):
     assert all(map(str.startswith, found, wrong)), found
 
 
-@pytest.fixture
-def networks(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import networks
-
-    return networks
-
-
 @pytest.mark.parametrize(
     ("outcomes", "text", "short"),
     [
@@ -83,16 +73,15 @@ def networks(monkeypatch):
         ),
     ],
 )
-def test_cells_of_the_results_and_of_the_page(networks, outcomes, text, short):
-    told = dict(enumerate(outcomes))
+def test_cells_of_the_results_and_of_the_page(load, outcomes, text, short):
+    networks, told = load("networks"), dict(enumerate(outcomes))
     assert networks.cell(CASE, told, "abc") == text
     result = {"cell": text, "not held": complaints(CASE, told, "abc")}
     assert networks.summary(result) == short
 
 
-def test_the_pages_table_is_what_the_script_writes(networks):
-    import generated_tables
-
+def test_the_pages_table_is_what_the_script_writes(load):
+    networks, generated_tables = load("networks"), load("generated_tables")
     page, kept = networks.PAGE.read_text(), json.loads(networks.KEPT.read_text())
     rows = networks.table(kept)
     assert generated_tables.rewritten(page, {"networks": rows}) == page
