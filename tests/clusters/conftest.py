@@ -10,7 +10,6 @@ from support import slurm
 from support.launching import output_of
 
 HERE = pathlib.Path(__file__).parent
-ROOT = HERE.parents[1]
 SECONDS = 400  # of a start of four workers on two cores that do something else, too
 
 
@@ -22,20 +21,20 @@ class Training:
         environment: of a worker, besides that of the tests: four workers run on two cores.
     """
 
-    def __init__(self):
-        self.command = [sys.executable, str(HERE / "train.py")]
-        self.environment = {
-            "PYTHONPATH": str(ROOT),
-            "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1",
-            "TF_NUM_INTRAOP_THREADS": "1",
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-        }
+    command = (sys.executable, str(HERE / "train.py"))
+    environment = {  # noqa: RUF012 - nobody changes it
+        "PYTHONPATH": str(HERE.parents[1]),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
 
-    def run(self, *command, environment=None, **options):
-        """Run a command that starts workers; return what it prints."""
-        environment = environment or {**os.environ, **self.environment}
-        return output_of(*command, env=environment, timeout=SECONDS, **options)
+    def run(self, *command, without="TF_CONFIG", **variables):
+        """Run a command that starts workers, with further variables; return what it prints."""
+        environment = {**os.environ, **self.environment, **variables}
+        environment.pop(without, None)
+        return output_of(*command, env=environment, timeout=SECONDS)
 
     def launch(self, folder, count):
         """Train on workers of the launcher."""

@@ -13,21 +13,19 @@ SECONDS = 400
 @pytest.mark.skipif(bool(network.why_not()), reason=f"no network here: {network.why_not()}")
 def test_workers_on_two_hosts_train_as_the_launcher(training, assert_as_launched, tmp_path):
     told = {**os.environ, **training.environment, "TF_ADASUM_WORLD_SIZE": "4"}
-    logs = [tmp_path / f"{rank}.log" for rank in range(4)]
     with network.Network(2) as hosts:
         told["TF_ADASUM_COORDINATOR"] = f"{hosts.hosts[0].address}:12345"
-        workers = []
-        for rank, log in enumerate(logs):
-            with log.open("w") as file:
-                worker = hosts.hosts[rank // 2].popen(
-                    [*training.command, tmp_path],
-                    env={**told, "TF_ADASUM_RANK": str(rank)},
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                )
-            workers.append(worker)
-        codes = [worker.wait(SECONDS) for worker in workers]
-    said = [log.read_text() for log in logs]
-    assert codes == [0] * 4, said
+        workers = [
+            hosts.hosts[rank // 2].popen(
+                [*training.command, tmp_path],
+                env={**told, "TF_ADASUM_RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(4)
+        ]
+        said = [worker.communicate(timeout=SECONDS)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * 4, said
     assert "tf_adasum: 4 workers, 4 replicas over " in said[0]
     assert_as_launched(tmp_path)

@@ -1,14 +1,9 @@
 """The manifests for Kubernetes: their schemas, and the environment that they set."""
 
-import contextlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.worker_group import free_ports
 
 from tf_adasum.cluster import detection, tf_config
 
@@ -18,12 +13,6 @@ pytestmark = pytest.mark.version_independent
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "clusters" / "kubernetes"
 KUBERNETES = "1.31"
-# What a pod does before it trains, without TensorFlow.
-JOIN = """
-import os
-from tf_adasum.cluster import detection, joining
-print(joining.join(detection.find(os.environ), 60.0))
-"""
 
 
 def manifest(name, kind):
@@ -87,33 +76,16 @@ def test_names_of_the_pods():
 
 
 @pytest.mark.parametrize("name", ["indexed-job.yaml", "jobset.yaml"])
-def test_the_pods_of_an_indexed_job_join(name, monkeypatch):
+def test_the_pods_of_an_indexed_job_are_the_workers_of_one_cluster(name):
+    """How such workers join is tested in tests/unit/cluster/test_joining.py."""
     spec = job_of(name)["spec"]
     count = spec["completions"]
     told = variables_of(spec["template"])
     assert spec["completionMode"] == "Indexed" and spec["parallelism"] == count
-    assert told["TF_ADASUM_WORLD_SIZE"] == str(count)
-    told["TF_ADASUM_COORDINATOR"] = f"localhost:{free_ports(1)[0]}"  # instead of the pod's name
-    told["PYTHONPATH"] = str(ROOT)
-    monkeypatch.delenv(tf_config.NAME, raising=False)
-    with contextlib.ExitStack() as stack:
-        pods = []
-        for index in range(count):
-            environment = {**os.environ, **told, "JOB_COMPLETION_INDEX": str(index)}
-            command = [sys.executable, "-c", JOIN]
-            pod = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-            stack.callback(pod.kill)
-            pods.append(pod)
-        outputs = [pod.communicate(timeout=120)[0] for pod in pods]
-    assert [pod.returncode for pod in pods] == [0] * count
-    addresses, ranks = zip(*(output.split("rank=") for output in outputs), strict=True)
-    assert len(set(addresses)) == 1, "all have the same addresses"
-    assert [rank.strip() for rank in ranks] == [f"{index})" for index in range(count)]
-
-
-def test_a_pod_above_index_0_that_is_told_nothing_does_not_train_alone():
-    with pytest.raises(ValueError, match="TF_ADASUM_COORDINATOR and TF_ADASUM_WORLD_SIZE"):
-        detection.find({"JOB_COMPLETION_INDEX": "1", "HOSTNAME": "digits-1"})
+    for index in range(count):
+        found = detection.find({**told, "JOB_COMPLETION_INDEX": str(index)})
+        expected = (told["TF_ADASUM_COORDINATOR"], index, count)
+        assert (found.coordinator, found.rank, found.num_workers) == expected
 
 
 def test_what_a_tfjob_sets():

@@ -15,7 +15,6 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 def test_mpirun_trains_as_the_launcher(training, assert_as_launched, tmp_path):
     python, program = training.command
     path = f"{os.path.dirname(python)}:{os.environ['PATH']}"
-    environment = {**os.environ, **training.environment, **AS_ROOT, "PATH": path}
-    said = training.run(SCRIPT, program, tmp_path, environment=environment)
+    said = training.run(SCRIPT, program, tmp_path, **AS_ROOT, PATH=path)
     assert "tf_adasum: 4 workers, 4 replicas over " in said
     assert_as_launched(tmp_path)

@@ -1,15 +1,12 @@
 """Ray Train starts two workers of the example on a Ray of this machine."""
 
 import functools
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "clusters" / "ray" / "train.py"
-PROGRAM = ROOT / "tests" / "clusters" / "train.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "clusters" / "ray" / "train.py"
 # A Ray that is reached from this machine alone.
 LOCAL_RAY = """
 import runpy, sys
@@ -41,16 +38,14 @@ def test_two_workers_of_ray_train(training, tmp_path):
     stored, by_ray, by_launcher = (tmp_path / name for name in ("stored", "ray", "launcher"))
     by_ray.mkdir()
     by_launcher.mkdir()
-    environment = {**os.environ, **training.environment, "RAY_USAGE_STATS_ENABLED": "0"}
-    environment.pop("TF_CONFIG", None)
     arguments = ["--workers", 2, "--epochs", 2, "--storage", stored]
-    run = functools.partial(training.run, sys.executable, "-c", environment=environment)
+    run = functools.partial(training.run, sys.executable, "-c", RAY_USAGE_STATS_ENABLED="0")
     printed = run(OF_THE_EXAMPLE, EXAMPLE, *arguments)
     assert "tf_adasum: 2 workers, 2 replicas over " in printed
     assert "'epochs': 2" in printed, "the metrics of the last epoch"
     models = sorted(stored.rglob("model.keras"))
     assert len(models) == 2, "a checkpoint for each epoch, from the first worker"
 
-    run(OF_THE_PROGRAM, PROGRAM, by_ray)
+    run(OF_THE_PROGRAM, training.command[1], by_ray)
     training.launch(by_launcher, 2)
     training.assert_equal(by_ray, by_launcher, 2)

@@ -1,14 +1,12 @@
 """Spark starts two workers of the example, each in an executor of its own on this machine."""
 
-import os
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "clusters" / "spark" / "train.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "clusters" / "spark" / "train.py"
 # The context that the example's runner finds.
 ON_A_LOCAL_CLUSTER = """
 import runpy, sys
@@ -31,19 +29,15 @@ session.stop()
 @pytest.mark.keras3_only("the example is written for Keras 3")
 @pytest.mark.skipif(not shutil.which("java"), reason="not installed: java")
 @pytest.mark.feature("Spark, `MirroredStrategyRunner`", topology="2x1")
-def test_two_executors_of_spark(training, tmp_path):
+def test_two_executors_of_spark(training, tmp_path, monkeypatch):
     for package in ("pyspark", "spark_tensorflow_distributor"):
         pytest.importorskip(package, reason=f"not installed: {package}")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(tmp_path),
-        "SPARK_WORKER_DIR": str(tmp_path / "work"),
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
-    environment.pop("TF_CONFIG", None)
-    command = [sys.executable, "-c", ON_A_LOCAL_CLUSTER, EXAMPLE, "--epochs", "1"]
-    printed = training.run(*command, environment=environment, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    printed = training.run(
+        *[sys.executable, "-c", ON_A_LOCAL_CLUSTER, EXAMPLE, "--epochs", "1"],
+        PYSPARK_PYTHON=sys.executable,
+        SPARK_LOCAL_IP="127.0.0.1",
+        SPARK_LOCAL_DIRS=str(tmp_path),
+        SPARK_WORKER_DIR=str(tmp_path / "work"),
+    )
     assert "{'workers': 2, 'accuracy': [" in printed

@@ -87,7 +87,7 @@ def test_a_host_that_asks_for_a_password_is_refused_at_once(environment, sleepin
 @pytest.mark.slow
 def test_hosts_train_as_the_launcher(training, assert_as_launched, environment, tmp_path):
     command = [sys.executable, "-m", "tf_adasum.launch", "--hosts", "127.0.0.1:1,127.0.0.2:3"]
-    own = {**environment, **training.environment}
-    said = training.run(*command, *training.command[1:], tmp_path, environment=own)
+    ssh = environment["TF_ADASUM_SSH"]
+    said = training.run(*command, *training.command[1:], tmp_path, TF_ADASUM_SSH=ssh)
     assert "tf_adasum: the environment (TF_ADASUM_COORDINATOR): 4 workers x 1" in said
     assert_as_launched(tmp_path)

@@ -1,6 +1,5 @@
 """Workers that `torchrun` starts: PyTorch may be installed in another environment."""
 
-import os
 import shutil
 
 import pytest
@@ -13,7 +12,6 @@ def test_torchrun_trains_as_the_launcher(training, assert_as_launched, tmp_path)
     variables = (f"{name}={value}" for name, value in training.environment.items())
     options = ["--nproc_per_node", 4, "--master_port", free_ports(1)[0], "--no_python"]
     command = ["torchrun", *options, "env", *variables, *training.command, tmp_path]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    said = training.run(*command, environment=environment)
+    said = training.run(*command, without="PYTHONPATH")
     assert "tf_adasum: 4 workers, 4 replicas over " in said
     assert_as_launched(tmp_path)
