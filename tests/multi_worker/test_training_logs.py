@@ -11,6 +11,7 @@ pytestmark = pytest.mark.keras3_only(
 
 
 @pytest.mark.feature("a metric whose `result()` returns its variable")
+@pytest.mark.feature("metrics whose `result()` is their variable")
 @on("1x2", "2x1", "2x2")
 @pytest.mark.parametrize(
     "options", [{}, {"steps_per_execution": 2}, {"run_eagerly": True}], ids=str

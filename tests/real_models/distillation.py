@@ -1,7 +1,11 @@
-"""Distillation: a small network learns from the answers of a large one that was trained before."""
+"""Distillation: a small network learns from the answers of a large one that was trained before.
+
+A metric with a state of its own counts which digits are taken for which.
+"""
 
 import keras
-from keras import layers
+import numpy as np
+from keras import layers, ops
 from sklearn.datasets import load_digits
 
 import tf_adasum
@@ -35,6 +39,22 @@ class Distiller(keras.Model):
         return self.alpha * labels + (1 - self.alpha) * distance * self.temperature**2
 
 
+class ConfusionMatrix(keras.metrics.Metric):
+    """How many images of each digit were taken for which digit: `[true, predicted]`."""
+
+    def __init__(self):
+        super().__init__(name="confusion")
+        self.matrix = self.add_variable(shape=(10, 10), initializer="zeros", name="matrix")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        true = ops.one_hot(ops.reshape(y_true, [-1]), 10)
+        predicted = ops.one_hot(ops.argmax(y_pred, axis=-1), 10)
+        self.matrix.assign_add(ops.matmul(ops.transpose(true), predicted))
+
+    def result(self):
+        return self.matrix
+
+
 def classifier(filters, name):
     """Return a CNN of two convolutions."""
     return keras.Sequential(
@@ -55,12 +75,12 @@ def settings():
     return {
         "optimizer": keras.optimizers.Adam(3e-3),
         "loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        "metrics": [keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+        "metrics": [keras.metrics.SparseCategoricalAccuracy(name="accuracy"), ConfusionMatrix()],
     }
 
 
 def main():
-    """Train teacher and student; return the distiller, and the losses and accuracies of both."""
+    """Train teacher and student; return the distiller, and what was measured of both."""
     keras.utils.set_random_seed(0)
     digits = load_digits()
     images = (digits.images[..., None] / 16).astype("float32")
@@ -74,11 +94,15 @@ def main():
         distiller = Distiller(classifier(3, "student"), teacher)
         distiller.compile(**settings())
     history = distiller.fit(*train, batch_size=32, epochs=5, verbose=2)
-    results = {
+    counted = distiller.evaluate(*test, return_dict=True, verbose=0)
+    return distiller, {
+        **history.history,
         "teacher_accuracy": teacher.evaluate(*test, verbose=0)[1],
-        "student_accuracy": distiller.evaluate(*test, verbose=0)[1],
+        "student_accuracy": counted["accuracy"],
+        "test_confusion": np.asarray(counted["confusion"]),
+        "true": test[1],
+        "predicted": distiller.predict(test[0], verbose=0).argmax(axis=1),
     }
-    return distiller, {**history.history, **results}
 
 
 if __name__ == "__main__":

@@ -14,14 +14,10 @@ WIDTH = 32
 def make_text(sentences, seed=0):
     """Return sentences such as "the old cat sees a bird."."""
     random = np.random.default_rng(seed)
-    words = [
-        "the|a|my".split("|"),
-        "old|small|red|quick".split("|"),
-        "cat|dog|bird|fox".split("|"),
-        "sees|hears|finds".split("|"),
-        "the|a|my".split("|"),
-        "tree|house|river|hill".split("|"),
-    ]
+    places = (
+        "the/a/my old/small/red cat/dog/bird sees/hears/finds the/a/my tree/house/river".split()
+    )
+    words = [place.split("/") for place in places]
     return " ".join(" ".join(map(random.choice, words)) + "." for _ in range(sentences))
 
 

@@ -26,14 +26,6 @@ def make_texts(count, seed):
     return texts, np.array([np.sum(text == 1) > np.sum(text == 2) for text in texts], "float32")
 
 
-def padded(texts, length=None):
-    """Return one array `[texts, length]`, by default that of the longest, filled up with zeros."""
-    batch = np.zeros([len(texts), length or max(map(len, texts))], "int32")
-    for row, text in zip(batch, texts, strict=True):
-        row[: len(text)] = text
-    return batch
-
-
 class TextBatches(keras.utils.PyDataset):
     """Batches of texts of about the same length."""
 
@@ -47,14 +39,15 @@ class TextBatches(keras.utils.PyDataset):
 
     def __getitem__(self, index):
         rows = self.order[index * BATCH_SIZE : (index + 1) * BATCH_SIZE]
-        return padded([self.texts[row] for row in rows]), self.labels[rows]
+        texts = [self.texts[row] for row in rows]
+        return keras.utils.pad_sequences(texts, padding="post"), self.labels[rows]
 
 
 def endless_batches(seed):
     """Yield batches of new texts, for ever."""
     while True:
         texts, labels = make_texts(BATCH_SIZE, seed)
-        yield padded(texts, length=24), labels
+        yield keras.utils.pad_sequences(texts, maxlen=24, padding="post"), labels
         seed += 1
 
 
