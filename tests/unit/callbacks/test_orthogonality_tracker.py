@@ -3,8 +3,6 @@
 What it measures is tested on several replicas, in tests/multi_worker/test_aggregation.py.
 """
 
-import csv
-
 import keras
 import numpy as np
 import pytest
@@ -41,20 +39,15 @@ def test_the_mean_has_no_inner_products(strategies):
         train(compiled(strategies["mean"]), [callbacks.OrthogonalityTracker()])
 
 
-def test_one_replica_is_orthogonal_and_loggers_see_it(strategies, tmp_path):
+def test_one_replica_is_orthogonal(strategies):
     tracker = callbacks.OrthogonalityTracker(every=2)
-    logger = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
     model = compiled(strategies["adasum"])
-    history = train(model, [tracker, logger], epochs=2)
+    history = train(model, [tracker], epochs=2)
     assert tracker.steps == [2, 4, 6, 8, 10, 12]
     assert tracker.paths == [keras_compat.path_of(own) for own in model.trainable_variables]
     np.testing.assert_allclose(tracker.values, np.ones([6, 3]), rtol=1e-12)
     names = {"loss", "orthogonality", *(f"orthogonality/{path}" for path in tracker.paths)}
-    assert set(history) == names
-    with open(tmp_path / "log.csv") as file:
-        rows = list(csv.DictReader(file))
-    assert set(rows[0]) >= names | {"epoch"}  # and columns for a validation
-    assert [float(row["orthogonality"]) for row in rows] == [1, 1]
+    assert set(history) == names and history["orthogonality"] == pytest.approx([1, 1])
 
 
 def test_steps_are_counted_over_several_fits(strategies):
