@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from support import keras_versions
 
+import tf_adasum
 from tf_adasum.ops import library
 
 keras_versions.make_devices()
@@ -72,6 +73,11 @@ def backend(request, monkeypatch):
 )
 def dtype(request):
     return request.param
+
+
+@pytest.fixture(scope="module")
+def strategy():
+    return tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
 
 
 @pytest.fixture

@@ -15,41 +15,35 @@ from tf_adasum.replicas import average_statistics
 TIMES = 7  # it warns of the fifth
 
 
-@pytest.fixture(scope="module")
-def strategy():
-    return tf_adasum.AdasumMirroredStrategy(["CPU:0"])
+@pytest.fixture
+def warnings_of(monkeypatch, caplog):
+    """A function: the warnings of retracing while something is done several times."""
+    monkeypatch.setattr(tf.get_logger(), "propagate", True)  # to the log that pytest keeps
 
-
-def listened_to(caplog, action):
-    """Return the warnings of retracing while something is done several times."""
-    logger = tf.get_logger()
-    logger.addHandler(caplog.handler)
-    try:
+    def listen(action):
         for number in range(TIMES):
             action(number)
-    finally:
-        logger.removeHandler(caplog.handler)
-    return [message for message in caplog.messages if "retracing" in message]
+        return [message for message in caplog.messages if "retracing" in message]
+
+    return listen
 
 
-def test_the_warning_is_seen(caplog):
-    def action(number):
-        tf.function(lambda: tf.constant(number))()
-
-    assert "5 out of the last 5 calls" in listened_to(caplog, action)[0]
+def test_the_warning_is_seen(warnings_of):
+    texts = warnings_of(lambda number: tf.function(lambda: tf.constant(number))())
+    assert "5 out of the last 5 calls" in texts[0]
 
 
-def test_averages_of_many_models(strategy, caplog):
+def test_averages_of_many_models(strategy, warnings_of):
     def action(number):
         with strategy.scope():
             layers = [keras.layers.Input([3]), keras.layers.BatchNormalization()]
             model = keras.Sequential(layers)
         average_statistics.average(strategy, model)  # also of one replica
 
-    assert listened_to(caplog, action) == []
+    assert warnings_of(action) == []
 
 
-def test_gradients_of_many_shapes_reduced_eagerly(caplog):
+def test_gradients_of_many_shapes_reduced_eagerly(warnings_of):
     options = tf.distribute.experimental.CommunicationOptions()
     ops = GradientCrossDeviceOps(["/device:CPU:0"], 1, options)
     ops.leaves_one_gradient_alone = lambda options: False
@@ -61,10 +55,10 @@ def test_gradients_of_many_shapes_reduced_eagerly(caplog):
         (reduced,) = ops.batch_reduce(tf.distribute.ReduceOp.SUM, pairs, GradientReduction())
         assert reduced.shape == [number + 1]
 
-    assert listened_to(caplog, action) == []
+    assert warnings_of(action) == []
 
 
-def test_delta_adasum_s_of_many_models(strategy, caplog):
+def test_delta_adasum_s_of_many_models(strategy, warnings_of):
     def action(number):
         with strategy.scope():
             model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
@@ -74,5 +68,5 @@ def test_delta_adasum_s_of_many_models(strategy, caplog):
         model.fit(np.ones([2, 3]), np.ones([2, 1]), batch_size=2, verbose=0)
         optimizer.synchronize()
 
-    found = listened_to(caplog, action)
+    found = warnings_of(action)
     assert not [text for text in found if "DeltaAdasum" in text], found

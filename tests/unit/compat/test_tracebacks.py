@@ -21,11 +21,6 @@ def model_of(strategy, *layers):
     return model
 
 
-@pytest.fixture(scope="module")
-def strategy():
-    return tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
-
-
 class Fails(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         raise KeyError("mine")

@@ -5,15 +5,8 @@ import weakref
 
 import keras
 import numpy as np
-import pytest
 
-import tf_adasum
 from tf_adasum.replicas import average_statistics
-
-
-@pytest.fixture(scope="module")
-def strategy():
-    return tf_adasum.AdasumMirroredStrategy(["CPU:0"])
 
 
 def build(strategy):

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_adasum
 from tf_adasum.replicas import batches
-
-
-@pytest.fixture(scope="module")
-def strategy():
-    return tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
 
 
 @pytest.mark.parametrize("rows", [1, 3, 17, 18011])

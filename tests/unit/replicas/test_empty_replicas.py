@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_adasum
 from tf_adasum.replicas.empty_replicas import has_no_rows
-
-
-@pytest.fixture(scope="module")
-def strategy():
-    return tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
 
 
 def dense(rows):

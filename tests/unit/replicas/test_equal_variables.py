@@ -129,11 +129,6 @@ def test_a_variable_that_one_worker_has_no_longer_is_not_compared():
 # ---- arguments ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def strategy():
-    return tf_adasum.AdasumMirroredStrategy(["CPU:0"])
-
-
 @pytest.mark.parametrize("variables", [1, "a", [1.0], [None], {}], ids=repr)
 def test_other_arguments_are_refused(strategy, variables):
     with pytest.raises(ValueError, match="`variables` must be a list of Keras or TensorFlow"):
