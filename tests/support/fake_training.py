@@ -1,24 +1,11 @@
-"""A model whose variables are NumPy arrays, one for each local replica: backups without Keras."""
+"""A model with a list of variables, each with a value of its own on every local replica."""
 
 import types
 
 import numpy as np
+import tensorflow as tf
 
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
-
-
-class FakeCopy:
-    """A variable on one replica."""
-
-    def __init__(self, value):
-        self._value = np.array(value)
-
-    def numpy(self):
-        return self._value
-
-    def assign(self, value):
-        assert (value.dtype, value.shape) == (self._value.dtype, self._value.shape)
-        self._value = np.array(value)
 
 
 class FakeVariable:
@@ -30,8 +17,8 @@ class FakeVariable:
     """
 
     def __init__(self, path, *values):
-        self.path, self.copies = path, [FakeCopy(value) for value in values]
-        self.dtype, self.shape = self.copies[0].numpy().dtype, self.copies[0].numpy().shape
+        self.path, self.copies = path, [tf.Variable(value) for value in values]
+        self.dtype, self.shape = np.asarray(values[0]).dtype, np.shape(values[0])
 
     def value(self):
         """Look like a variable of TensorFlow."""

@@ -30,3 +30,12 @@ def each_of(count, part):
 
     outcomes, _ = at_once(work, count, limit=2 * SECONDS)
     return outcomes
+
+
+def results_of_each(count, part):
+    """Return what ``part(workers)`` returns on each worker; raise what it raises on one of them."""
+    outcomes = each_of(count, part)
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+    return outcomes

@@ -3,13 +3,13 @@
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import zipfile
 
 import numpy as np
 import pytest
 from support import keras_versions
+from support.launching import output_of
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden"
 SCRIPT = GOLDEN / "saved_by_an_earlier_version.py"
@@ -22,15 +22,8 @@ TWO_STEPS = {"rtol": 1e-5, "atol": 1e-6}
 def gone_on(folder):
     """What today's package makes of the files, on two replicas, which take their own process."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "resume", folder],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    printed = output_of(sys.executable, SCRIPT, "resume", folder, env=environment, stderr=None)
+    return json.loads(printed.splitlines()[-1])
 
 
 def assert_same(actual, expected, where, **tolerance):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.fake_training import FakeModel, FakeVariable
-from support.fake_workers import each_of
+from support.fake_workers import each_of, results_of_each
 
 from tf_adasum.backup import backup_files
 from tf_adasum.backup.backup_files import Array, Backup, BackupFiles
@@ -37,14 +37,6 @@ def names_in(folder):
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-def values_of(outcomes):
-    """Returns what all workers returned; raises what one of them raised."""
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
-    return outcomes
-
-
 class TestAgreement:
     @pytest.mark.parametrize("save_freq", ["epoch", 1, 7, False])
     @pytest.mark.parametrize("delete", [True, False])
@@ -63,7 +55,7 @@ class TestAgreement:
             workers.gather([1])
             return made.save_freq, made.saves_within_epochs
 
-        assert values_of(each_of(3, part)) == [(save_freq, save_freq in (1, 7))] * 3
+        assert results_of_each(3, part) == [(save_freq, save_freq in (1, 7))] * 3
         is_left = save_freq == "epoch" and not delete
         assert names_in(tmp_path / "0") == ["epoch-1-batch-0.backup"] * is_left
         assert names_in(tmp_path / "1") == []
@@ -130,7 +122,7 @@ def write(folder, rank, epoch, batch, value):
 def test_all_resume_from_the_same_one(written, expected, tmp_path, capsys):
     for each in written:
         write(tmp_path, *each)
-    assert values_of(begin(tmp_path)) == [expected] * 3
+    assert begin(tmp_path) == [expected] * 3
     lines = capsys.readouterr().out.count(f"resuming at epoch {expected[1] + 1}, batch 1")
     assert lines == (written != [])
 
@@ -205,7 +197,7 @@ def test_the_seed_of_the_order_is_worker_0s_and_follows_the_global_one(tmp_path)
         tf.random.set_seed(seed)
         for path in tmp_path.iterdir():
             path.unlink()
-        return values_of(each_of(count, seed_of))
+        return results_of_each(count, seed_of)
 
     one = drawn(7, count=2)
     assert one == drawn(7) * 2

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.fake_training import FakeModel, FakeVariable
-from support.fake_workers import each_of
+from support.fake_workers import results_of_each
 
 from tf_adasum.backup import training_state
 from tf_adasum.backup.backup_files import Array
@@ -17,15 +17,6 @@ DEVICES = 2
 
 def bits_of(array):
     return (array.dtype, array.shape, array.tobytes())
-
-
-def on_workers(count, part):
-    """What ``part(workers)`` returns on each worker; raises what it raises on one of them."""
-    outcomes = each_of(count, part)
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
-    return outcomes
 
 
 def numbers(seed, dtype="float32", shape=(2, 3)):
@@ -60,7 +51,10 @@ def model_of(workers, differing=1):
 @pytest.mark.parametrize("count", [1, 3])
 class TestOfReplicas:
     def test_what_differs_is_kept_for_each_replica_in_their_order(self, count):
-        for state in on_workers(count, lambda own: training_state.collect(model_of(own), own, ALL)):
+        def collect(workers):
+            return training_state.collect(model_of(workers), workers, ALL)
+
+        for state in results_of_each(count, collect):
             copies = {array.path: array.copies for array in state}
             for path, seed, shape in ("moving_mean", 200, (2, 3)), ("loss/total", 600, ()):
                 actual = [bits_of(copy) for copy in copies[path]]
@@ -77,7 +71,7 @@ class TestOfReplicas:
             training_state.assign(other, workers, state, ALL)
             return other.state() == model.state()
 
-        assert all(on_workers(count, save_and_restore))
+        assert all(results_of_each(count, save_and_restore))
 
     def test_worker_0_shares_epoch_and_every_bit(self, count):
         def share(own):
@@ -88,7 +82,7 @@ class TestOfReplicas:
 
         first = model_of(Workers(0, count, None, None)).state()[::DEVICES]
         expected = [each for each in first for _ in range(DEVICES)]
-        assert on_workers(count, share) == [(5, expected)] * count
+        assert results_of_each(count, share) == [(5, expected)] * count
 
 
 def test_bits_count_and_not_numbers(recwarn):
@@ -101,7 +95,7 @@ def test_bits_count_and_not_numbers(recwarn):
         ],
         replicas=2,
     )
-    (state,) = on_workers(1, lambda own: training_state.collect(model, own, ["model"]))
+    (state,) = results_of_each(1, lambda own: training_state.collect(model, own, ["model"]))
     assert [len(array.copies) for array in state] == [2, 1, 2]
 
 
@@ -115,7 +109,7 @@ def test_another_number_of_replicas_takes_turns(copies):
         training_state.assign(model, workers, arrays, ["model"])
         return [each[0] for each in model.variables[0].numpy()]
 
-    assert np.ravel(on_workers(2, restored)).tolist() == [i % copies for i in range(4)]
+    assert np.ravel(results_of_each(2, restored)).tolist() == [i % copies for i in range(4)]
 
 
 class TestOfAnotherModel:
@@ -160,13 +154,13 @@ class TestOfAnotherModel:
         ((section, (variable,)),) = option.items()
         arrays = [*self.arrays(), Array(section.removesuffix("_state"), "own", copies)]
         with pytest.warns(UserWarning, match="is reset|remaining batches"):
-            on_workers(1, lambda own: training_state.assign(model, own, arrays, ALL))
+            results_of_each(1, lambda own: training_state.assign(model, own, arrays, ALL))
         np.testing.assert_array_equal(variable.numpy()[0], np.zeros(2))
         np.testing.assert_array_equal(model.variables[0].numpy()[0], 1)
 
     def test_what_the_model_has_not_is_left_out_silently(self, recwarn):
         arrays = [*self.arrays(), Array("rule", "own", [np.ones(3)])]
-        on_workers(1, lambda own: training_state.assign(self.model(), own, arrays, ALL))
+        results_of_each(1, lambda own: training_state.assign(self.model(), own, arrays, ALL))
         assert not list(recwarn)
 
     def test_the_smallest_size_counts_each_variable_once(self):
