@@ -1,6 +1,7 @@
-"""Which private names of others a module uses."""
+"""Which private names of others a module uses, and which of them are gone."""
 
 import ast
+import importlib.util
 import itertools
 from pathlib import Path
 
@@ -25,3 +26,14 @@ def private_names(module):
         and ast.unparse(node.value) == "self"
     }
     return {name for name in used - own if name.startswith("_") and not name.startswith("__")}
+
+
+def missing_names(module, objects):
+    """Return the private names that a module uses and that none of some objects has."""
+    return {name for name in private_names(module) if not any(hasattr(o, name) for o in objects)}
+
+
+def execute_again(module):
+    """Execute the file of a module once more, as another module."""
+    specification = importlib.util.spec_from_file_location("again", module.__file__)
+    specification.loader.exec_module(importlib.util.module_from_spec(specification))

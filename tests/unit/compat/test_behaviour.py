@@ -6,7 +6,6 @@
 import inspect
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.losses import loss as keras_loss
 from support import keras_versions, oracle
+from support.launching import output_of
 
 import tf_adasum
 from tf_adasum.compat import keras as keras_compat
@@ -170,18 +170,13 @@ print("OUTCOME" + json.dumps(outcome))
 
 @pytest.fixture(scope="module")
 def two_replicas():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+    printed = output_of(
+        *(sys.executable, "-c", PROGRAM),
         input=json.dumps([GRADIENTS.tolist(), OPTIMIZERS]),
-        capture_output=True,
-        text=True,
-        timeout=240,
         cwd=PACKAGE.parent,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CONFIG": "{}"},
     )
-    if "OUTCOME" not in done.stdout:
-        pytest.fail(done.stderr[-2000:], pytrace=False)
-    return json.loads(done.stdout.partition("OUTCOME")[2])
+    return json.loads(printed.rpartition("OUTCOME")[2].splitlines()[0])
 
 
 @pytest.mark.parametrize(

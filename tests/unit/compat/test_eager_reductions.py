@@ -51,21 +51,6 @@ def marker_of(state, indices=(0,)):
 ONE = [tf.constant([1.0])]
 
 
-def test_the_functions_of_models_go_with_them():
-    ops, states = Unchanging(), []
-    for _ in range(50):
-        state = State()
-        states.append(weakref.ref(state))
-        (reduced,) = ops.reduced(ONE, marker_of(state))
-        assert reduced.numpy().tolist() == [1.0]
-        assert ops.functions > 0
-    del state
-    gc.collect()
-    assert len(ops.traced) == 50, "each model had a function of its own"
-    assert [state() for state in states] == [None] * 50
-    assert ops.functions == 0
-
-
 def test_a_model_keeps_its_function_until_its_version_changes():
     ops, state = Unchanging(), State()
     for version in (0, 0, 1, 1, 2):

@@ -5,7 +5,6 @@ import types
 
 import pytest
 
-from tf_adasum._version import SUPPORTED_VERSIONS
 from tf_adasum.compat.hooks import Hooks
 from tf_adasum.compat.library import Absent, Library
 from tf_adasum.errors import see
@@ -36,19 +35,6 @@ def test_names_that_are_there(shelf):
     assert own.name("shelf.maps", "Atlas", also_in=["shelf.books"]) is shelf.Atlas
     own.check()
     assert own.off == {}
-
-
-def test_one_error_names_all_that_has_moved():
-    own = library()
-    own.name("shelf.books", "Atlas")
-    own.name("shelf.books", "Dictionary")
-    own.name("shelf.maps", "Globe", also_in=["shelf.balls"])
-    with pytest.raises(ImportError, match=r"^Shelf 2\.5\.1 lacks functions") as raised:
-        own.check()
-    message = str(raised.value)
-    assert "shelf.books.Dictionary, shelf.maps.Globe." in message
-    assert SUPPORTED_VERSIONS in message and message.endswith(f"{INSTALL} {see('TFA-103')}")
-    assert isinstance(raised.value.__cause__, ImportError)
 
 
 def test_a_missing_name_of_a_feature_only_switches_it_off():

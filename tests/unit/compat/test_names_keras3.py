@@ -6,7 +6,6 @@ has the hooks.
 
 import hashlib
 import importlib
-import importlib.util
 import inspect
 
 import pytest
@@ -18,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
-from support.private_names import private_names
+from support.private_names import execute_again, missing_names
 
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.keras import keras3
@@ -65,22 +64,11 @@ def of_keras():
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.split("compat.")[-1])
 def test_every_private_name_of_a_module_is_there(module, of_keras):
-    gone = {n for n in private_names(module) if not any(hasattr(one, n) for one in of_keras)}
-    assert gone == set()
-
-
-def test_the_search_finds_private_names():
-    found = set().union(*map(private_names, MODULES))
-    assert {"_clip_gradients", "_backend_apply_gradients", "_steps_seen", "_shuffle"} <= found
-
-
-def executed_again():
-    specification = importlib.util.spec_from_file_location("again", names_of_keras3.__file__)
-    specification.loader.exec_module(importlib.util.module_from_spec(specification))
+    assert missing_names(module, of_keras) == set()
 
 
 def test_the_import_error_names_all_that_has_moved(monkeypatch):
-    executed_again()  # so that it fails for this reason only
+    execute_again(names_of_keras3)  # so that it fails for this reason only
     for module, symbol in (
         (keras_optimizer, "filter_empty_gradients"),
         (keras_optimizer, "TFOptimizer"),
@@ -88,7 +76,7 @@ def test_the_import_error_names_all_that_has_moved(monkeypatch):
     ):
         monkeypatch.delattr(module, symbol)
     with pytest.raises(ImportError, match=r"(?s)3\.15.*pip install") as raised:
-        executed_again()
+        execute_again(names_of_keras3)
     for text in (keras.__version__, "filter_empty_gradients", "TFOptimizer", "TFEpochIterator"):
         assert text in str(raised.value)
 

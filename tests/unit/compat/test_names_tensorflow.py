@@ -4,18 +4,24 @@ If a new TensorFlow has moved something, the failing test's name shows what.
 `test_installed_hooks.py` has the hooks.
 """
 
-import importlib.util
+import importlib
 import pkgutil
+import re
 
 import pytest
 import tensorflow as tf
-from support.private_names import private_names
+from support.private_names import execute_again, missing_names, private_names
 
 import tf_adasum
 from tf_adasum._version import SUPPORTED_VERSIONS
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.tensorflow import private_names as names_of_tensorflow
-from tf_adasum.compat.tensorflow.private_names import CollectiveAllReduceExtended, context
+from tf_adasum.compat.tensorflow.private_names import (
+    CollectiveAllReduceExtended,
+    FuncGraph,
+    context,
+)
+from tf_adasum.errors import see
 
 MODULES = [
     importlib.import_module(f"{tensorflow_compat.__name__}.{found.name}")
@@ -57,8 +63,7 @@ def of_tensorflow():
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.split("compat.")[-1])
 def test_every_private_name_of_a_module_is_there(module, of_tensorflow):
-    gone = {n for n in private_names(module) if not any(hasattr(one, n) for one in of_tensorflow)}
-    assert gone == set()
+    assert missing_names(module, of_tensorflow) == set()
 
 
 def test_the_search_finds_private_names():
@@ -66,17 +71,15 @@ def test_the_search_finds_private_names():
     assert {"_instance_key_table", "_collective_key_base", "_rng", "_clone"} <= found
 
 
-def executed_again():
-    specification = importlib.util.spec_from_file_location("again", names_of_tensorflow.__file__)
-    specification.loader.exec_module(importlib.util.module_from_spec(specification))
-
-
-def test_the_import_error_names_what_has_moved(monkeypatch):
-    executed_again()  # so that it fails for its own reason only
-    module = importlib.import_module(CollectiveAllReduceExtended.__module__)
-    monkeypatch.delattr(module, "CollectiveAllReduceExtended")
-    message = (
-        f"(?s){tf.__version__}.*CollectiveAllReduceExtended.*{SUPPORTED_VERSIONS}.*pip install"
-    )
-    with pytest.raises(ImportError, match=message):
-        executed_again()
+def test_the_import_error_names_all_that_has_moved(monkeypatch):
+    execute_again(names_of_tensorflow)  # so that it fails for its own reason only
+    moved = (CollectiveAllReduceExtended, FuncGraph)
+    for each in moved:
+        monkeypatch.delattr(importlib.import_module(each.__module__), each.__name__)
+    with pytest.raises(ImportError, match=f"^TensorFlow {tf.__version__} lacks") as raised:
+        execute_again(names_of_tensorflow)
+    message = str(raised.value)
+    for each in moved:
+        assert f"{each.__module__}.{each.__name__}" in message
+    assert re.search(rf"{SUPPORTED_VERSIONS}.*pip install", message)
+    assert message.endswith(see("TFA-103")) and isinstance(raised.value.__cause__, ImportError)

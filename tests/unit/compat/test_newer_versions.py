@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.launching import output_of
 
 pytest.importorskip("keras", minversion="3")  # of Keras 2 there is no newer one
 
@@ -54,15 +55,8 @@ print("OUTCOME" + json.dumps([losses, messages, code, printed.getvalue().splitli
 
 @pytest.fixture(scope="module")
 def outcome():
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=PACKAGE.parent,
-    )
-    assert "OUTCOME" in ended.stdout, ended.stderr
-    return json.loads(ended.stdout.partition("OUTCOME")[2])
+    printed = output_of(sys.executable, "-c", PROGRAM, cwd=PACKAGE.parent)
+    return json.loads(printed.rpartition("OUTCOME")[2].splitlines()[0])
 
 
 def one(texts, *parts):
