@@ -112,6 +112,24 @@ def apply(optimizer, calls, variables):
     strategy.run(in_replica)
 
 
+def apply_each(optimizer, calls, variables, before=lambda _: None, after=lambda _: None):
+    """Take the steps of any number of calls; functions are called before and after each call."""
+    at_once = calls_at_once()
+    calls = [[g if g is None else _as_tensor(g) for g in gradients] for gradients in calls]
+    for start in range(0, len(calls), at_once):
+        together = calls[start : start + at_once]
+        for number in range(len(together)):
+            before(start + number)
+        apply(optimizer, together, variables)
+        for number in range(len(together)):
+            after(start + number)
+
+
+def _as_tensor(gradient):
+    is_sparse = isinstance(gradient, tf.IndexedSlices)
+    return gradient if is_sparse else tf.convert_to_tensor(gradient)
+
+
 def apply_in(strategy, optimizer, gradients, variables):
     """Take a step of the replicas of a strategy with the same gradients on each."""
 

@@ -44,21 +44,8 @@ def stepped(optimizer, gradients, **hooks):
     """Applies gradients call by call to new variables, and returns their values."""
     variables = variables_of()
     keras_versions.build(optimizer, variables)
-    apply_each(optimizer, gradients, variables, **hooks)
+    keras_versions.apply_each(optimizer, gradients, variables, **hooks)
     return values(variables)
-
-
-def apply_each(optimizer, gradients, variables, before=lambda _: None, after=lambda _: None):
-    """Call by call; under Keras 2, several calls are one, see `keras_versions`."""
-    at_once = keras_versions.calls_at_once()
-    calls = [[tf.constant(g) if isinstance(g, np.ndarray) else g for g in own] for own in gradients]
-    for start in range(0, len(calls), at_once):
-        together = range(start, start + at_once)
-        for call in together:
-            before(call)
-        keras_versions.apply(optimizer, calls[start : start + at_once], variables)
-        for call in together:
-            after(call)
 
 
 def values(variables):
@@ -281,7 +268,7 @@ def test_sparse_gradients_are_the_dense_ones(accumulated, with_dense):
                 sparse = tf.IndexedSlices(own, tf.constant([3, 0, 3]), tf.constant([4, 3]))
                 gradient = sparse if is_sparse else tf.convert_to_tensor(sparse)
                 calls.append([gradient, tf.ones([5])][: len(variables)])
-            apply_each(optimizer, calls, variables)
+            keras_versions.apply_each(optimizer, calls, variables)
             results.append([optimizer.gain, *values(variables)])
     for sparse, dense in zip(*results, strict=True):
         np.testing.assert_allclose(sparse, dense, **FLOAT32)
@@ -296,7 +283,7 @@ def test_variables_without_gradients_are_left_out(two_gradients):
         actual = stepped(optimizer, [[own[0], None] for own in gradients])
     used, unused = variables_of()
     alone.build([used])
-    apply_each(alone, [own[:1] for own in gradients], [used])
+    keras_versions.apply_each(alone, [own[:1] for own in gradients], [used])
     assert_equal(actual, values([used, unused]))
     assert optimizer.gain == alone.gain > 1
 
@@ -365,22 +352,6 @@ def test_the_schedule_is_evaluated_at_the_whole_scale_invariant_step(two_gradien
         optimizer.learning_rate = 0.1
 
 
-def test_a_step_takes_the_schedule_before_it_times_the_gain(two_gradients):
-    """The step from τ to τ + r takes r · lr(⌊τ⌋), with fractions if the schedule has ints."""
-    rate = keras.optimizers.schedules.PiecewiseConstantDecay([0], [1, 0])  # 1 at 0, then 0
-    optimizer, gradients = AdaScale(accumulating(learning_rate=rate)), gradients_of(4)
-    variables = variables_of()
-    optimizer.build(variables)
-    apply_each(optimizer, gradients[:2], variables)
-    assert 1.01 < optimizer.gain < 1.99
-    after_one = values(variables)
-    mean = (gradients[0][0] + gradients[1][0]) / 2
-    expected = variables_of()[0].numpy() - optimizer.gain * mean
-    np.testing.assert_allclose(after_one[0], expected, **FLOAT32)
-    apply_each(optimizer, gradients[2:], variables)
-    assert_equal(values(variables), after_one)
-
-
 @pytest.mark.parametrize("when", [None, "argument", "before build", "after build"])
 def test_the_scale_is_set_at_any_time(when, two_gradients):
     expected = 7.5 if when else 2
@@ -391,7 +362,7 @@ def test_the_scale_is_set_at_any_time(when, two_gradients):
     optimizer.build(variables)
     if when == "after build":
         optimizer.set_scale(7.5)
-    apply_each(optimizer, gradients_of(2), variables)
+    keras_versions.apply_each(optimizer, gradients_of(2), variables)
     assert optimizer.scale == expected and isinstance(optimizer.scale, float)
     sigma, mu = optimizer.gradient_variance, optimizer.gradient_squared_norm
     np.testing.assert_allclose(optimizer.gain, (sigma + mu) / (sigma / expected + mu), rtol=1e-12)

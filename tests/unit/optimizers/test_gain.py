@@ -15,23 +15,15 @@ from support.fuzzing import cases
 from tf_adasum.optimizers import AdaScale, gain
 
 
-def accumulated(steps, gradients, **options):
+def accumulated(steps, gradients, rate=0.1, momentum=0.0, **options):
     """An AdaScale that has taken gradients [T * steps, n] with so many accumulation steps."""
     gradients = np.asarray(gradients, "float32")
-    inner = keras_versions.accumulating(keras.optimizers.SGD, 0.1, steps)
+    inner = keras_versions.accumulating(keras.optimizers.SGD, rate, steps, momentum=momentum)
     optimizer = AdaScale(inner, **options)
     variable = keras_versions.Variable(np.zeros(gradients.shape[1], "float32"))
     optimizer.build([variable])
-    apply_each(optimizer, gradients, variable)
+    keras_versions.apply_each(optimizer, gradients[:, None], [variable])
     return optimizer
-
-
-def apply_each(optimizer, gradients, variable):
-    calls = [[tf.constant(gradient)] for gradient in gradients]
-    for start in range(0, len(calls), keras_versions.calls_at_once()):
-        keras_versions.apply(
-            optimizer, calls[start : start + keras_versions.calls_at_once()], [variable]
-        )
 
 
 # ---- one step ----------------------------------------------------------------------------------
@@ -46,17 +38,13 @@ def apply_each(optimizer, gradients, variable):
         pytest.param([[1, 0], [0.5, np.sqrt(0.75)]], 4 / 3, id="60 degrees"),
         pytest.param([[1, 0], [-0.5, np.sqrt(0.75)]], 2, id="120 degrees: μ² would be negative"),
         pytest.param([[1, 0], [3, 0]], 5 / 4, id="parallel"),
-        pytest.param([[3, 4], [3, 4]], 1, id="identical"),  # σ² counts as 1e-6, next to a μ² of 25
+        # σ² counts as 1e-6: next to a μ² of 25, and alone.
+        pytest.param([[3, 4], [3, 4]], 1, id="identical"),
+        pytest.param([[0, 0], [0, 0]], 2, id="zero"),
     ],
 )
 def test_the_gain_of_two_gradients_by_hand(gradients, expected, two_gradients):
     np.testing.assert_allclose(accumulated(2, gradients).gain, expected, rtol=1e-6)
-
-
-def test_gradients_of_zero_have_the_least_variance(two_gradients):
-    optimizer = accumulated(2, np.zeros((6, 3)))
-    assert optimizer.gain == 2 and optimizer.skipped_steps == 0
-    assert optimizer.gradient_variance == 1e-6 and optimizer.gradient_squared_norm == 0
 
 
 @cases(150)
@@ -85,14 +73,23 @@ def test_the_gain_is_that_of_the_oracle(count, scale, length, common, seed):
 
 @pytest.mark.parametrize("options", [{}, {"scale": 1500.0}, {"debias": False}], ids=str)
 def test_several_steps_are_those_of_the_oracle(options, two_gradients):
-    """The default smoothing depends on the scale."""
+    """The default smoothing depends on the scale; with a schedule of ints, steps have fractions."""
     gradients = (np.random.default_rng(3).standard_normal((12, 9)) + 0.5).astype("float32")
-    optimizer = accumulated(2, gradients, **options)
-    oracle = optimizer_oracles.AdaScaleOracle(np.zeros(9), 0.1, **{"scale": 2.0, **options})
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0, 2, 5], [4, 3, 1, 0])
+    optimizer = accumulated(2, gradients, schedule, 0.9, **options)
+    oracle = optimizer_oracles.AdaScaleOracle(
+        np.zeros(9),
+        lambda step: 4 - (step > 0) - 2 * (step > 2) - (step > 5),
+        **{"scale": 2.0, "momentum": 0.9, **options},
+    )
     for pair in gradients.reshape(6, 2, 9):
         oracle.step(pair)
     np.testing.assert_allclose(optimizer.gain, oracle.gain, rtol=3e-6)
     np.testing.assert_allclose(optimizer.scale_invariant_steps, oracle.tau, rtol=3e-6)
+    (variable,) = keras_versions.first_of(optimizer.inner_optimizer)
+    # As for the gain; and six steps in float32, of up to the largest element each.
+    largest = np.abs(oracle.weights).max()
+    np.testing.assert_allclose(variable.numpy(), oracle.weights, rtol=0, atol=5e-6 * largest)
 
 
 @pytest.mark.parametrize("values", [(np.nan, 1.0), (1.0, np.nan), (np.inf, np.inf)], ids=str)
@@ -173,6 +170,6 @@ def test_the_variance_belongs_to_a_base_batch_if_the_scale_changes(four_gradient
         for _ in range(5):
             noise = random.standard_normal((4, elements)) * np.sqrt(3 / elements / (scale / 4))
             gradients = (np.sqrt(1 / elements) + noise).astype("float32")
-            apply_each(optimizer, gradients, variable)
+            keras_versions.apply_each(optimizer, gradients[:, None], [variable])
             np.testing.assert_allclose(optimizer.gradient_variance, 3, rtol=0.03)
             np.testing.assert_allclose(optimizer.gain, (3 + 1) / (3 / scale + 1), rtol=0.03)

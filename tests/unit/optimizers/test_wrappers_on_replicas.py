@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import keras_versions
+from support import keras_versions, optimizer_oracles, oracle
 
 import tf_adasum
 from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
@@ -64,12 +64,6 @@ def stepped(strategy, make, is_eager=False, is_built=False, empty=(), divided_by
     return optimizer, [own.numpy() for own in strategy.experimental_local_results(variable)]
 
 
-def adasum(a, b):
-    dot = a @ b
-    one, other = (1 - dot / (2 * max(own @ own, 1e-30)) for own in (a, b))
-    return one * a + other * b
-
-
 def delta_by_hand(local_steps=1, decay=0.0, empty=(), average=None):
     """The replicas' weights after DeltaAdasum of SGD with momentum; and their moving average."""
     start = WEIGHTS.astype("float64")
@@ -82,7 +76,7 @@ def delta_by_hand(local_steps=1, decay=0.0, empty=(), average=None):
             velocities[replica] = MOMENTUM * velocities[replica] - RATE * gradient
             weights[replica] = weights[replica] * (1 - decay * RATE) + velocities[replica]
         if (number + 1) % local_steps == 0:
-            start = start + adasum(weights[0] - start, weights[1] - start)
+            start = start + oracle.pairwise(weights[0] - start, weights[1] - start)
             weights = [start, start]
             if average is not None:
                 averages = average * averages + (1 - average) * start
@@ -154,21 +148,6 @@ class TestDeltaAdasum:
         assert np.abs(weights[0] - WEIGHTS).max() > 0.1
 
 
-def adascale_by_hand(decay):
-    """The weights after AdaScale of SGD with S = 2 and θ = 1/2, in the order of the paper."""
-    weights, velocity, samples = WEIGHTS.astype("float64"), 0.0, []
-    for gradients in GRADIENTS.astype("float64"):
-        mean = gradients.mean(axis=0)
-        variance = np.sum(gradients**2) - 2 * mean @ mean
-        samples.append((variance, max(mean @ mean - variance / 2, 0)))
-        theta = 0.5 ** np.arange(len(samples))[::-1]
-        sigma, mu = theta @ np.array(samples) / theta.sum()
-        eta = RATE * (sigma + mu) / (sigma / 2 + mu)
-        velocity = MOMENTUM * velocity - eta * mean
-        weights = weights * (1 - decay * eta) + velocity
-    return weights
-
-
 class TestAdaScale:
     @WAYS
     @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -178,7 +157,12 @@ class TestAdaScale:
         _, weights = stepped(
             strategies["mean"], lambda: OPTIMIZERS[name](wrap), is_eager, is_built, divided_by=2
         )
-        np.testing.assert_allclose(weights, [adascale_by_hand(decay_of(name))] * 2, **FLOAT32)
+        expected = optimizer_oracles.AdaScaleOracle(
+            WEIGHTS, RATE, 2, MOMENTUM, smoothing=0.5, decay=decay_of(name)
+        )
+        for gradients in GRADIENTS:
+            expected.step(gradients)
+        np.testing.assert_allclose(weights, [expected.weights] * 2, **FLOAT32)
 
     def test_a_legacy_decay_is_refused(self):
         with pytest.raises(ValueError, match=r"counts iterations.* Received: decay=0\.1"):
