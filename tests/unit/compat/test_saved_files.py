@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_adasum import atomic_files
+from tf_adasum import atomic_files, schedules
 
 
 def model_of(strategy, value=0.0):
@@ -102,3 +102,19 @@ def test_a_changed_archive_is_refused_by_its_name(strategy, tmp_path):
     path.write_bytes(data)
     with pytest.raises(OSError, match=r"(?s)a\.keras cannot be read.*CRC"), strategy.scope():
         keras.saving.load_model(path)
+
+
+def test_safe_mode_loads_our_schedule(strategy, tmp_path):
+    """For our optimizers see `test_wrappers.py`."""
+    rows = np.ones([4, 3]), np.ones([4, 2])
+    decay = keras.optimizers.schedules.CosineDecay(0.1, 100)
+    model, rate = model_of(strategy), schedules.LinearScalingWarmup(decay, scale=2, total_steps=100)
+    with strategy.scope():
+        model.compile(keras.optimizers.SGD(rate), "mse")
+    model.fit(*rows, batch_size=2, verbose=0)
+    model.save(tmp_path / "a.keras")
+    with strategy.scope():
+        loaded = keras.saving.load_model(tmp_path / "a.keras", safe_mode=True)
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    assert loaded.optimizer.iterations.numpy() == 2
+    loaded.fit(*rows, batch_size=2, verbose=0)
