@@ -1,6 +1,10 @@
-"""Who uses a port, and ports that are held. What listens here does it as TensorFlow's server."""
+"""Who uses a port, and ports that are held.
+
+`socket.create_server` listens as TensorFlow's server does: with SO_REUSEADDR.
+"""
 
 import errno
+import re
 import socket
 import subprocess
 import sys
@@ -8,25 +12,6 @@ import sys
 import pytest
 
 from tf_adasum.cluster import ports
-
-LISTEN = """
-import socket, sys
-listener = socket.create_server(("127.0.0.1", 0))
-print(listener.getsockname()[1], flush=True)
-sys.stdin.read()
-"""
-
-
-def listen(port, host="127.0.0.1", *, reuse=True):
-    listener = socket.socket()
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
-        listener.bind((host, port))
-        listener.listen()
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def refused():
@@ -37,13 +22,14 @@ def refused():
 def test_a_held_port_is_for_one_server(host):
     with ports.hold(0) as held:
         port = held.getsockname()[1]
-        with refused():
-            listen(port, host, reuse=False)
+        with refused(), socket.socket() as other:
+            other.bind((host, port))
         with refused():
             ports.hold(port)
-        with listen(port, host), refused():
-            listen(port, host)
-        with listen(port, host) as again, socket.create_connection(("127.0.0.1", port)):
+        with socket.create_server((host, port)), refused():
+            socket.create_server((host, port))
+        with socket.create_server((host, port)) as again:
+            socket.create_connection(("127.0.0.1", port)).close()
             again.accept()[0].close()
     assert ports.can_be_held()
 
@@ -51,23 +37,22 @@ def test_a_held_port_is_for_one_server(host):
 def test_a_port_that_another_holds_can_be_held_too():
     with ports.hold(0) as held:
         port = held.getsockname()[1]
-        with ports.hold(port, shared=True), listen(port):
+        with ports.hold(port, shared=True), socket.create_server(("127.0.0.1", port)):
             pass
-    with ports.hold(port, shared=True), refused():
-        listen(port, reuse=False)
+    with ports.hold(port, shared=True), refused(), socket.socket() as other:
+        other.bind(("127.0.0.1", port))
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_port_in_use_cannot_be_held(shared):
-    with listen(0) as other, refused():
+    with socket.create_server(("127.0.0.1", 0)) as other, refused():
         ports.hold(other.getsockname()[1], shared=shared)
 
 
 def test_the_user_of_a_port_is_named(monkeypatch):
-    with subprocess.Popen(
-        [sys.executable, "-c", LISTEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        port = int(process.stdout.readline())
+    serve = [sys.executable, "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as process:
+        port = int(re.search(r"port (\d+)", process.stdout.readline())[1])
         with open(f"/proc/{process.pid}/comm") as name:
             assert ports.user_of(port) == f"{name.read().strip()} (pid {process.pid})"
         # The process that listens is named, not the one that is connected.
@@ -77,6 +62,7 @@ def test_the_user_of_a_port_is_named(monkeypatch):
             monkeypatch.setattr(ports, "_TABLES", ["/nonexistent/tcp"])
             assert ports.user_of(port) is None
             monkeypatch.undo()
+        process.kill()
     assert ports.user_of(port) is None
 
 
