@@ -8,6 +8,7 @@ from support.meetings import SOON, at_once
 from support.worker_group import free_ports
 from tf_adasum.cluster import coordinator, joining
 from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.tasks import Cluster
 
 
 @pytest.fixture
@@ -35,3 +36,12 @@ def run(invited, *, timeout=SOON, delays=None, environments=None, limit=2 * SOON
             return joining.enter(invited[place], timeout, environment, stacks[place])
 
         return at_once(take_part, len(invited), delays=delays, limit=limit)
+
+
+def assert_together(outcomes, count):
+    """All have the same list, in which each has a place and a port of its own."""
+    assert all(isinstance(outcome, Cluster) for outcome in outcomes), outcomes
+    (found,) = {outcome.addresses for outcome in outcomes}
+    assert sorted(outcome.rank for outcome in outcomes) == list(range(count))
+    assert len(set(found)) == len(found) == count
+    return found

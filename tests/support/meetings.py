@@ -20,12 +20,16 @@ TERMS = {"rule": "Adasum()", "devices per worker": 2}
 SOON = 15
 
 
+def cluster_of(*addresses, rank=0):
+    """The cluster of workers at these addresses, as the one of this rank sees it."""
+    return Cluster(addresses, tuple(f"worker {each}" for each in range(len(addresses))), rank)
+
+
 def tasks(count, hosts=("127.0.0.1",)):
     """For each task the cluster as it sees it."""
     ports = zip(itertools.cycle(hosts), free_ports(count), strict=False)
-    addresses = tuple(f"{host}:{port}" for host, port in ports)
-    names = tuple(f"worker {rank}" for rank in range(count))
-    return [Cluster(addresses, names, rank) for rank in range(count)]
+    addresses = [f"{host}:{port}" for host, port in ports]
+    return [cluster_of(*addresses, rank=rank) for rank in range(count)]
 
 
 def has_ipv6():
@@ -36,10 +40,6 @@ def has_ipv6():
 
 
 needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this system has no IPv6")
-
-
-def port_of(cluster):
-    return int(cluster.addresses[cluster.rank].rpartition(":")[2])
 
 
 def at_once(part, count, *, delays=None, limit=2 * SOON):
@@ -101,7 +101,7 @@ def program_at(cluster, behave):
 
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port_of(cluster)))
+        listener.bind(cluster.host_and_port(cluster.rank))
         listener.listen()
         listener.settimeout(0.1)
         thread = threading.Thread(target=accept)
@@ -113,26 +113,12 @@ def program_at(cluster, behave):
             thread.join()
 
 
-@contextlib.contextmanager
-def callers_of(clusters, behave, count=1):
-    """Programs that call on the tasks as soon as these listen."""
-    done = threading.Event()
-
-    def call(cluster):
-        while not done.is_set():
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", port_of(cluster)), timeout=1) as connection,
-            ):
-                return behave(connection, done)
-            time.sleep(0.001)  # before the tasks call on each other a second time
-
-    threads = [threading.Thread(target=call, args=(c,)) for c in clusters for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
+def connected(cluster):
+    """Return a connection to a task, as soon as it listens."""
+    deadline = time.monotonic() + SOON
+    while True:
+        try:
+            return socket.create_connection(cluster.host_and_port(cluster.rank), SOON)
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)

@@ -1,20 +1,18 @@
 """What workers, and unauthenticated clients, may send to worker 0, and worker 0 to workers."""
 
 import contextlib
-import socket
 import threading
 import time
 import types
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.joinings import impatient, invitations, run  # noqa: F401 - a fixture
-from support.meetings import SOON, program_at
+from support.joinings import assert_together, impatient, invitations, run  # noqa: F401 - a fixture
+from support.meetings import SOON, cluster_of, connected, program_at
 
-from tf_adasum.cluster import addresses, coordinator, introductions, joining, reception
+from tf_adasum.cluster import coordinator, introductions, joining, reception
 from tf_adasum.cluster.introductions import Introduction, Stranger
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.tasks import Cluster
 
 pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
 
@@ -52,7 +50,9 @@ BY_NUMBER = ("10.0.0.2", "10.0.0.1", "10.0.0.1", "10.0.0.2")
         ("127.0.1.1:1", [LOCAL, BY_NUMBER], ["10.0.0.1", "10.0.0.1", "10.0.0.2"]),
         # Those of worker 0's machine by the name of worker 0, whichever way they came.
         ("a:1", [("10.0.0.1", "a", "10.0.0.1", "10.0.0.1"), REMOTE], ["a", "a", "10.0.0.2"]),
+        # All interfaces are no address.
         ("0.0.0.0:1", [("10.0.0.2", "0.0.0.0", "10.0.0.1", "10.0.0.2")], ["10.0.0.1", "10.0.0.2"]),
+        ("0.0.0.0:1", [("127.0.0.1", "0.0.0.0", *["127.0.0.1"] * 2)], ["127.0.0.1"] * 2),
         # Others call worker 0 by several names.
         ("a:1", [REMOTE, BY_NUMBER], ["10.0.0.1", "10.0.0.2", "10.0.0.2"]),
         # IPv4 over a socket of IPv6, and IPv6.
@@ -77,23 +77,12 @@ def test_worker_0_may_set_its_address():
 # ---- callers -------------------------------------------------------------------------------------
 
 
-def connected(invitation):
-    """Return a connection to worker 0, as soon as it listens."""
-    deadline = time.monotonic() + SOON
-    while True:
-        try:
-            return socket.create_connection(addresses.split(invitation.coordinator), SOON)
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-
 def call_as(invitation, *, terms=None, **offer):
     """Call worker 0 as this worker; return the news of worker 0."""
     own_terms = {coordinator.WORKERS: invitation.num_workers, "tf_adasum": joining.__version__}
     offer = {"host": "127.0.0.1", "port": 9, "coordinator": "127.0.0.1", "patience": 0.0, **offer}
     own = Introduction(invitation.rank, "a" * 16, {**own_terms, **(terms or {})}, offer)
-    with connected(invitation) as connection:
+    with connected(cluster_of(invitation.coordinator)) as connection:
         return introductions.call(connection, own, Secret()).offer["news"]
 
 
@@ -112,8 +101,7 @@ def test_a_worker_that_starts_again_replaces_itself():
     with while_worker_0_waits(invited) as outcomes:
         assert call_as(invited[1]) == {"missing": [2]}
         outcomes += run(invited[1:])[0]
-    (found,) = {outcome.addresses for outcome in outcomes}
-    assert len(outcomes) == len(set(found)) == 3 and "127.0.0.1:9" not in found
+    assert "127.0.0.1:9" not in assert_together(outcomes, 3)
 
 
 def test_another_release_is_an_error_on_all():
@@ -144,8 +132,7 @@ def test_a_caller_that_makes_no_sense_is_no_worker(name):
             with pytest.raises((Stranger, EOFError, OSError)):
                 call_as(invited[1], **{name: value})
         outcomes += run(invited[1:])[0]
-    (found,) = {outcome.addresses for outcome in outcomes}
-    assert len(outcomes) == len(set(found)) == 2
+    assert_together(outcomes, 2)
 
 
 @pytest.mark.parametrize("patience", [-1.0, 1e300, "a", None, True])
@@ -174,7 +161,7 @@ def test_silent_callers_do_not_end_the_calls_of_workers_that_wait(monkeypatch):
         held = pool.submit(call_as, invited[1], patience=60.0, port=10)
         assert is_in.wait(SOON)
         for _ in range(20):
-            stack.enter_context(connected(invited[0]))
+            stack.enter_context(connected(cluster_of(invited[0].coordinator)))
         outcomes += run(invited[2:])[0]
     (found,) = {outcome.addresses for outcome in outcomes}
     assert held.result() == {"addresses": list(found)} and found[1] == "127.0.0.1:10"
@@ -204,6 +191,6 @@ def test_news_that_make_no_sense_end_no_worker(news):
         with contextlib.suppress(Stranger):
             introductions.answer(connection, 0, lambda _: own, Secret())
 
-    with program_at(Cluster((invited[0].coordinator,), ("worker 0",), 0), answer):
+    with program_at(cluster_of(invited[0].coordinator), answer):
         ((outcome,), _) = run(invited[1:2], timeout=0.5)
     assert type(outcome) is TimeoutError, outcome

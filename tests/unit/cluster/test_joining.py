@@ -4,31 +4,21 @@ import dataclasses
 import errno
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
 
 import pytest
-from support.joinings import impatient, invitations, run  # noqa: F401 - a fixture
-from support.meetings import SOON, needs_ipv6, program_at
+from support.joinings import assert_together, impatient, invitations, run  # noqa: F401 - a fixture
+from support.launching import output_of
+from support.meetings import SOON, cluster_of, needs_ipv6, program_at
 from support.meetings import run as run_meeting
 
 import tf_adasum
 from tf_adasum.cluster import addresses, joining, own_address, secret
-from tf_adasum.cluster.tasks import Cluster
 
 ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
 pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
-
-
-def assert_together(outcomes, count):
-    """All have the same list, in which each has a place and a port of its own."""
-    assert all(isinstance(outcome, Cluster) for outcome in outcomes), outcomes
-    (found,) = {outcome.addresses for outcome in outcomes}
-    assert sorted(outcome.rank for outcome in outcomes) == list(range(count))
-    assert len(set(found)) == len(found) == count
-    return found
 
 
 def hosts_of(found):
@@ -66,13 +56,6 @@ def test_a_worker_may_set_its_address():
     environments = [{}, {own_address.INTERFACE: "127.0.0.2"}, {own_address.INTERFACE: "lo"}]
     outcomes, _ = run(invitations(3), environments=environments)
     assert hosts_of(assert_together(outcomes, 3)) == ["127.0.0.1", "127.0.0.2", "127.0.0.1"]
-
-
-def test_all_interfaces_are_no_address():
-    invited = invitations(2)
-    port = addresses.split(invited[0].coordinator)[1]
-    invited[0] = dataclasses.replace(invited[0], coordinator=f"0.0.0.0:{port}")
-    assert hosts_of(assert_together(run(invited)[0], 2)) == ["127.0.0.1"] * 2
 
 
 def test_ports_are_held_until_the_cluster_is_forgotten():
@@ -163,7 +146,7 @@ def test_another_program_at_the_coordinator_s_port():
         connection.recv(1 << 10)
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    with program_at(Cluster((invited[0].coordinator,), ("worker 0",), 0), behave):
+    with program_at(cluster_of(invited[0].coordinator), behave):
         outcomes, _ = run(invited, timeout=1)
     assert type(outcomes[0]) is OSError and outcomes[0].errno == errno.EADDRINUSE
     assert f"worker 0 ({invited[0].coordinator}) is in use by this process" in str(outcomes[0])
@@ -219,14 +202,6 @@ def test_two_workers_0_on_two_machines_are_an_error_on_all(monkeypatch):
     monkeypatch.setattr(joining, "_call", lambda _, *rest: call(invited[0].coordinator, *rest))
     outcomes, seconds = run([*invited, elsewhere], delays=[0, 0, 1, 0])
     assert_all_raise(outcomes, ValueError, "Two workers have the rank 0")
-    assert max(seconds) < SOON
-
-
-def test_two_workers_0_on_one_machine_are_an_error_on_both():
-    """The second one cannot have the port."""
-    first = invitations(2)[0]
-    outcomes, seconds = run([first, first], delays=[0, 0.5])
-    assert_all_raise(outcomes, ValueError, "Two workers have the rank 0: one at", "127.0.0.1:")
     assert max(seconds) < SOON
 
 
@@ -312,13 +287,8 @@ print(len(failed), time.monotonic() - since)
 
 @pytest.mark.parametrize("count", [32, pytest.param(256, marks=pytest.mark.slow)])
 def test_many_processes_meet(count):
-    ended = subprocess.run(
-        [sys.executable, "-S", "-c", PROGRAM, str(count), invitations(1)[0].coordinator],
-        env={**os.environ, "PYTHONPATH": ROOT},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    failed, seconds = ended.stdout.split()
-    assert failed == "0", ended.stderr
+    command = [sys.executable, "-S", "-c", PROGRAM, count, invitations(1)[0].coordinator]
+    printed = output_of(*command, env={**os.environ, "PYTHONPATH": ROOT}, timeout=240)
+    failed, seconds = printed.split()[-2:]
+    assert failed == "0", printed
     assert float(seconds) < 60, "on two cores that do something else, too"

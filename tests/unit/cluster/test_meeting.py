@@ -2,13 +2,12 @@
 secret."""
 
 import contextlib
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.meetings import SOON, callers_of, port_of, program_at, run, tasks
+from support.meetings import SOON, connected, program_at, run, tasks
 
 from tf_adasum.cluster import introductions, meeting, reception, secret
 from tf_adasum.cluster.introductions import Introduction
@@ -106,13 +105,8 @@ def test_of_a_crowd_of_silent_callers_few_are_heard_at_a_time(monkeypatch):
 
     monkeypatch.setattr(meeting.Meeting, "_answer", counted)
     with contextlib.ExitStack() as stack, while_one_waits(first):
-        deadline, count = time.monotonic() + SOON, 0
-        while count < CROWD:
-            assert time.monotonic() < deadline
-            with contextlib.suppress(ConnectionRefusedError):
-                where = ("127.0.0.1", port_of(first))
-                stack.enter_context(socket.create_connection(where, timeout=SOON))
-                count += 1
+        for _ in range(CROWD):
+            stack.enter_context(connected(first))
         assert run([second])[0] == [None]
     assert max(most) <= 2 * (reception.MOST_STRANGERS + 2), "those that have to go need a moment"
 
@@ -128,56 +122,42 @@ def test_tasks_with_the_same_secret_meet(tmp_path):
     assert run(tasks(3), environments=environments, delays=[0, 0.2, 0])[0] == [None] * 3
 
 
+@pytest.mark.parametrize("late", [None, 0, 1])
 @pytest.mark.parametrize(
-    ("environments", "words"),
-    [
-        ([ONE, NONE], [("a secret", "no secret"), ("no secret", "a secret")]),
-        ([NONE, ONE], [("no secret", "a secret"), ("a secret", "no secret")]),
-        ([ONE, OTHER], [("a secret", "another secret")] * 2),
-    ],
+    "environments",
+    [[ONE, NONE], [NONE, ONE], [ONE, OTHER], [OTHER, ONE, ONE], [ONE, ONE, OTHER]],
 )
-@pytest.mark.parametrize("delays", [[0, 0], [0, 0.3]])
-def test_tasks_with_different_secrets(environments, words, delays):
-    clusters = tasks(2)
+def test_tasks_with_different_secrets(environments, late):
+    clusters = tasks(len(environments))
+    delays = [0.4 if cluster.rank == late else 0 for cluster in clusters]
     outcomes, seconds = run(clusters, environments=environments, delays=delays)
     assert max(seconds) < SOON, "before the time is over"
-    names = [clusters[0].named([rank]) for rank in range(2)]
-    for rank, (outcome, (own, other)) in enumerate(zip(outcomes, words, strict=True)):
+    for rank, (own, outcome) in enumerate(zip(environments, outcomes, strict=True)):
+        received = [f"{'a' if own else 'no'} secret on {clusters[0].named([rank])}"]
+        for other, its in enumerate(environments):
+            if its != own:
+                word = ("another" if own else "a") if its else "no"
+                received.append(f"{word} secret on {clusters[0].named([other])}")
         assert isinstance(outcome, ValueError)
-        received = f"Received: {own} on {names[rank]}, {other} on {names[1 - rank]}"
-        for part in (received, secret.NAME, secret.FILE_NAME):
+        for part in (f"Received: {', '.join(received)}", secret.NAME, secret.FILE_NAME):
             assert part in str(outcome)
-
-
-@pytest.mark.parametrize("odd_one", [0, 2])
-@pytest.mark.parametrize("late", [None, 0, 1])
-def test_one_of_three_tasks_has_another_secret(odd_one, late):
-    clusters = tasks(3)
-    environments = [OTHER if rank == odd_one else ONE for rank in range(3)]
-    delays = [0.4 if rank == late else 0 for rank in range(3)]
-    outcomes, seconds = run(clusters, environments=environments, delays=delays)
-    assert max(seconds) < SOON
-    for rank, outcome in enumerate(outcomes):
-        assert isinstance(outcome, ValueError)
-        for named in {0, 1, 2} - {odd_one} if rank == odd_one else {odd_one}:
-            assert f"another secret on {clusters[0].named([named])}" in str(outcome)
 
 
 IMPOSTOR = Introduction(1, "impostor", {"rule": "Sum()"}, {})
 
 
 def test_a_caller_without_the_secret_neither_takes_part_nor_ends_the_others():
-    clusters, errors = tasks(2), []
+    clusters = tasks(2)
 
-    def call(connection, done):
-        try:
+    def call():
+        with connected(clusters[0]) as connection, pytest.raises(introductions.Distrusted):
             introductions.call(connection, IMPOSTOR, Secret(b"guess"))
-        except Exception as error:
-            errors.append(type(error))
 
-    with callers_of(clusters[:1], call, count=3):
-        outcomes, _ = run(clusters, environments=[ONE, ONE], delays=[0, 0.5])
-    assert outcomes == [None, None] and set(errors) == {introductions.Distrusted}
+    with ThreadPoolExecutor(3) as pool:
+        calls = [pool.submit(call) for _ in range(3)]
+        assert run(clusters, environments=[ONE, ONE], delays=[0, 0.5])[0] == [None, None]
+    for each in calls:
+        each.result()
 
 
 def test_a_program_without_the_secret_at_the_address_of_a_task_is_named():

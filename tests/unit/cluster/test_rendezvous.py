@@ -10,7 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.meetings import SOON, TERMS, needs_ipv6, port_of, run, tasks
+from support.meetings import SOON, TERMS, cluster_of, needs_ipv6, run, tasks
 from support.worker_group import free_ports
 
 from tf_adasum.cluster import introductions, meeting, rendezvous, secret
@@ -178,7 +178,7 @@ def test_two_tasks_with_one_index():
 def test_a_taken_port_is_named(host):
     clusters, start = tasks(2), time.monotonic()
     message = r"port of worker 0 \(127.0.0.1:\d+\) is in use"
-    with socket.create_server((host, port_of(clusters[0]))):
+    with socket.create_server((host, clusters[0].host_and_port(0)[1])):
         with pytest.raises(OSError, match=message) as raised:
             meet(clusters[0], TERMS, SOON)
     assert time.monotonic() - start < 5 and not isinstance(raised.value, TimeoutError)
@@ -201,7 +201,7 @@ def test_two_tasks_with_different_terms(term, value):
 
 def test_two_tasks_with_different_clusters():
     first, second = tasks(2)
-    longer = Cluster((*second.addresses, "127.0.0.1:9"), (*second.names, "worker 2"), second.rank)
+    longer = cluster_of(*second.addresses, "127.0.0.1:9", rank=1)
     for outcome in run([first, longer], timeout=2)[0]:
         assert isinstance(outcome, ValueError) and "with the same cluster" in str(outcome)
 

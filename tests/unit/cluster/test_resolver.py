@@ -2,9 +2,9 @@
 
 import pytest
 import tensorflow as tf
+from support.meetings import cluster_of
 
 from tf_adasum.cluster.resolver import resolve
-from tf_adasum.cluster.tasks import Cluster
 
 SimpleClusterResolver = tf.distribute.cluster_resolver.SimpleClusterResolver
 
@@ -26,7 +26,7 @@ def test_without_tf_config_the_process_trains_alone(monkeypatch):
 def test_a_resolver_comes_before_tf_config(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "{")
     given = simple(TWO, task_type="worker", task_id=1)
-    cluster = Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), 1)
+    cluster = cluster_of("a:1", "b:2", rank=1)
     assert resolve(given) == (given, cluster, "SimpleClusterResolver")
     assert resolve(simple({})).tasks is None
 
@@ -57,7 +57,7 @@ def test_something_that_is_no_resolver(wrong):
 
 
 def test_an_invitation_is_followed(monkeypatch):
-    followed, cluster = [], Cluster(("a:5", "b:6"), ("worker 0", "worker 1"), 1)
+    followed, cluster = [], cluster_of("a:5", "b:6", rank=1)
 
     def join(invitation, timeout, environment):
         followed.append((invitation.coordinator, invitation.rank, timeout))
