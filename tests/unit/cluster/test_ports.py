@@ -70,8 +70,7 @@ def test_the_user_of_a_port_is_named(monkeypatch):
 def test_another_user_is_named(monkeypatch, tmp_path, owner, name):
     table = tmp_path / "tcp"
     address, end = "00000000:04D2 00000000:0000 0A", "00000000:00000000 00:00000000 00000000"
-    table.write_text(f"sl local\n   0: {address} {end} {owner} 0 77 1 0\n")
+    table.write_text(f"sl local\n   0: {address} {end} {owner} 0 {2**40} 1 0\n")
     monkeypatch.setattr(ports, "_TABLES", [str(table)])
-    monkeypatch.setattr(ports, "_process_with", lambda inode: None)
     assert ports.user_of(1234) == f"a process of user {name}"
     assert ports.user_of(1235) is None
