@@ -7,7 +7,9 @@ as many.
 import os
 
 import hypothesis
+import hypothesis.strategies as st
 
+SHORT_TEXTS = st.text(max_size=9)
 TIMES = int(os.environ.get("TF_ADASUM_FUZZ", "0"))
 
 
@@ -23,4 +25,13 @@ def cases(count):
             hypothesis.HealthCheck.too_slow,
             hypothesis.HealthCheck.function_scoped_fixture,  # they are the same for all cases
         ],
+    )
+
+
+def json_values(keys=SHORT_TEXTS):
+    """A strategy for any JSON value; `keys` is that for the keys of its objects."""
+    return st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | SHORT_TEXTS,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner),
+        max_leaves=5,
     )

@@ -9,10 +9,10 @@ import types
 
 import pytest
 from support.launching import eventually
+from support.meetings import at_once, cluster_of
 
 from tf_adasum.cluster.free_ports import held
 from tf_adasum.cluster.invitation import Invitation
-from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.doctor import cluster_report, exchange_process, link_benchmark, probe_server, tables
 from tf_adasum.doctor.findings import FAIL, OK, WARN, Finding
 from tf_adasum.launch.processes import start_thread
@@ -41,32 +41,28 @@ def examined(
     monkeypatch.setattr(cluster_report, "ExchangeProcess", exchange)
     monkeypatch.setattr(cluster_report, "_SECONDS_FOR_WORKER_0", 0.1)
     monkeypatch.setattr(cluster_report, "_SECONDS_OF_SENDING", (0.02, 0.02))
-    shown, codes = [], {}
+    shown, ranks = [], [rank for rank in range(count) if rank not in absent]
 
     def show(examination):
         shown.append(examination)
         return int(not examination.usable)
 
-    def work():
-        rank = int(threading.current_thread().name)
-        cluster = Cluster(addresses, tuple(f"worker {number}" for number in range(count)), rank)
+    def work(place):
+        rank = ranks[place]
+        threading.current_thread().name = str(rank)
+        cluster = cluster_of(*addresses, rank=rank)
         if invited:
             cluster = Invitation(addresses[0], rank, count, "a test")
         found = [Finding(OK, "keras", "3", facts={"keras": "3.15.1"})]
         find = (look or {}).get(rank, lambda: found)
         with contextlib.suppress(SystemExit):
-            codes[rank] = cluster_report.examine(cluster, find, show, {}, timeout)
+            return cluster_report.examine(cluster, find, show, {}, timeout)
 
     with held(count) as ports:
-        addresses = tuple(f"127.0.0.1:{port}" for port in ports)
-        ranks = set(range(count)) - set(absent)
-        threads = [threading.Thread(target=work, name=str(rank), daemon=True) for rank in ranks]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(SECONDS)
-        assert not any(thread.is_alive() for thread in threads)
-    return codes, shown
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        outcomes, _ = at_once(work, len(ranks), limit=SECONDS)
+    codes = dict(zip(ranks, outcomes, strict=True))
+    return {rank: code for rank, code in codes.items() if code is not None}, shown
 
 
 @pytest.mark.parametrize("invited", [False, True], ids=["cluster", "invited"])
@@ -163,8 +159,7 @@ def test_a_pair_that_cannot_reach_each_other_is_named(monkeypatch):
 def test_a_slow_pair_stands_out(odd, text):
     lead = object.__new__(cluster_report._Coordinator)
     ranks = range(4)
-    names = tuple(f"worker {rank}" for rank in ranks)
-    lead._cluster = Cluster(tuple(f"h{rank}:1" for rank in ranks), names, 0)
+    lead._cluster = cluster_of(*(f"h{rank}:1" for rank in ranks))
     usual = {"latency_seconds": 5e-5, "bytes_per_second": 1e9}
     measured = [{"from": i, "to": j, **usual} for i in ranks for j in ranks if i != j]
     measured[8] |= odd

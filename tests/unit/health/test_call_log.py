@@ -1,14 +1,10 @@
 """The log of what workers do together, and where two logs part."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health.call_log import KEPT, SENT, CallLog, parsed
-from tf_adasum.health.diagnosis import Status, different_calls
 
 names = st.lists(st.sampled_from("abc"), max_size=3 * SENT)
 
@@ -76,17 +72,3 @@ def test_what_a_worker_does():
 def test_nonsense_is_not_compared(sent):
     assert parsed(sent) == []
     assert log_of("ab").first_difference(sent) is None
-
-
-def test_the_message_names_both_workers():
-    cluster = Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), 1)
-    ours = log_of(["calls fit", "begins epoch 2 of fit"])
-    theirs = log_of(["calls fit", "calls evaluate"])
-    statuses = {
-        0: Status("running", location="a.py:1 (main)", calls=theirs.to_send()),
-        1: Status("running", calls=ours.to_send()),
-    }
-    message = different_calls(cluster, statuses, ours.first_difference)
-    assert "worker 0 (a:1) calls evaluate (at a.py:1 (main)), but worker 1 (b:2)" in message
-    failed = statuses | {0: Status("failed", calls=json.dumps([[1, 1, "x"]]))}
-    assert different_calls(cluster, failed, ours.first_difference) is None, "that is why"

@@ -9,9 +9,9 @@ import threading
 import time
 
 import pytest
+from support.meetings import cluster_of
 
 from tf_adasum.cluster import json_lines
-from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import connections
 from tf_adasum.health.connections import MOST_UNAUTHENTICATED, Client, Server
 
@@ -218,7 +218,7 @@ def test_a_port_that_cannot_be_reached_at_first(monkeypatch, capfd):
     with contextlib.closing(Server("127.0.0.1", 2)) as gone:
         offer = gone.offer
     found, is_found = [], threading.Event()
-    cluster = Cluster(("127.0.0.1:1", "127.0.0.1:2"), ("worker 0", "worker 1"), 1)
+    cluster = cluster_of("127.0.0.1:1", "127.0.0.1:2", rank=1)
     connections.connect(cluster, offer, lambda client: found.append(client) or is_found.set())
     assert "worker 1 cannot reach port" in capfd.readouterr().err
     assert not found

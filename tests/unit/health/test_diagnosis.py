@@ -6,7 +6,8 @@ import json
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from support.fuzzing import cases
+from support.fuzzing import cases, json_values
+from support.meetings import cluster_of
 
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import call_log, diagnosis
@@ -116,8 +117,7 @@ def test_a_link_that_is_cut():
 
 @pytest.mark.parametrize("count", [3, 4])
 def test_at_most_three_links_that_are_cut_are_named(count):
-    names = [f"worker {rank}" for rank in range(5)]
-    cluster = Cluster(tuple(f"a:{rank}" for rank in range(5)), tuple(names), 4)
+    cluster = cluster_of(*(f"a:{rank}" for rank in range(5)), rank=4)
     statuses = {
         rank: waiting(UNREACHABLE_SECONDS, unreachable=f"host {rank}") for rank in range(count)
     }
@@ -127,7 +127,7 @@ def test_at_most_three_links_that_are_cut_are_named(count):
 
 
 def test_the_first_calls_that_differ_are_named():
-    """Those of worker 1; worker 0 of another host has made the same calls as this one."""
+    """Those of the chief; worker 1 has made the same calls as this one."""
     entries = call_log.Entry(5, 1, "fit"), call_log.Entry(5, 2, "evaluate")
 
     def different(**others):
@@ -138,10 +138,10 @@ def test_the_first_calls_that_differ_are_named():
 
     other = Status("running", calls="differs")
     assert different(_0=RUNNING, _2=RUNNING) is None
-    text = different(_0=RUNNING, _2=other)
-    assert "worker 0 (b:2) fit (at train.py:4), but worker 1 (c:3) evaluate. " in text
+    text = different(_0=other, _2=RUNNING)
+    assert "chief 0 (a:1) evaluate, but worker 0 (b:2) fit (at train.py:4). " in text
     for state in "failed", "ended", "lost", "aborted":
-        assert different(_0=Status(state), _2=other) is None, "that explains the difference"
+        assert different(_0=other, _2=Status(state)) is None, "that explains the difference"
 
 
 def test_patience_ends():
@@ -201,7 +201,7 @@ def test_what_tensorflow_alone_knows():
     assert "between worker 0 (b:2) and others broke" in diagnosis.broken(CLUSTER, no, "", {})
     unreachable = diagnosis.broken(CLUSTER, reset, "chief 0 (a:1): no answer", {})
     assert "worker 0 (b:2) cannot reach chief 0 (a:1): no answer" in unreachable
-    two = Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), 1)
+    two = cluster_of("a:1", "b:2", rank=1)
     between = "between worker 1 (b:2) and worker 0 (a:1) broke"
     assert between in diagnosis.broken(two, no, "", {})
     statuses = {
@@ -255,11 +255,6 @@ def test_texts_of_others_are_one_line():
 
 
 # What a process may send that is wrong, of an older version, or evil.
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
-    max_leaves=5,
-)
 NUMBERS = st.integers() | st.floats() | st.sampled_from([0, 1, 2, 200.0, 1 << 62, 10**400])
 STATES = st.sampled_from(["starting", "running", "failed", "ended", "lost", "aborted"])
 TEXTS, COUNTS = (
@@ -277,7 +272,7 @@ FIELDS = st.fixed_dictionaries(
 
 
 @cases(300)
-@hypothesis.given(of_others=st.lists(FIELDS | JSON, min_size=2, max_size=2))
+@hypothesis.given(of_others=st.lists(FIELDS | json_values(), min_size=2, max_size=2))
 def test_fuzz_no_status_stops_a_diagnosis(of_others):
     read = [Status.from_fields(json.loads(json.dumps(fields))) for fields in of_others]
     others = {f"_{rank}": one for rank, one in zip((0, 2), read, strict=True) if one}

@@ -15,15 +15,14 @@ from pathlib import Path
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from support.fuzzing import cases
+from support.fuzzing import cases, json_values
+from support.launching import eventually
+from support.meetings import cluster_of
 
 from tf_adasum.cluster import json_lines, start_timeout
-from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health import call_site, connections, monitor, reachability
 from tf_adasum.health.diagnosis import CollectiveError
-
-SOON = 20.0  # seconds, on a busy machine
 
 
 @pytest.fixture(autouse=True)
@@ -40,13 +39,12 @@ def workers():
     with contextlib.ExitStack() as stack:
 
         def start(count, timeout=None, counters=None):
-            addresses = tuple(f"127.0.0.1:{port}" for port in range(1, count + 1))
-            names = tuple(f"worker {rank}" for rank in range(count))
+            addresses = [f"127.0.0.1:{port}" for port in range(1, count + 1)]
             server = connections.Server("127.0.0.1", count)
             monitors = []
             for rank in range(count):
                 channel = connections.Client("127.0.0.1", server.offer, rank) if rank else server
-                one = monitor.HealthMonitor(Cluster(addresses, names, rank), channel, timeout)
+                one = monitor.HealthMonitor(cluster_of(*addresses, rank=rank), channel, timeout)
                 one.aborted = []
                 one.start()
                 stack.callback(one.stop)
@@ -66,13 +64,6 @@ def in_a_collective():
 def states_of(one):
     """The ranks of the other workers that run, as this worker knows them."""
     return [rank for rank, status in one._statuses.items() if status.state == "running"]
-
-
-def eventually(condition):
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen"
-        time.sleep(0.02)
 
 
 def cut(one):
@@ -258,11 +249,7 @@ def test_a_worker_sends_its_own_status_alone(workers):
     assert monitors[0]._statuses[2].state == "running" and monitors[0].cause is None
 
 
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
-    max_leaves=5,
-)
+ANYTHING = json_values()
 STATUS = st.fixed_dictionaries(
     {"state": st.sampled_from(["running", "failed", "ended", "aborted"]) | ANYTHING},
     optional=dict.fromkeys(
@@ -277,11 +264,10 @@ MESSAGE = st.fixed_dictionaries(
 
 def alone(rank):
     """Return one of three monitors, without a thread; what it refuses, and what it sends."""
-    cluster = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), rank)
     refused, sent = [], []
     refusals = types.SimpleNamespace(say=refused.append)
     channel = types.SimpleNamespace(connections={}, refusals=refusals, send=sent.append)
-    return monitor.HealthMonitor(cluster, channel), refused, sent
+    return monitor.HealthMonitor(cluster_of("a:1", "b:2", "c:3", rank=rank), channel), refused, sent
 
 
 NO_STATUSES = [

@@ -3,8 +3,8 @@
 import socket
 
 import pytest
+from support.meetings import cluster_of
 
-from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import reachability
 
 
@@ -27,9 +27,8 @@ def closed():
 
 def reachability_of(*ends):
     """The other workers as worker 1 of some sees them, at these ends."""
-    addresses = tuple(f"{host}:{port}" for host, port in ends)
-    names = tuple(f"worker {rank}" for rank in range(len(ends)))
-    return reachability.Reachability(Cluster(addresses, names, 1)), addresses
+    addresses = [f"{host}:{port}" for host, port in ends]
+    return reachability.Reachability(cluster_of(*addresses, rank=1)), addresses
 
 
 def test_why_there_is_no_answer(full):
