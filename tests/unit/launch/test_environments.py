@@ -79,14 +79,11 @@ def test_workers_of_several_machines_are_told_where_they_meet():
     assert (alone["TF_ADASUM_RANK"], alone["TF_ADASUM_WORLD_SIZE"]) == ("1", "2")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_what_another_launcher_says_places_no_worker_of_one_machine(workers):
+def test_what_another_launcher_says_places_no_worker_of_one_machine():
     inherited = dict.fromkeys(PLACE, "7") | {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
-    addresses = [f"a:{index + 1}" for index in range(workers)]
-    for worker in worker_environments(addresses, environment=inherited):
+    for worker in worker_environments(["a:1", "a:2"], environment=inherited):
         assert detection.find(worker) is None
-        assert ("TF_CONFIG" in worker) == (workers > 1)
-        assert "TF_ADASUM_COORDINATOR" not in worker
+        assert "TF_CONFIG" in worker and "TF_ADASUM_COORDINATOR" not in worker
 
 
 def test_a_module_runs_as_with_python_m(script, tmp_path):
@@ -122,7 +119,6 @@ def shares(num_gpus, num_workers, per_worker):
         (4, 1, 3, ["0,1,2"]),
         (4, 1, None, ["0,1,2,3"]),  # nothing to divide
         (0, 2, 2, ["", ""]),  # CPUs
-        (0, 2, None, ["", ""]),
     ],
 )
 def test_gpus_are_divided_between_the_workers(num_gpus, num_workers, per_worker, expected):

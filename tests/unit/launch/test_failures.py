@@ -136,7 +136,6 @@ def test_a_summary_names_the_first_8_workers_that_ended_because_of_another(count
         (-11, "Fatal Python error: Segmentation fault", "not own): Fatal Python error: Segm"),
         (-40, "training", "with signal 40"),
         (7, "no such file", "with exit status 7: no such file"),
-        (7, "", "with exit status 7"),
     ],
 )
 def test_signals_and_codes(code, line, expected):

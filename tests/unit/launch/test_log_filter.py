@@ -83,7 +83,6 @@ def test_the_level_decides(level, hides):
     ("level", "options", "seen"),
     [
         (None, [], SHOWN),
-        ("1", [], SHOWN),
         ("0", [], SHOWN + HIDDEN + ABORTED),
         ("2", ["--verbose"], SHOWN + HIDDEN + ABORTED),
     ],

@@ -133,21 +133,15 @@ def test_a_message_is_not_lost_where_the_reader_is_slow():
 def test_a_line_without_end_is_passed_on_in_parts():
     console, parts = output.Console(queue.SimpleQueue()), []
     console.write = lambda descriptor, prefix, piece, source: parts.append(piece)
-    tail = failures.StderrTail()
-    options = {
-        "prefix": b"",
-        "redraws": True,
-        "hides_noise": False,
-        "stderr_tail": tail,
-        "log": None,
-    }
+    options = {"prefix": b"", "redraws": True, "hides_noise": False, "log": None}
+    relay = output.Relay(1, console, stderr_tail=failures.StderrTail(), **options)
     size = 48 << 20
     with open(os.memfd_create("stream"), "w+b", buffering=0) as stream:
         for _ in range(size >> 20):
             stream.write(b"x" * (1 << 20))
         stream.seek(0)
         started = time.process_time()
-        output.Relay(1, console, **options).copy(stream, threading.Event())
+        relay.copy(stream, threading.Event())
         assert time.process_time() - started < 5, "it is not quadratic"
     assert all(1 << 20 < len(part) < 2 << 20 for part in parts[:-1])
     assert len(parts[-1]) < 2 << 20 and all(part.endswith(b"\n") for part in parts)

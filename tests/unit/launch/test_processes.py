@@ -4,8 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.launching import (
@@ -170,7 +170,6 @@ def test_an_ignored_hangup_stays_ignored(script, tmp_path):
             process.kill()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_die_with_a_killed_launcher(script, tmp_path, workers):
     with running("-n", workers, script(LEAVE_PID + "time.sleep(300)\n"), tmp_path) as process:
@@ -203,10 +202,6 @@ def test_signal_handlers_are_restored():
 
 
 def test_launch_works_outside_the_main_thread():
-    codes = []
-    thread = threading.Thread(
-        target=lambda: codes.append(launch(["sh", "-c", "exit 3"], 2, timeout=LIMIT))
-    )
-    thread.start()
-    thread.join(LIMIT)
-    assert codes == [3]
+    with ThreadPoolExecutor(1) as pool:
+        launched = pool.submit(launch, ["sh", "-c", "exit 3"], 2, timeout=LIMIT)
+        assert launched.result(LIMIT) == 3

@@ -99,24 +99,22 @@ def test_the_error_names_the_worker_that_failed_first_and_has_its_traceback(tmp_
     ]
 
 
-def test_a_function_that_does_not_return_is_an_error():
-    words = "worker 0 of 2 ended with exit status 0 before the function returned"
-    with pytest.raises(RuntimeError, match=words):
-        run(sys.exit, workers=2)
-
-
 class Unreadable:
     def __reduce__(self):
         return int, ("no number",)
 
 
-def returns_what_cannot_be_read():
-    return Unreadable()
-
-
-def test_a_result_that_cannot_be_read_back_is_named():
-    with pytest.raises(RuntimeError, match="cannot be read in this process: ValueError: inv"):
-        run(returns_what_cannot_be_read, workers=1)
+@pytest.mark.parametrize(
+    ("function", "workers", "message"),
+    [
+        (sys.exit, 2, "worker 0 of 2 ended with exit status 0 before the function returned"),
+        (Unreadable, 1, "cannot be read in this process: ValueError: inv"),
+        (threading.Lock, 1, "The value that the function returned cannot be sent"),
+    ],
+)
+def test_a_function_without_a_result_is_an_error(function, workers, message):
+    with pytest.raises(RuntimeError, match=message):
+        run(function, workers=workers)
 
 
 def forgets_its_place():
@@ -131,17 +129,6 @@ def test_the_result_is_worker_0_s_whatever_the_function_does_to_its_environment(
     assert run(forgets_its_place, workers=2) == 0
 
 
-def returns_a_lock():
-    return threading.Lock()
-
-
-def test_what_cannot_be_sent_is_named():
-    with pytest.raises(ValueError, match=r"place cannot be sent to the workers.*inside the"):
-        run(place, args=[threading.Lock()])
-    with pytest.raises(RuntimeError, match="The value that the function returned cannot be sent"):
-        run(returns_a_lock, workers=1)
-
-
 @pytest.mark.parametrize(
     ("function", "options", "named"),
     [
@@ -150,6 +137,7 @@ def test_what_cannot_be_sent_is_named():
         (place, {"workers": 2.0}, "workers=2.0"),
         (place, {"devices_per_worker": 0}, "devices_per_worker=0"),
         (place, {"args": "ab"}, r"must be a list of arguments.*args='ab'"),
+        (place, {"args": [threading.Lock()]}, r"place cannot be sent to the workers.*inside the"),
         (3, {}, "function_or_script=3"),
         ("missing.py", {}, "missing.py"),
     ],
@@ -165,8 +153,6 @@ def test_too_few_gpus_are_an_error_here(monkeypatch):
         run(place, workers=2)
 
 
-# A program as a notebook is one: its function is no module's.
-# A program as a notebook is one: its function is no module's.
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_workers_end_with_the_notebook(script, tmp_path, number):
     path = script(LEAVE_PID + "time.sleep(300)")
