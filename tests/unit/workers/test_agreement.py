@@ -26,9 +26,7 @@ def assert_received(message, received, code):
     ("cardinalities", "received"),
     [
         ([0], ""),
-        ([7] * 3, ""),
-        ([INFINITE] * 3, ""),
-        ([UNKNOWN] * 3, ""),
+        *(([each] * 3, "") for each in (7, INFINITE, UNKNOWN)),
         ([3, 4], "worker 0: 3; worker 1: 4"),
         ([3, 3, INFINITE], "workers 0, 1: 3; worker 2: infinite"),
         ([UNKNOWN, 3], "worker 0: unknown; worker 1: 3"),
@@ -68,7 +66,6 @@ def test_lengths_may_differ_unless_some_are_infinite(cardinalities, expected):
     ("shapes", "received"),
     [
         ([["a"]], ""),
-        ([["a"]] * 3, ""),
         ([["a", "a"]] * 2, ""),
         ([["a", "b"]], "its replica 0: of a; its replica 1: of b"),
         ([["a"], ["b"]], "worker 0: of a; worker 1: of b"),

@@ -6,6 +6,7 @@ from support.fake_workers import each_of
 
 import tf_adasum
 from tf_adasum.workers import workers as module
+from tf_adasum.workers.rank_properties import RankProperties
 
 COUNTS = [1, 2, 5]
 
@@ -77,3 +78,12 @@ def test_a_strategy_of_one_process_has_one_worker():
     assert (workers.rank, workers.count) == (0, 1)
     assert workers.gather([3, 4]).tolist() == [[3, 4]]
     assert workers.broadcast_bytes(0, b"abc") == b"abc"
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_users_ask_for_the_place_of_a_worker(rank):
+    class Own(RankProperties):
+        workers = module.Workers(rank, 3, None, None)
+
+    place = Own()
+    assert (place.rank, place.num_workers, place.is_first_worker) == (rank, 3, rank == 0)
