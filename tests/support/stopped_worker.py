@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import time
 
 import keras
 import numpy as np
@@ -36,7 +35,6 @@ class Signalled(keras.callbacks.Callback):
 
     def _come(self, moment, batch):
         self.seen.append([moment, self.epoch, batch])
-        time.sleep(ASKED.get("seconds_per_step", 0.0))
         if self.seen[-1] == [MOMENT, *AT]:
             os.kill(os.getpid(), getattr(signal, SIGNAL))
 
@@ -84,4 +82,4 @@ except BaseException as error:
 finally:
     digest = hashlib.sha256(b"".join(each.tobytes() for each in model.get_weights())).hexdigest()
     said = {"ended": ended, "seen": signalled.seen, "digest": digest, "history": history}
-    print("\n" + json.dumps({**said, "time": time.monotonic()}), flush=True)
+    print("\n" + json.dumps(said), flush=True)

@@ -3,11 +3,11 @@ so the cases are run in order in a process of their own, and judged here."""
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.launching import output_of
 
 # Prints, for each case, the devices it gave or the error; a case is an expression.
 PROGRAM = """
@@ -69,17 +69,12 @@ CASES = [
 def outcomes():
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     environment.pop("TF_ADASUM_DEVICES_PER_WORKER", None)
-    ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=json.dumps([case for case, _ in CASES]),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[3],
-        env=environment,
-        timeout=300,
+    cases = json.dumps([case for case, _ in CASES])
+    folder = Path(__file__).parents[3]
+    printed = output_of(
+        *(sys.executable, "-c", PROGRAM), input=cases, cwd=folder, env=environment, stderr=None
     )
-    return json.loads(ended.stdout.partition("OUTCOMES")[2])
+    return json.loads(printed.partition("OUTCOMES")[2])
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: CASES[number][0])

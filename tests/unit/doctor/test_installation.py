@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import types
+from unittest import mock
 
 import pytest
 
@@ -55,14 +56,12 @@ def stub(monkeypatch):
         )
         hooks = With(hooks=Hooks("a library"))
 
-        def probe_in_subprocess(transports, device):
-            if crash:
-                raise OSError(crash)
+        probe = mock.Mock(side_effect=OSError(crash) if crash else None)
 
         def opened():
             if ucx is None:
                 raise OSError("UCX cannot be opened (no such file): pip install it")
-            return With(version=ucx, probe_in_subprocess=probe_in_subprocess)
+            return With(version=ucx, probe_in_subprocess=probe)
 
         modules = {
             "tensorflow": With(__version__=version, config=config),
