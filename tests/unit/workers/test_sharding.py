@@ -86,7 +86,7 @@ POLICIES = {
     "arrays AUTO": (lambda folder: arrays(), 2, False, Policy.DATA),
     "arrays DATA": (lambda folder: with_policy(arrays(), Policy.DATA), 2, False, Policy.DATA),
     "arrays FILE": (lambda folder: with_policy(arrays(), Policy.FILE), 2, False, Policy.FILE),
-    "files FILE": (lambda folder: with_policy(records(folder), Policy.FILE), 2, False, Policy.FILE),
+    "FILE": (lambda folder: with_policy(records(folder, 2), Policy.FILE), 2, False, Policy.FILE),
     "too few files": (lambda folder: records(folder, 1), 2, False, Policy.DATA),
     "enough files": (lambda folder: records(folder, 2), 2, False, Policy.AUTO),
     "batches may not fit": (lambda folder: of_known_length(records(folder)), 2, False, Policy.DATA),
