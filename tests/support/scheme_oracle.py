@@ -30,6 +30,16 @@ COEFFICIENT_TOLERANCE = 1e-11
 OF_A_LEVEL = 4
 
 
+class Returns(rules.AggregationRule):
+    """Returns the result of a function of the Gram matrices."""
+
+    def __init__(self, function=lambda gram: gram[:, 0, :]):
+        self._function = function
+
+    def coefficients(self, gram):
+        return self._function(gram)
+
+
 class ByReplica(rules.AggregationRule):
     """Coefficients 1, 2, 3, … of the replicas: shows in which order a rule sees them."""
 
@@ -128,7 +138,8 @@ def assert_same_bits(results):
     """All replicas hold the same bits."""
     for other in results[1:]:
         for one, own in zip(results[0], other, strict=True):
-            assert own.dtype == one.dtype and own.tobytes() == one.tobytes()
+            assert (own.dtype, own.shape) == (one.dtype, one.shape)
+            assert own.tobytes() == one.tobytes()
 
 
 def assert_close(actual, expected, own, *, dtype=None, levels=1, tolerance=COEFFICIENT_TOLERANCE):
@@ -146,6 +157,23 @@ def assert_close(actual, expected, own, *, dtype=None, levels=1, tolerance=COEFF
     allowed += tolerance * max(1, largest) * sum(np.linalg.norm(g.ravel()) for g in own)
     error = np.abs(actual.astype(np.float64) - expected)
     assert (error <= allowed).all(), f"largest excess {np.max(error - allowed)}"
+
+
+def assert_rounded(actual, wanted, own, tolerance=COEFFICIENT_TOLERANCE, total=None):
+    """`actual` combines the gradients `own` to `wanted`, up to one rounding to their dtype.
+
+    The tolerance is relative to `total`, by default Σ‖g_i‖.
+    """
+    dtype = tf.as_dtype(own[0].dtype)
+    assert actual.dtype == dtype and actual.shape == wanted.shape
+    if total is None:
+        total = sum(np.linalg.norm(np.ravel(gradient).astype(np.float64)) for gradient in own)
+    np.testing.assert_allclose(
+        actual.numpy().astype(np.float64),
+        wanted,
+        rtol=1.01 * ROUNDING[dtype],
+        atol=SMALLEST[dtype] + tolerance * total,
+    )
 
 
 def assert_combined(results, gradients, scheme, **options):

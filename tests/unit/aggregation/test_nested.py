@@ -9,7 +9,6 @@ import tensorflow as tf
 from support import oracle, scheme_oracle
 from support.all_pairs import parametrize_all_pairs
 
-from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
 from tf_adasum.aggregation.rules.nested import Nested, nested
 
@@ -91,22 +90,6 @@ def test_equals_the_combinations_of_combinations(levels):
             combined = rule.coefficients(gram_of(rows)).numpy()[0] @ rows
             wanted = by_vectors(rows, levels)
             np.testing.assert_allclose(combined, wanted, rtol=0, atol=TOLERANCE * total(rows))
-
-
-def test_adacons_of_means_has_the_state_of_the_means():
-    """The state has three ranks for the three means of six replicas."""
-    scheme, wanted = Scheme(AdaCons(0.9), 6, averaged_replicas=2), oracle.AdaConsOracle(0.9)
-    application = RuleApplication.of_first_step(scheme, 2)
-    assert application.state["momentum"].shape == [1, 3]
-    for step in range(4):
-        rows = rows_of(6, seed=step)
-        gradients = [[own[:25], own[25:]] for own in rows]
-        combined = aggregate(gradients, LocalExchange(scheme), application=application)
-        means = rows.reshape(3, 2, -1).mean(axis=1)
-        exact = wanted.step(means) @ means
-        np.testing.assert_allclose(tf.concat(combined, axis=0), exact, rtol=0, atol=TOLERANCE)
-        np.testing.assert_allclose(application.state["momentum"], [wanted.momentum], rtol=1e-12)
-        assert application.state["steps"].numpy().tolist() == [step + 1]
 
 
 # ---- cancellation ------------------------------------------------------------------------------

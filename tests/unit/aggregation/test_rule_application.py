@@ -6,23 +6,11 @@ Shape letters: S segments, P groups, R replicas.
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.scheme_oracle import Returns
 
 from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate
 from tf_adasum.aggregation.rules import Adasum, AggregationRule
 from tf_adasum.aggregation.rules.checks import checked_coefficients
-
-
-class Returns(AggregationRule):
-    """Returns the result of a function of the Gram matrices."""
-
-    works_in_levels = True
-
-    def __init__(self, function=None):
-        self._function = function
-
-    def coefficients(self, gram):
-        return self._function(gram)
-
 
 GRAM = tf.constant([[[1.0, 0.0], [0.0, 4.0]], [[9.0, 1.0], [1.0, 1.0]]], tf.float64)
 
@@ -117,14 +105,17 @@ def test_rules_of_this_package_are_not_checked():
 
 @pytest.mark.parametrize("levels", [{"averaged_replicas": 2}, {"radix_plan": (2, 2)}], ids=str)
 def test_a_rule_in_levels_is_checked_and_may_return_float32(levels):
+    class InLevels(Returns):
+        works_in_levels = True
+
     def combined(factor):
-        rule = Returns(lambda gram: factor * tf.ones_like(gram[:, 0, :], tf.float32) / 2)
+        rule = InLevels(lambda gram: factor * tf.ones_like(gram[:, 0, :], tf.float32) / 2)
         replicas = [[tf.constant([1.0, float(i)])] for i in range(4)]
         (result,) = aggregate(replicas, LocalExchange(Scheme(rule, 4, **levels)))
         return result
 
     np.testing.assert_allclose(combined(1), [1.0, 1.5])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=NOT_FINITE):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"InLevels\(\) returned .* finite"):
         combined(np.nan)
 
 

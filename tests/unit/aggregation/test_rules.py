@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from support import oracle, scheme_oracle
 from support.all_pairs import BACKENDS, parametrize_all_pairs
-from support.scheme_oracle import DTYPES, gradients_of
+from support.scheme_oracle import DTYPES, assert_rounded, gradients_of
 
 import tf_adasum
 from tf_adasum.aggregation import LocalExchange, Scheme, aggregate, rules
@@ -18,19 +18,6 @@ SHAPES = [(), (1,), (17,), (0,), (3, 5), (18011,), (2, 0, 3), ()]
 def correlated(dtype, replicas, size, seed=0):
     """For each replica a gradient, with a part in common."""
     return [own for (own,) in gradients_of([(size,)], replicas, dtype, seed)]
-
-
-def assert_rounded(actual, wanted, own, tolerance=scheme_oracle.COEFFICIENT_TOLERANCE):
-    """`actual` combines the gradients `own` to `wanted`, up to one rounding to their dtype."""
-    dtype = tf.as_dtype(own[0].dtype)
-    assert actual.dtype == dtype and actual.shape == wanted.shape
-    total = sum(np.linalg.norm(np.ravel(gradient).astype(np.float64)) for gradient in own)
-    np.testing.assert_allclose(
-        actual.numpy().astype(np.float64),
-        wanted,
-        rtol=1.01 * scheme_oracle.ROUNDING[dtype],
-        atol=scheme_oracle.SMALLEST[dtype] + tolerance * total,
-    )
 
 
 # ---- against the oracle ------------------------------------------------------------------------
@@ -117,33 +104,7 @@ def test_linear_rules_pass_bad_numbers_on(backend, rule):
     assert np.isnan(combined.numpy()).tolist() == [False, False, True, False]
 
 
-# ---- cancellation ------------------------------------------------------------------------------
-
-
-@parametrize_all_pairs(
-    backend=BACKENDS,
-    dtype=[tf.float32, tf.float64],
-    k=range(1, 10),
-    position=["first pair", "second pair", "every pair"],
-)
-def test_gradients_that_nearly_cancel(backend, dtype, k, position):
-    for seed in range(2):
-        a, b, c = correlated(tf.float64, 3, 300, seed)
-        opposed = -a * (1 + 10.0**-k)
-        own = {
-            "first pair": [a, opposed, b, c],
-            "second pair": [b, c, a, opposed],
-            "every pair": [a, opposed, b, -b * (1 + 10.0**-k)],
-        }[position]
-        own = [gradient.astype(dtype.as_numpy_dtype) for gradient in own]
-        combined = tf_adasum.adasum(own)
-        assert np.linalg.norm(combined) <= sum(map(np.linalg.norm, own)) * (1 + 1e-6)
-        # The inner node has the length ε/2, ε = 10^-k, with coefficients of 1.5: its squared
-        # length has the relative error 1e-15·9/(ε²/4), as has the coefficient that undoes it.
-        # At k = 6 the guard begins to take the node for zero, and the oracle is no measure.
-        if k <= 5:
-            tolerance = max(scheme_oracle.COEFFICIENT_TOLERANCE, 4e-14 * 10.0 ** (2 * k))
-            assert_rounded(combined, oracle.adasum(own), own, tolerance)
+# ---- cancellation; see also test_nested.py ----------------------------------------------------
 
 
 def test_a_node_lost_in_rounding_counts_as_zero():

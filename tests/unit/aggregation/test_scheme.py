@@ -8,23 +8,14 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.scheme_oracle import Returns
 
 from tf_adasum.aggregation import Scheme, buckets, cost_model
 from tf_adasum.aggregation.cost_model import CostModel
 from tf_adasum.aggregation.exchange import CollectiveExchange, LocalExchange, PairwisePlan
 from tf_adasum.aggregation.groups import CollectiveGroup
-from tf_adasum.aggregation.rules import AdaCons, Adasum, AggregationRule, Mean, Sum
+from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
 from tf_adasum.aggregation.rules.nested import nested
-
-
-class Returns(AggregationRule):
-    """Returns the result of a function of the Gram matrices."""
-
-    def __init__(self, function=lambda gram: gram[:, 0, :]):
-        self._function = function
-
-    def coefficients(self, gram):
-        return self._function(gram)
 
 
 @pytest.fixture(autouse=True)
@@ -200,16 +191,6 @@ def test_settings_of_different_schemes_differ():
 PRODUCTS_ONLY = CostModel(alpha=0.0, beta=0.0, gamma=1.0)  # several levels are fastest
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 4, 6, 8, 12, 16, 17, 18, 24, 32, 64, 96])
-def test_the_default_is_one_level_up_to_16_replicas_unless_constants_were_measured(replicas):
-    for bucket in ((64, 1), (2**20, 50), (2**24, 160), (10**8, 1)):  # bytes, variables
-        best = cost_model.DEFAULT.best(replicas, *bucket)
-        wanted = (replicas,) if replicas <= 16 else best
-        assert cost_model.default_plan(replicas, *bucket) == wanted
-        measured = cost_model.default_plan(replicas, *bucket, costs=PRODUCTS_ONLY)
-        assert measured == PRODUCTS_ONLY.best(replicas, *bucket)
-
-
 def levels_of(scheme, **options):
     """The rules and radices of the levels on which a bucket of 1 MiB is combined."""
     members = []
@@ -228,6 +209,7 @@ def levels_of(scheme, **options):
     [
         (Scheme(Adasum(), 8), {}, [8]),
         (Scheme(Adasum(), 16), {}, [16]),
+        (Scheme(Adasum(), 18), {}, [2, 9]),
         (Scheme(Adasum(), 32), {}, [4, 8]),
         (Scheme(Adasum("model"), 32), {}, [32]),
         # The plan is that of the means, of which each member has a part of the bucket.

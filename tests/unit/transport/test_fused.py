@@ -7,21 +7,15 @@ from concurrent.futures import wait as wait_for
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import meshes
+from support import meshes, scheme_oracle
+from support.scheme_oracle import DTYPES, gradients_of
 
 from tf_adasum.aggregation import CollectiveExchange, Scheme, aggregate, rules
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.transport import mesh
 
-DTYPES = [tf.float32, tf.float64, tf.bfloat16, tf.float16]
-
 # Odd sizes, gradients that are cut by shards, many in one shard, and one of several messages.
 SHAPES = [[3], [700, 101], [], [1], [16], [33, 7], [5], [600_011], [2, 2], [129]]
-
-
-def gradients_of(replica, shapes, dtype):
-    random = np.random.default_rng(replica)
-    return [tf.cast(tf.constant(random.standard_normal(shape)), dtype) for shape in shapes]
 
 
 def combination(replicas, scheme, fuses, bucket_bytes=None, first=0):
@@ -49,17 +43,16 @@ def combination(replicas, scheme, fuses, bucket_bytes=None, first=0):
 
 
 def assert_same_bits(actual, expected):
-    for own, others in zip(actual, expected, strict=True):
-        for gradient, other in zip(own, others, strict=True):
-            assert gradient.dtype == other.dtype and gradient.shape == other.shape
-            assert gradient.numpy().tobytes() == other.numpy().tobytes()
+    for pair in zip(actual, expected, strict=True):
+        arrays = [[gradient.numpy() for gradient in own] for own in pair]
+        scheme_oracle.assert_same_bits(arrays)
 
 
 @pytest.mark.parametrize(("workers", "devices"), [(2, 1), (3, 1), (2, 2)])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_the_bits_of_packed_buckets(workers, devices, dtype):
     replicas = meshes.replicas(workers, devices)
-    gradients = [gradients_of(i, SHAPES, dtype) for i in range(len(replicas))]
+    gradients = gradients_of(SHAPES, len(replicas), dtype)
     wire_dtypes = [None] if dtype.size == 2 else [None, tf.bfloat16, tf.float16]
     for wire_dtype in wire_dtypes:
         scheme = Scheme(rules.Adasum(), len(replicas), wire_dtype=wire_dtype)
@@ -77,7 +70,7 @@ def test_the_bits_of_packed_buckets(workers, devices, dtype):
 def test_other_rules_and_several_pieces(rule, monkeypatch):
     monkeypatch.setattr("tf_adasum.aggregation.buckets.PIECE_BYTES", 500_000)
     replicas = meshes.replicas(3, 1)
-    gradients = [gradients_of(i, SHAPES, tf.float32) for i in range(3)]
+    gradients = gradients_of(SHAPES, 3)
     for bucket_bytes in (None, 300_000):
         scheme = Scheme(rule, 3)
         fused = combination(replicas, scheme, fuses=True, bucket_bytes=bucket_bytes)
@@ -104,7 +97,7 @@ def waiting(request):
     if request.param != "fused":
         return replicas, tf.function(lambda: replicas[0].all_gather(tf.zeros([1_000_000])))
     combine = combination(replicas[:1], Scheme(rules.Adasum(), 2), fuses=True)
-    return replicas, lambda: combine([gradients_of(0, SHAPES, tf.float32)])
+    return replicas, lambda: combine(gradients_of(SHAPES, 1))
 
 
 def test_an_abort_ends_what_waits_and_what_comes(waiting):
