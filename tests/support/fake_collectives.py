@@ -136,7 +136,6 @@ def exchanged(
     scheme,
     *,
     order=None,
-    told=None,
     bucket_bytes=None,
     gathered_bytes=0,
     applications=None,
@@ -148,7 +147,6 @@ def exchanged(
         scheme: the `Scheme`.
         order: function of the replicas of a group; returns them in the order of their ranks. By
             default `shuffled`.
-        told: the same, as the exchange is told; by default the truth.
         bucket_bytes: as for `aggregate`.
         gathered_bytes: as for `CollectiveExchange`.
         applications: for each replica its `RuleApplication`; by default that of the first step.
@@ -158,14 +156,14 @@ def exchanged(
     """
     hub = ExchangeHub(len(gradients))
     order = order or shuffled()
-    told = told or order
 
     def part(replica):
         def group_of(stride, radix):
             member = replica // stride % radix
             members = [replica + (i - member) * stride for i in range(radix)]
-            collectives = FakeCollectives(hub, order(members), replica)
-            member_of_rank = [members.index(each) for each in told(members)]
+            ranked = order(members)
+            collectives = FakeCollectives(hub, ranked, replica)
+            member_of_rank = [members.index(each) for each in ranked]
             return CollectiveGroup(collectives, member_of_rank, member)
 
         exchange = CollectiveExchange(scheme, group_of, gathered_bytes)

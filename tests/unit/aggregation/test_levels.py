@@ -59,17 +59,6 @@ def test_every_plan_is_a_tree_of_trees(
     assert not gathered_bytes or {kind for kind, _ in hub.calls[0]} == {"all_gather"}
 
 
-@pytest.mark.parametrize("plan", [(3,), (2, 2), (2, 3), (4, 2)], ids=str)
-def test_a_wrong_rank_order_would_show(plan):
-    # Two variables: with the shards of a pair exchanged the wrong one is combined as the second.
-    gradients, scheme = gradients_of([(144,), (48,)], np.prod(plan)), scheme_of(plan)
-    results, _ = exchanged_arrays(
-        gradients, scheme, order=lambda members: members[::-1], told=sorted
-    )
-    with pytest.raises(AssertionError, match="largest excess"):
-        assert_combined(results, gradients, scheme, levels=len(plan))
-
-
 @parametrize_all_pairs(plan=[(2,), (4,), *SOME_PLANS], piece_bytes=[400, 1000], alignment=[4, 64])
 def test_large_buckets_go_in_pieces(plan, piece_bytes, alignment, monkeypatch, sums_by_a_ring):
     monkeypatch.setattr("tf_adasum.aggregation.buckets.PIECE_BYTES", piece_bytes)
@@ -164,13 +153,6 @@ def test_a_bad_number_spoils_its_variable_on_every_replica(scheme, bad, replica,
         assert not np.isfinite(result[1]).any()
         assert result[0].tobytes() == clean[0][0].tobytes()
         assert result[2].tobytes() == clean[0][2].tobytes()
-
-
-def test_a_bad_number_spoils_the_whole_model():
-    gradients = gradients_of([(50,), (60,), (70,)], 3)
-    gradients[1][1][7] = np.inf
-    results, _ = exchanged_arrays(gradients, Scheme(Adasum("model"), 3), bucket_bytes=1)
-    assert all(not np.isfinite(gradient).any() for result in results for gradient in result)
 
 
 # ---- the whole model as one vector, and the state ----------------------------------------------

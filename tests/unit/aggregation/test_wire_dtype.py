@@ -58,7 +58,9 @@ def test_rounds_gradients_and_result_once(dtype, rule, wire, way):
 
 @pytest.mark.parametrize("own_dtype", WIRES, ids=lambda dtype: dtype.name)
 def test_leaves_gradients_of_16_bits_as_they_are(own_dtype, wire, way):
-    gradients = gradients_of(MODEL, 4, own_dtype)
+    """The other 16-bit type cannot hold them: its precision or its range is too small."""
+    scale = own_dtype.as_numpy_dtype(2.0**100 if own_dtype == tf.bfloat16 else 1)
+    gradients = [[scale * g for g in own] for own in gradients_of(MODEL, 4, own_dtype)]
     with_wire, without = (sent_by(way, gradients, dtype)[0] for dtype in (wire, None))
     scheme_oracle.assert_same_bits([*with_wire, *without])
 
@@ -118,15 +120,3 @@ def test_a_sparse_row_that_float16_cannot_hold():
     results, _ = exchanged(gradients, Scheme(rules.Adasum(), 2, wire_dtype=tf.float16))
     for (combined,) in results:
         assert not np.isfinite(combined.values).any()
-
-
-@pytest.mark.parametrize(
-    ("dtype", "wire_dtype", "value"),
-    [(tf.float16, tf.bfloat16, 1 + 2.0**-10), (tf.bfloat16, tf.float16, 2.0**100)],
-)
-def test_gradients_of_16_bits_are_sent_as_they_are(dtype, wire_dtype, value):
-    """The other 16-bit type cannot hold these values."""
-    gradients = [[tf.fill([8], tf.constant(value, dtype))]] * 2
-    results, _ = exchanged(gradients, Scheme(rules.Sum(), 2, wire_dtype=wire_dtype))
-    for (result,) in results:
-        np.testing.assert_array_equal(tf.cast(result, tf.float64), np.full(8, 2 * value))
