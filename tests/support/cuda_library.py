@@ -27,6 +27,10 @@ UNWRITTEN = 0xFF  # in every byte; a NaN in each of the four types
 GUARD_BYTES = 256
 PACKET_BYTES = 16
 
+PIECE = np.dtype(
+    [("begin", "i8"), ("end", "i8"), ("segment", "i4"), ("slot", "i4"), ("slots", "i4", (2,))]
+)
+
 
 def emulated_library() -> Path:
     """Return the path of the library that runs the kernels on the CPU; compile it if needed."""
@@ -124,6 +128,14 @@ class Plan:
         self.map.write(self.map_bytes)
         self.workspace_size = c.adasum_plan_workspace_size(handle)
         self.workspace = library.allocate(self.workspace_size)
+
+    def pieces(self, element_count):
+        """The pieces at the beginning of the map; all have elements, and cover all elements."""
+        usable = self.map_bytes.size // PIECE.itemsize * PIECE.itemsize
+        pieces = self.map_bytes[:usable].view(PIECE)
+        covered = np.cumsum(pieces["end"] - pieces["begin"])
+        count = int(np.flatnonzero(covered == element_count)[0]) + 1
+        return pieces[:count]
 
     def __del__(self):
         self._library.c.adasum_plan_destroy(self.handle)

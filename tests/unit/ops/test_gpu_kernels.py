@@ -36,38 +36,29 @@ def test_reasons_not_to_use_the_kernels(cuda, files, driver, gpus, reason, tmp_p
     assert found is None if reason is None else reason in found
 
 
+OLD_DRIVER = "for CUDA {}, and this driver is for CUDA {}."
+
+
 @pytest.mark.parametrize(
-    ("cuda", "driver", "fits"),
+    ("cuda", "driver", "gpus", "reason"),
     [
-        (NVCC, (14, 2), True),
-        (NVCC, (12, 9), False),
-        (NVRTC, (12, 2), True),
-        (NVRTC, (11, 8), False),
-        (NVRTC, None, True),
-        ({}, (11, 8), True),
+        (NVCC, (14, 2), [75], None),
+        (NVCC, (12, 9), [75], OLD_DRIVER.format("13.0", 12)),
+        (NVRTC, (12, 2), [80], None),
+        (NVRTC, (11, 8), [80], OLD_DRIVER.format("12.5", 11)),
+        (NVRTC, None, [80], None),
+        ({}, (11, 8), [70], None),
+        (NVCC, None, [87, 89], None),  # code of 86
+        (NVCC, None, [100], "has 100"),  # neither code of its major version nor later than all
+        (NVCC, None, [121, 130], None),  # 130 is translated
+        (NVCC, None, [90, 70], "has 70"),
+        (NVRTC, None, [90], "has 90"),  # it leaves no form to translate
     ],
 )
-def test_the_driver_is_of_the_compilers_cuda_or_later(cuda, driver, fits):
+def test_kernels_fit_later_drivers_and_gpus_of_the_same_major_version(cuda, driver, gpus, reason):
     found = gpu_kernels.why_not_the_driver(cuda, driver)
-    assert (found is None) == fits
-    assert fits or f"for CUDA {cuda['cuda']}, and this driver is for CUDA {driver[0]}." in found
-
-
-@pytest.mark.parametrize(
-    ("cuda", "capabilities", "fits"),
-    [
-        (NVCC, [75], True),
-        (NVCC, [87, 89], True),  # code of 86
-        (NVCC, [100], False),  # neither code of its major version nor later than the newest
-        (NVCC, [121, 130], True),  # 130 is translated
-        (NVCC, [90, 70], False),
-        (NVRTC, [80], True),
-        (NVRTC, [90], False),  # it leaves no form to translate
-        ({}, [70], True),
-    ],
-)
-def test_the_gpus_are_among_those_compiled_for(cuda, capabilities, fits):
-    assert (gpu_kernels.why_not_the_gpus(cuda, capabilities) is None) == fits
+    found = found or gpu_kernels.why_not_the_gpus(cuda, gpus)
+    assert found is None if reason is None else reason in found
 
 
 def test_a_machine_without_a_driver_has_no_version(monkeypatch):

@@ -18,20 +18,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import emulated_gpu, oracle
+from support.scheme_oracle import ROUNDING, SMALLEST
 
 import tf_adasum.ops as ops
 from tf_adasum.ops import library
 
 pytestmark = pytest.mark.version_independent
-
-# Half a unit in the last place: the result is rounded once. (For float64, whose terms are rounded
-# too, a few units.) assert_rounded allows 1 % more, because stock TensorFlow casts float64 to the
-# 16-bit types through float32: a near tie may then go the other way.
-ROUNDING = {tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8, tf.float32: 2.0**-24, tf.float64: 2.0**-50}
-# Below this a relative bound says nothing: the spacing of the subnormals for float16, the smallest
-# normal number for bfloat16 and float32, whose subnormals TensorFlow's own threads flush to zero.
-SMALLEST = {tf.float16: 2.0**-24, tf.bfloat16: 2.0**-126, tf.float32: 2.0**-126, tf.float64: 0.0}
-SUBNORMAL_SPACING = {tf.bfloat16: 2.0**-133, tf.float32: 2.0**-149}
 
 # float64 sums of at most 18011 products, relative to Σ|x·y|. Pairwise-like orders stay near
 # 2^-53·log2(n); the bound leaves room for a plain running sum over a block.
@@ -253,18 +245,17 @@ def test_limits_of_squared_norms_in_float64(kernels, a, b, expected):
     assert combined == expected != 0
 
 
-def test_half_precision_subnormals_count(kernels):
-    smallest = np.array([2.0**-24, -(2.0**-24), 3 * 2.0**-24], np.float16)
-    gram = ops.segment_gram([smallest], [0, 3]).numpy()
-    assert gram[0, 0, 0] == 11 * 2.0**-48
-    combined = ops.segment_weighted_sum([smallest], [[1.0]], [0, 3]).numpy()
-    assert (combined == smallest).all()
-
-
-@only("cpu")
-@pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float32], indirect=True)
-def test_the_compiled_op_keeps_subnormals(kernels, dtype):
-    spacing = SUBNORMAL_SPACING[dtype]
+@pytest.mark.parametrize(
+    ("kernels", "dtype", "spacing"),
+    [
+        *((kernels, tf.float16, 2.0**-24) for kernels in ("tensorflow", "cpu", "gpu")),
+        ("cpu", tf.bfloat16, 2.0**-133),
+        ("cpu", tf.float32, 2.0**-149),
+    ],
+    indirect=["kernels", "dtype"],
+)
+def test_subnormals_count(kernels, dtype, spacing):
+    """Stock TensorFlow's own threads flush those of bfloat16 and float32 to zero."""
     rows = np.tile(np.array([1, -2, 3], np.float64) * spacing, [1, 20_000]).astype(
         dtype.as_numpy_dtype
     )
