@@ -18,12 +18,12 @@ from tf_adasum.transport import library
 ROOT = Path(__file__).parents[3]
 
 
-def run(program, *prefix, **variables):
+def run(program, *prefix):
     """Run a program in a process of its own; return what it prints."""
     meshes.opened()
     ended = subprocess.run(
         [*prefix, sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **variables},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}"},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -33,10 +33,13 @@ def run(program, *prefix, **variables):
 
 
 # Handlers of signals, the code of functions that UCX could patch, and addresses that are listened
-# on.
-LOOK = """
-import ctypes, json, re
+# on, before and after UCX is opened. Then the files of a mesh, and how a forked child ends.
+PROGRAM = """
+import ctypes, json, os, re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+import tensorflow as tf
+from support import meshes
 from tf_adasum.ops import library as op_library
 from tf_adasum.transport import library, ucx_port
 
@@ -51,14 +54,42 @@ def look():
 op_library.load()
 before = look()
 library.opened().create("posix,cma,tcp,self", "lo")
-print(json.dumps([before, look()]))
+after = look()
+
+os.environ["UCX_POSIX_USE_PROC_LINK"] = "n"  # else there are no files
+there = set(os.listdir("/dev/shm"))
+pair = meshes.pair()
+files = [name for name in set(os.listdir("/dev/shm")) - there if name.startswith("ucx")]
+
+with ThreadPoolExecutor(2) as pool:
+    list(pool.map(lambda own: own.all_gather(tf.ones([1])), pair))
+child = os.fork()
+if child:
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(json.dumps([before, after, files, code]))
 """
 
 
-def test_signals_memory_and_other_interfaces_are_left_alone():
-    before, after = json.loads(run(LOOK))  # UCX itself prints nothing there
+@pytest.fixture(scope="module")
+def printed():
+    return json.loads(run(PROGRAM))  # UCX itself prints nothing
+
+
+def test_signals_memory_and_other_interfaces_are_left_alone(printed):
+    before, after, *_ = printed
     assert after[:2] == before[:2]
     assert (before[2], after[2]) == ([], ["127.0.0.1"])
+
+
+def test_no_file_stays_in_dev_shm(printed):
+    *_, files, _ = printed
+    assert files, "else this test shows nothing"
+    assert not [name for name in files if os.path.exists(f"/dev/shm/{name}")]
+
+
+def test_a_forked_child_ends_as_without_ucx(printed):
+    *_, code = printed
+    assert code == 0
 
 
 # A /dev/shm of this size lets UCX 1.22 crash.
@@ -85,42 +116,6 @@ def test_a_crash_of_ucx_is_an_error():
     assert last == "continues"
     # Another release of UCX may not crash; then it has made the mesh.
     assert crash in ([], ["UCX crashes where it starts (Segmentation fault)"])
-
-
-FILES = """
-import os
-from support import meshes
-
-before = set(os.listdir("/dev/shm"))
-meshes.pair()
-made = set(os.listdir("/dev/shm")) - before
-print(len([name for name in made if name.startswith("ucx")]))
-print(*made)
-"""
-
-
-def test_no_file_stays_in_dev_shm():
-    count, names = run(FILES, UCX_POSIX_USE_PROC_LINK="n").splitlines()
-    assert int(count) > 0, "else this test shows nothing"
-    assert not [name for name in names.split() if os.path.exists(f"/dev/shm/{name}")]
-
-
-FORK = """
-import os
-from concurrent.futures import ThreadPoolExecutor
-import tensorflow as tf
-from support import meshes
-
-with ThreadPoolExecutor(2) as pool:
-    list(pool.map(lambda own: own.all_gather(tf.ones([1])), meshes.pair()))
-child = os.fork()
-if child:
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_forked_child_ends_as_without_ucx():
-    assert run(FORK) == "0\n"
 
 
 NAMES = ["all_to_all", "all_gather", "scatter_gram", "combine_gather"]
