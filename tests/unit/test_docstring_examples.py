@@ -93,16 +93,12 @@ def test_the_example_prints_what_stands_there(module, docstring, names, request)
     own = vars(importlib.import_module(module))
     name = request.node.callspec.id
     test = doctest.DocTestParser().get_doctest(docstring, {**own, **names}, name, None, None)
+    for line in docstring.splitlines():
+        if "+SKIP" in line:
+            assert SKIPPED.search(line) and SKIPPED.search(line)["reason"], line
     if all(doctest.SKIP in example.options for example in test.examples):
         pytest.skip(SKIPPED.search(test.examples[0].source)["reason"])
     said = []
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     doctest.DocTestRunner(Checker(), verbose=False, optionflags=flags).run(test, out=said.append)
     assert not said, "".join(said)
-
-
-@pytest.mark.parametrize(("module", "docstring"), list(examples()))
-def test_what_is_skipped_says_why(module, docstring):
-    for line in docstring.splitlines():
-        if "+SKIP" in line:
-            assert SKIPPED.search(line) and SKIPPED.search(line)["reason"], line
