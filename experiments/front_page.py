@@ -1,7 +1,7 @@
 """The README's picture and its numbers, made from committed runs.
 
-They show the two-layer CNN on Fashion-MNIST with 32 replicas: its accuracy over the steps and over the
-learning rate. `python -m experiments report` renews both.
+They show the two-layer CNN on Fashion-MNIST with 32 replicas: its accuracy over the steps and over
+the learning rate. `python -m experiments report` renews both.
 """
 
 import statistics

@@ -153,6 +153,18 @@ def test_one_device(rule, capfd):
         made.is_first_worker = False
 
 
+def test_the_gradient_of_one_replica_may_be_an_argument_of_a_function():
+    made = make()
+
+    @tf.function
+    def combine(gradient):
+        reduce = tf.distribute.get_replica_context().all_reduce
+        return reduce("SUM", gradient, options=made.gradient_reduction)
+
+    combined = tf.function(lambda gradient: made.run(combine, [gradient]))(tf.constant([1.0, 2.0]))
+    assert combined.numpy().tolist() == [1.0, 2.0]
+
+
 @pytest.mark.parametrize("axis", [None, 0])
 def test_scalars_are_reduced_over_replicas_whatever_the_axis(axis):
     made = make()
