@@ -1,7 +1,7 @@
-"""The README's picture and its numbers, made from committed runs.
+"""The README's picture, its numbers, and what holds in every training, from committed runs.
 
-They show the two-layer CNN on Fashion-MNIST with 32 replicas: its accuracy over the steps and over
-the learning rate. `python -m experiments report` renews both.
+The picture shows the two-layer CNN on Fashion-MNIST with 32 replicas: its accuracy over the steps
+and over the learning rate. `python -m experiments report` renews all of them.
 """
 
 import statistics
@@ -15,25 +15,67 @@ from experiments.figures import COLOURS, Figures, legend, median_and_range
 from experiments.page import IMAGES, ROOT, rewritten
 from experiments.results import Results
 
-README = ROOT / "README.md"
+README, CHOOSING = ROOT / "README.md", ROOT / "docs" / "choosing.md"
 REPLICAS = 32
 RULES = ("mean", "adasum")
 WIDTH = 116  # of the README
 
 
-def chosen():
-    """Return the results of this training."""
-    (problem,) = (own for own in CNN.problems if own.data == "fashion_mnist")
+def trainings():
+    """Return the results of all trainings of this CNN."""
     results = Results(CNN.folder / "runs.jsonl")
-    finished = [n for n in CNN.replicas if CNN.is_finished(results, problem, n)]
-    return ProblemResults(CNN, results, problem, finished)
+    return [
+        ProblemResults(
+            CNN, results, own, [n for n in CNN.replicas if CNN.is_finished(results, own, n)]
+        )
+        for own in CNN.problems
+    ]
 
 
 def write():
-    """Draw the picture and rewrite the generated block of the README."""
-    found = chosen()
-    draw(found, Figures(IMAGES.parent, "docs/images", "accuracy"))
-    README.write_text(rewritten(README.read_text(), {"accuracy": numbers(found)}))
+    """Draw the picture and rewrite the generated blocks."""
+    found = trainings()
+    draw(shown(found), Figures(IMAGES.parent, "docs/images", "accuracy"))
+    for file, text in texts(found).items():
+        file.write_text(text)
+
+
+def texts(found):
+    """Return the documents with their generated blocks."""
+    compared = comparison(found)
+    blocks = {
+        README: {"accuracy": f"{numbers(shown(found))} {compared}"},
+        CHOOSING: {"comparison": compared},
+    }
+    return {
+        file: rewritten(
+            file.read_text(), {name: textwrap.fill(text, WIDTH) for name, text in parts.items()}
+        )
+        for file, parts in blocks.items()
+    }
+
+
+def shown(found):
+    """Return the results that the picture shows."""
+    (own,) = (own for own in found if own.problem.data == "fashion_mnist")
+    return own
+
+
+def comparison(found):
+    """Return how often Adasum is more accurate than the mean, at which learning rates."""
+    same, tuned = (
+        [own.is_better(n, "adasum", tuned=tuned) for own in found for n in own.grids]
+        for tuned in (False, True)
+    )
+    least, most = min(CNN.replicas), max(CNN.replicas)
+    on_most = [own.is_better(most, "adasum", tuned=True) for own in found if most in own.grids]
+    return (
+        f"In {len(found)} trainings of a two-layer CNN on {least} to {most} replicas, Adasum is "
+        f"more accurate than the mean in {same.count(1)} of {len(same)} comparisons at the best "
+        f"learning rate of one replica. At each rule's best learning rate, it is more accurate "
+        f"in {tuned.count(1)} of {len(tuned)} (on {most} replicas in {on_most.count(1)} of "
+        f"{len(on_most)}), less accurate in {tuned.count(-1)}, and the others show no difference."
+    )
 
 
 def numbers(found):
@@ -46,17 +88,16 @@ def numbers(found):
     runs_alone = found.finals(1, None, found.k_alone)
     steps = found.finals(REPLICAS, "mean", mean)[0]["steps"][-1]
     p = p_text(found.tests(tuned=True)[REPLICAS, "adasum"])
-    text = (
+    return (
         f"Median accuracy of {len(runs_alone)} seeds (lowest to highest) after {steps} steps: at "
         f"the best learning rate of one replica, {found.rate(found.k_alone):g}, Adasum reaches "
         f"{accuracy('adasum', found.k_alone)} and the mean {accuracy('mean', found.k_alone)}. "
         f"With its own best learning rate, Adasum reaches {accuracy('adasum', adasum)} at "
         f"{found.rate(adasum):g}, and the mean {accuracy('mean', mean)} at {found.rate(mean):g} "
-        f"(p = {p} for the difference). One replica reaches "
+        f"(p = {p}). One replica reaches "
         f"{statistics.median(found.alone_accuracies):.3f}, but takes "
         f"{runs_alone[0]['steps'][-1]:,} steps."
     )
-    return textwrap.fill(text, WIDTH)
 
 
 def draw(found, pictures):

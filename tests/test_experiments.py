@@ -245,9 +245,10 @@ def test_every_experiment_is_compared_with_the_pages(load):
     assert {*FAST, *(case.values[0] for case in SLOWER)} == {*load("experiments.__main__").NAMES}
 
 
-def test_the_readmes_numbers_are_those_of_the_lines(load):
+def test_the_numbers_of_readme_and_choosing_are_those_of_the_lines(load):
     front_page = load("experiments.front_page")
-    assert front_page.numbers(front_page.chosen()) in front_page.README.read_text()
+    for file, text in front_page.texts(front_page.trainings()).items():
+        assert file.read_text() == text
 
 
 def test_the_latency_is_read_from_the_report(load):
