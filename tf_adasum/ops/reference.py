@@ -155,6 +155,7 @@ def _checked(segments: tf.Tensor, element_count: tf.Tensor) -> tf.Tensor:
     """Return `segments`; check that they are non-decreasing offsets from 0 to `element_count`."""
     segments = tf.ensure_shape(segments, [None])
     checks = [
+        tf.debugging.assert_positive(tf.size(segments), "segments: expected at least one offset"),
         tf.debugging.assert_equal(
             segments[:1], [tf.constant(0, tf.int64)], "segments: expected the first offset to be 0"
         ),
