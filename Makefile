@@ -58,8 +58,9 @@ check: lint types
 # files that start their own workers. Files are left out of a folder, because what is named runs with
 # all of its cases.
 AT_ONCE = -n 3 --dist loadfile
-WITH_THE_REST = $(addprefix tests/multi_worker/,test_faults.py test_start.py test_restart.py \
-    test_replica_check.py)
+WITH_THE_REST = $(addprefix tests/multi_worker/,test_doctor.py test_faults.py test_launch.py \
+    test_notebook.py test_replica_check.py test_restart.py test_start.py test_stopping.py \
+    test_transport_choice.py)
 WITH_WORKERS = $(filter-out $(WITH_THE_REST),$(wildcard tests/multi_worker/test_*.py))
 # Tests with workers run a second time with UCX in the place of TensorFlow's collectives: some files,
 # in `make test-all` all.
