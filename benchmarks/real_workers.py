@@ -1,0 +1,119 @@
+"""Train the experiments' CNN on Fashion-MNIST on four workers, and compare with the simulation.
+
+    python benchmarks/real_workers.py
+
+`fit` on 8, 16 and 32 replicas takes the same initial weights, rows and learning rates as a run of
+the experiment `cnn` with the same seed. Writes benchmarks/results/DATE-real_workers.md.
+"""
+
+import argparse
+import sys
+import time
+
+import numpy as np
+import report
+
+sys.path.append(str(report.ROOT))
+
+WORKERS, DEVICES = 4, (2, 4, 8)
+RULE, RATE, SEED = "adasum", 0.04, 0
+COMPARED_AFTER = 50  # steps
+
+
+def prepared(replicas):
+    """Return the data, the model, the rows of each step and the learning rates."""
+    from experiments import data, schedules
+    from experiments.cnn import EXPERIMENT
+    from experiments.simulation import training_loop
+
+    (problem,) = (own for own in EXPERIMENT.problems if own.data == "fashion_mnist")
+    splits, rows = data.fashion_mnist(), problem.batch * replicas
+    steps = problem.epochs * (len(splits.train[1]) // rows)
+    order = training_loop.orders(len(splits.train[1]), steps, rows, SEED)
+    rates = schedules.warmup_and_decay(RATE, steps, problem.warmup)
+    return splits, EXPERIMENT.model_of(problem.data), order, rates.astype("float32")
+
+
+def flat(weights):
+    return np.concatenate([own.ravel() for own in weights])
+
+
+def worker(out):
+    """Train on this worker and the others; worker 0 saves what came out."""
+    import keras
+
+    import tf_adasum
+
+    strategy = tf_adasum.AdasumMirroredStrategy(aggregation=RULE)
+    splits, model, order, rates = prepared(strategy.num_replicas_in_sync)
+    with strategy.scope():
+        made = model.keras()
+        made.set_weights(model.initial(SEED))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        made.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
+
+    def fit(begin, end):
+        def set_rate(batch, logs):
+            made.optimizer.learning_rate = rates[begin + batch]
+
+        rows = order[begin:end].ravel()
+        callbacks = [keras.callbacks.LambdaCallback(on_train_batch_begin=set_rate)]
+        options = {"batch_size": order.shape[1], "shuffle": False, "verbose": 0}
+        made.fit(*(own[rows] for own in splits.train), callbacks=callbacks, **options)
+
+    began = time.perf_counter()
+    fit(0, COMPARED_AFTER)
+    weights = flat(made.get_weights())
+    fit(COMPARED_AFTER, len(order))
+    seconds = time.perf_counter() - began
+    _, accuracy = made.evaluate(*splits.test, batch_size=2000, verbose=0)
+    measured = {"weights": weights.tolist(), "accuracy": accuracy, "seconds": seconds}
+    report.save(strategy, measured, out)
+
+
+def simulated(replicas):
+    """Return the weights after some steps, and the accuracy at the end."""
+    import tensorflow as tf
+
+    from experiments.simulation.training import Training
+
+    splits, model, order, rates = prepared(replicas)
+    training = Training(model, "momentum", RULE, replicas, order.shape[1] // replicas)
+    inputs = [*map(tf.constant, (*splits.train, order, rates))]
+    state = training.initial(SEED)
+    state = training.steps(state, *inputs, tf.constant(0), tf.constant(COMPARED_AFTER))
+    weights = state[0].numpy()
+    state = training.steps(state, *inputs, tf.constant(COMPARED_AFTER), tf.constant(len(order)))
+    accuracy = training.measure(state, *map(tf.constant, splits.test))["accuracy"]
+    return weights, float(accuracy), len(order)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", help="this is a worker")
+    arguments = parser.parse_args()
+    if arguments.out:
+        worker(arguments.out)
+        return
+    rows = []
+    for devices in DEVICES:
+        real = report.on_workers(WORKERS, __file__, devices=devices, seconds=1200)
+        weights, accuracy, steps = simulated(WORKERS * devices)
+        difference = np.abs(weights - real["weights"]).max()
+        row = [WORKERS * devices, f"{WORKERS} x {devices}", steps, f"{difference:.1e}"]
+        rows.append([*row, f"{accuracy:.4f}", f"{real['accuracy']:.4f}", f"{real['seconds']:.0f}"])
+        print(*rows[-1], flush=True)
+    header = ["replicas", "workers x devices", "steps"]
+    header += [f"largest difference of a weight after {COMPARED_AFTER} steps"]
+    header += ["accuracy, simulated", "accuracy, workers", "seconds of `fit`"]
+    report.write(
+        "real_workers",
+        "A whole training on real workers and in the simulation",
+        f"The CNN of the experiment `cnn` on Fashion-MNIST, 2 epochs, rule {RULE}, Momentum 0.9, "
+        f"learning rate {RATE}, one seed; accuracy on the test split. The workers are processes "
+        "with several logical CPU devices.\n\n" + report.table(header, rows),
+    )
+
+
+if __name__ == "__main__":
+    main()
