@@ -32,7 +32,7 @@ WARNED = {
     "own arrays": "workers' data differ",
     "PyDataset that shuffles at first": "workers' data differ",
     "even OFF": "all workers take the same rows",
-    "tensors in a shard AUTO": "is already a `shard`",
+    "tensors in a shard AUTO": "is already a part of the data",
     "tensors shuffled by own seeds AUTO": "in different orders",
 }
 REFUSED = {"one FILE": "Received: 1 file, 2 workers"}

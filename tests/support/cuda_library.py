@@ -130,7 +130,7 @@ class Plan:
         self.workspace = library.allocate(self.workspace_size)
 
     def pieces(self, element_count):
-        """The pieces at the beginning of the map; all have elements, and cover all elements."""
+        """Return the pieces at the start of the map: none is empty, and they cover all elements."""
         usable = self.map_bytes.size // PIECE.itemsize * PIECE.itemsize
         pieces = self.map_bytes[:usable].view(PIECE)
         covered = np.cumsum(pieces["end"] - pieces["begin"])

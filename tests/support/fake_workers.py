@@ -33,7 +33,7 @@ def each_of(count, part):
 
 
 def results_of_each(count, part):
-    """Return what ``part(workers)`` returns on each worker; raise what it raises on one of them."""
+    """Return the results of ``part(workers)`` on each worker; raise the first exception."""
     outcomes = each_of(count, part)
     for outcome in outcomes:
         if isinstance(outcome, Exception):

@@ -60,7 +60,7 @@ def run(
         victim: the worker to which the fault happens; with `steps` the one that comes to a moment.
         limit: seconds after the fault (or the start) to wait for the others.
         awaited: ranks of the workers to wait for. Defaults to None: all but the victim.
-        popens: for each worker what starts a process. Defaults to None: a fork.
+        popens: for each worker, a function that starts its process. Defaults to None: a fork.
         hosts: for each worker the host in its address. Defaults to None: this machine.
         joining: for each worker its ``TF_ADASUM_INTERFACE`` or None, where workers are told worker
             0's address alone. Defaults to None: all are told all addresses.

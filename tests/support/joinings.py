@@ -39,7 +39,7 @@ def run(invited, *, timeout=SOON, delays=None, environments=None, limit=2 * SOON
 
 
 def assert_together(outcomes, count):
-    """All have the same list, in which each has a place and a port of its own."""
+    """Check that all workers have the same list, each with its own rank and port."""
     assert all(isinstance(outcome, Cluster) for outcome in outcomes), outcomes
     (found,) = {outcome.addresses for outcome in outcomes}
     assert sorted(outcome.rank for outcome in outcomes) == list(range(count))

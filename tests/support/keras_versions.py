@@ -113,7 +113,7 @@ def apply(optimizer, calls, variables):
 
 
 def apply_each(optimizer, calls, variables, before=lambda _: None, after=lambda _: None):
-    """Take the steps of any number of calls; functions are called before and after each call."""
+    """Apply gradients call by call; `before` and `after` are called around each of them."""
     at_once = calls_at_once()
     calls = [[g if g is None else _as_tensor(g) for g in gradients] for gradients in calls]
     for start in range(0, len(calls), at_once):

@@ -1,4 +1,4 @@
-"""Which private names of others a module uses, and which of them are gone."""
+"""Find private names of other modules that a module uses, and those that no longer exist."""
 
 import ast
 import importlib.util
@@ -29,7 +29,7 @@ def private_names(module):
 
 
 def missing_names(module, objects):
-    """Return the private names that a module uses and that none of some objects has."""
+    """Return the private names that a module uses but that none of the objects has."""
     return {name for name in private_names(module) if not any(hasattr(o, name) for o in objects)}
 
 

@@ -176,8 +176,8 @@ def start_program(name, asked, log, environment, popen=None):
     """Start a program of this folder as a worker, with a JSON argument; its output goes to a file.
 
     Args:
-        popen: what starts it. Defaults to None: it is a fork of the process that has imported
-            TensorFlow, and otherwise does what it does as a program.
+        popen: function that starts the process. Defaults to None: a fork of a process that has
+            imported TensorFlow; it behaves like a new process.
 
     Returns:
         What `popen` returns; a `ForkedProgram` by default.
@@ -190,7 +190,7 @@ def start_program(name, asked, log, environment, popen=None):
 
 
 class ForkedProgram:
-    """A program that a fork runs, with those parts of `subprocess.Popen` that tests use."""
+    """A script that runs in a fork, with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(self, path, asked, log, environment):
         arguments = (str(path), json.dumps(asked), str(log), environment)

@@ -1,4 +1,4 @@
-"""Worker processes: one of a `WorkerGroup`, which runs scenarios one by one, or a program."""
+"""Worker processes: a worker of a `WorkerGroup` runs scenarios, another one runs a script."""
 
 import atexit
 import ctypes
@@ -56,7 +56,7 @@ def answer(pipe, function):
 
 
 def use_environment(environment, log):
-    """Give this fork an environment of its own, and let all output go to a file."""
+    """Set the environment of this fork, and redirect its output to a file."""
     os.environ.clear()
     os.environ.update(environment)
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -69,9 +69,9 @@ def use_environment(environment, log):
 
 
 def run_program(path, argument, log, environment):
-    """Run a program in this process, and end it, as Python does with a program.
+    """Run a script in this process, then exit as Python does after a script.
 
-    Libraries in C++ end as in a program, too, so that one that hangs there is seen.
+    The exit handlers of C++ libraries run, too, so that tests detect a library that hangs there.
     """
     use_environment(environment, log)
     sys.path[:0] = [str(pathlib.Path(path).parent), *environment["PYTHONPATH"].split(os.pathsep)]
@@ -127,7 +127,7 @@ def main(pipe, log, environment, name, options):
         return arrays
 
     answer(pipe, make)
-    gc.freeze()  # what is imported stays: a collection before each scenario need not look at it
+    gc.freeze()  # imported objects stay: the collection before each scenario need not scan them
     while True:
         try:
             request = pipe.recv()

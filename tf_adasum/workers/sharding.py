@@ -28,9 +28,10 @@ from tf_adasum.workers.workers import Workers
 Policy = tf.data.experimental.AutoShardPolicy
 
 SHARDED_TWICE = (
-    "Each worker's dataset is already a `shard`, or `skip` and `take` have selected its rows. The "
-    "strategy would divide these rows again, so some rows would never be used. Remove what "
-    "selects a worker's rows, or create the dataset inside a function: "
+    "Each worker's dataset is already a part of the data: it uses `shard`, or `skip` or `take` "
+    "with different numbers on each worker. The strategy would divide this part again, so some "
+    "rows would never be used. Remove `shard`, `skip` and `take`, or create the dataset in a "
+    "function: "
     "strategy.distribute_datasets_from_function(lambda context: dataset), with "
     "context.num_input_pipelines, context.input_pipeline_id and, for `batch`, "
     "context.get_per_replica_batch_size. " + see("TFA-407")

@@ -205,7 +205,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """Reduce a list of values. Gradients are reduced together, to every local replica.
 
         TensorFlow would reduce values with different destinations separately, and sparse gradients
-        can have different destinations, and it refuses an argument of a `tf.function` as one.
+        can have different destinations. It raises an error if a destination is an argument of a
+        `tf.function`.
         """
         if not isinstance(options, GradientReduction):
             return super().batch_reduce(reduce_op, value_destination_pairs, options)
