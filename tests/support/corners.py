@@ -128,7 +128,7 @@ def copy_sources(folder):
 
 
 def make_environment(corner, folder):
-    """Install TensorFlow, Keras and, compiled for them, this package; nothing twice."""
+    """Install TensorFlow, Keras and this package, which is compiled only if its sources changed."""
     python = folder / ".venv" / "bin" / "python"
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     if not python.exists():
