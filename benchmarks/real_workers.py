@@ -46,6 +46,9 @@ def worker(out):
 
     strategy = tf_adasum.AdasumMirroredStrategy(aggregation=RULE)
     splits, model, order, rates = prepared(strategy.num_replicas_in_sync)
+    # Of a global batch, device 0 of each worker takes the first blocks, then device 1 of each.
+    blocks = order.reshape([len(order), WORKERS, strategy.num_replicas_in_sync // WORKERS, -1])
+    order = blocks.swapaxes(1, 2).reshape(order.shape)
     with strategy.scope():
         made = model.keras()
         made.set_weights(model.initial(SEED))
