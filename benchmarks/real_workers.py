@@ -7,6 +7,7 @@ the experiment `cnn` with the same seed. Writes benchmarks/results/DATE-real_wor
 """
 
 import argparse
+import itertools
 import sys
 import time
 
@@ -17,7 +18,7 @@ sys.path.append(str(report.ROOT))
 
 WORKERS, DEVICES = 4, (2, 4, 8)
 RULE, RATE, SEED = "adasum", 0.04, 0
-COMPARED_AFTER = 50  # steps
+COMPARED_AFTER = (1, 5, 10, 20, 50)  # steps
 
 
 def prepared(replicas):
@@ -65,17 +66,19 @@ def worker(out):
         made.fit(*(own[rows] for own in splits.train), callbacks=callbacks, **options)
 
     began = time.perf_counter()
-    fit(0, COMPARED_AFTER)
-    weights = flat(made.get_weights())
-    fit(COMPARED_AFTER, len(order))
+    weights = []
+    for begin, end in itertools.pairwise((0, *COMPARED_AFTER)):
+        fit(begin, end)
+        weights.append(flat(made.get_weights()).tolist())
+    fit(end, len(order))
     seconds = time.perf_counter() - began
     _, accuracy = made.evaluate(*splits.test, batch_size=2000, verbose=0)
-    measured = {"weights": weights.tolist(), "accuracy": accuracy, "seconds": seconds}
+    measured = {"weights": weights, "accuracy": accuracy, "seconds": seconds}
     report.save(strategy, measured, out)
 
 
 def simulated(replicas):
-    """Return the weights after some steps, and the accuracy at the end."""
+    """Return the weights after some numbers of steps, the accuracy at the end, and the steps."""
     import tensorflow as tf
 
     from experiments.simulation.training import Training
@@ -83,12 +86,12 @@ def simulated(replicas):
     splits, model, order, rates = prepared(replicas)
     training = Training(model, "momentum", RULE, replicas, order.shape[1] // replicas)
     inputs = [*map(tf.constant, (*splits.train, order, rates))]
-    state = training.initial(SEED)
-    state = training.steps(state, *inputs, tf.constant(0), tf.constant(COMPARED_AFTER))
-    weights = state[0].numpy()
-    state = training.steps(state, *inputs, tf.constant(COMPARED_AFTER), tf.constant(len(order)))
+    state, weights = training.initial(SEED), []
+    for begin, end in itertools.pairwise((0, *COMPARED_AFTER, len(order))):
+        state = training.steps(state, *inputs, tf.constant(begin), tf.constant(end))
+        weights.append(state[0].numpy())
     accuracy = training.measure(state, *map(tf.constant, splits.test))["accuracy"]
-    return weights, float(accuracy), len(order)
+    return weights[:-1], float(accuracy), len(order)
 
 
 def main():
@@ -102,19 +105,21 @@ def main():
     for devices in DEVICES:
         real = report.on_workers(WORKERS, __file__, devices=devices, seconds=1200)
         weights, accuracy, steps = simulated(WORKERS * devices)
-        difference = np.abs(weights - real["weights"]).max()
-        row = [WORKERS * devices, f"{WORKERS} x {devices}", steps, f"{difference:.1e}"]
+        row = [WORKERS * devices, f"{WORKERS} x {devices}", steps]
+        for own, other in zip(weights, real["weights"], strict=True):
+            row.append(f"{np.abs(own - other).max():.0e}")
         rows.append([*row, f"{accuracy:.4f}", f"{real['accuracy']:.4f}", f"{real['seconds']:.0f}"])
         print(*rows[-1], flush=True)
     header = ["replicas", "workers x devices", "steps"]
-    header += [f"largest difference of a weight after {COMPARED_AFTER} steps"]
+    header += [f"after {count} steps" for count in COMPARED_AFTER]
     header += ["accuracy, simulated", "accuracy, workers", "seconds of `fit`"]
     report.write(
         "real_workers",
         "A whole training on real workers and in the simulation",
         f"The CNN of the experiment `cnn` on Fashion-MNIST, 2 epochs, rule {RULE}, Momentum 0.9, "
         f"learning rate {RATE}, one seed; accuracy on the test split. The workers are processes "
-        "with several logical CPU devices.\n\n" + report.table(header, rows),
+        "with several logical CPU devices. *After … steps*: the largest difference of a weight.\n\n"
+        + report.table(header, rows),
     )
 
 
