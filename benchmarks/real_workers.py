@@ -19,6 +19,7 @@ sys.path.append(str(report.ROOT))
 WORKERS, DEVICES = 4, (2, 4, 8)
 RULE, RATE, SEED = "adasum", 0.04, 0
 COMPARED_AFTER = (1, 5, 10, 20, 50)  # steps
+ROUNDING = 2.0**-24  # of float32
 
 
 def prepared(replicas):
@@ -77,21 +78,50 @@ def worker(out):
     report.save(strategy, measured, out)
 
 
-def simulated(replicas):
-    """Return the weights after some numbers of steps, the accuracy at the end, and the steps."""
-    import tensorflow as tf
+class Simulation:
+    """The same training in one process."""
 
-    from experiments.simulation.training import Training
+    def __init__(self, replicas):
+        import tensorflow as tf
 
-    splits, model, order, rates = prepared(replicas)
-    training = Training(model, "momentum", RULE, replicas, order.shape[1] // replicas)
-    inputs = [*map(tf.constant, (*splits.train, order, rates))]
-    state, weights = training.initial(SEED), []
-    for begin, end in itertools.pairwise((0, *COMPARED_AFTER, len(order))):
-        state = training.steps(state, *inputs, tf.constant(begin), tf.constant(end))
-        weights.append(state[0].numpy())
-    accuracy = training.measure(state, *map(tf.constant, splits.test))["accuracy"]
-    return weights[:-1], float(accuracy), len(order)
+        from experiments.simulation.training import Training
+
+        self.splits, model, order, rates = prepared(replicas)
+        self.steps = len(order)
+        self.training = Training(model, "momentum", RULE, replicas, order.shape[1] // replicas)
+        self.inputs = [*map(tf.constant, (*self.splits.train, order, rates))]
+
+    def weights(self, stops, error=0.0):
+        """Return the weights after some numbers of steps.
+
+        Args:
+            stops: the numbers of steps.
+            error: relative errors of the initial weights have this standard deviation.
+        """
+        import tensorflow as tf
+
+        (initial, *rest), found = self.training.initial(SEED), []
+        errors = np.random.default_rng(0).normal(0, error, initial.shape)
+        state = (initial * (1 + errors).astype("float32"), *rest)
+        for begin, end in itertools.pairwise((0, *stops)):
+            state = self.training.steps(state, *self.inputs, *map(tf.constant, (begin, end)))
+            found.append(state[0].numpy())
+        return found
+
+    def accuracy(self, weights):
+        """Return the accuracy of some weights on the test split."""
+        import tensorflow as tf
+
+        measured = self.training.measure(
+            [tf.constant(weights)], *map(tf.constant, self.splits.test)
+        )
+        return float(measured["accuracy"])
+
+
+def differences(first, second):
+    """Return the largest difference of a weight after each number of steps, as text."""
+    pairs = zip(first[: len(COMPARED_AFTER)], second, strict=True)
+    return [f"{np.abs(own - other).max():.0e}" for own, other in pairs]
 
 
 def main():
@@ -104,22 +134,28 @@ def main():
     rows = []
     for devices in DEVICES:
         real = report.on_workers(WORKERS, __file__, devices=devices, seconds=1200)
-        weights, accuracy, steps = simulated(WORKERS * devices)
-        row = [WORKERS * devices, f"{WORKERS} x {devices}", steps]
-        for own, other in zip(weights, real["weights"], strict=True):
-            row.append(f"{np.abs(own - other).max():.0e}")
-        rows.append([*row, f"{accuracy:.4f}", f"{real['accuracy']:.4f}", f"{real['seconds']:.0f}"])
-        print(*rows[-1], flush=True)
-    header = ["replicas", "workers x devices", "steps"]
-    header += [f"after {count} steps" for count in COMPARED_AFTER]
-    header += ["accuracy, simulated", "accuracy, workers", "seconds of `fit`"]
+        simulation = Simulation(WORKERS * devices)
+        weights = simulation.weights((*COMPARED_AFTER, simulation.steps))
+        changed = simulation.weights(COMPARED_AFTER, error=ROUNDING)
+        begin = [WORKERS * devices, simulation.steps]
+        ended = f"{real['accuracy']:.4f}", f"{real['seconds']:.0f}"
+        own = f"{simulation.accuracy(weights[-1]):.4f}"
+        rows += [
+            [*begin, "simulation", *[""] * len(COMPARED_AFTER), own, ""],
+            [*begin, "simulation, changed", *differences(weights, changed), "", ""],
+            [*begin, f"{WORKERS} x {devices}", *differences(weights, real["weights"]), *ended],
+        ]
+        print(*rows[-2:], sep="\n", flush=True)
+    header = ["replicas", "steps", "training", *(f"after {count}" for count in COMPARED_AFTER)]
     report.write(
         "real_workers",
         "A whole training on real workers and in the simulation",
         f"The CNN of the experiment `cnn` on Fashion-MNIST, 2 epochs, rule {RULE}, Momentum 0.9, "
         f"learning rate {RATE}, one seed; accuracy on the test split. The workers are processes "
-        "with several logical CPU devices. *After … steps*: the largest difference of a weight.\n\n"
-        + report.table(header, rows),
+        "with several logical CPU devices (*4 x 2*: 4 workers with 2 each). *After …*: the largest "
+        "difference of a weight from the simulation after so many steps. *Changed*: the simulation "
+        f"with relative errors of {ROUNDING:.0e} in the initial weights, which shows how rounding "
+        "errors grow.\n\n" + report.table([*header, "accuracy", "seconds of `fit`"], rows),
     )
 
 
