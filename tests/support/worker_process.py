@@ -82,6 +82,9 @@ def run_program(path, argument, log, environment):
         runpy.run_path(path, run_name="__main__")
     except SystemExit as ended:
         code = ended.code or 0
+        if not isinstance(code, int):  # a message
+            print(code, file=sys.stderr)
+            code = 1
     except BaseException:
         sys.excepthook(*sys.exc_info())
         code = 1
