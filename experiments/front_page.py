@@ -25,12 +25,7 @@ WIDTH = 116  # of the README
 def trainings():
     """Return the results of all trainings of this CNN."""
     results = Results(CNN.folder / "runs.jsonl")
-    return [
-        ProblemResults(
-            CNN, results, own, [n for n in CNN.replicas if CNN.is_finished(results, own, n)]
-        )
-        for own in CNN.problems
-    ]
+    return [ProblemResults(CNN, results, own, CNN.finished(results, own)) for own in CNN.problems]
 
 
 def write():

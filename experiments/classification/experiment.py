@@ -152,7 +152,7 @@ class Classification(Experiment):
         found, missing = [], []
         for problem in self.problems:
             wanted = self.replicas_of(problem)
-            finished = [n for n in wanted if self.is_finished(results, problem, n)]
+            finished = self.finished(results, problem)
             left = [str(n) for n in wanted if n not in finished]
             if left:
                 missing.append(f"{problem.title}, on {', '.join(left)}")
@@ -167,6 +167,11 @@ class Classification(Experiment):
         if missing:
             body.append(f"Not run to the end, for time: {'; '.join(missing)}.")
         return Report(self.verdicts(found), "\n\n".join(body))
+
+    def finished(self, results, problem):
+        """Return the numbers of replicas on which all runs of a problem are there."""
+        wanted = self.replicas_of(problem)
+        return [n for n in wanted if self.is_finished(results, problem, n)]
 
     def is_finished(self, results, problem, replicas):
         """Whether all runs of a problem on so many replicas are there."""
