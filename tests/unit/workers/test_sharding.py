@@ -1,5 +1,7 @@
 """Which policy a dataset gets, and the warnings if the workers' datasets differ."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,6 +11,7 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
 from tf_adasum.workers import sharding
 from tf_adasum.workers.sharding import Policy, Sharding
+from tf_adasum.workers.workers import Workers
 
 X = np.arange(48, dtype="float32").reshape(24, 2)
 Y = np.arange(24) % 5
@@ -214,15 +217,65 @@ def test_batches_that_python_makes(warned, fetch, differ):
     assert warned == [sharding.DATA_DIFFERS] * 2 * differ
 
 
-def test_seeds_are_the_same_on_all_workers():
-    def share(workers):
-        own = Sharding(workers)
-        own.share_seeds(7)
-        return [own._draw() for _ in range(3)]
+def test_seeds_are_the_same_on_all_workers(monkeypatch):
+    draws = []
+    monkeypatch.setattr(tensorflow_compat, "seed_datasets_by", draws.append)
+    for rank, count, seed in [(0, 2, 7), (1, 2, 7), (0, 2, 8), (0, 1, 7), (0, 2, None)]:
+        Sharding(Workers(rank, count, None, None)).share_seeds(seed)
+    assert len(draws) == 3, "one process draws as TensorFlow does"
+    first, second, of_other_seed = ([draw() for _ in range(3)] for draw in draws)
+    assert first == second and len({*first, *of_other_seed}) == 6
+    assert all(0 <= seed < 2**31 for seed in first) and max(first) >= 2**30
 
-    first, second = each_of(2, share)
-    assert first == second and len(set(first)) == 3
-    assert all(0 <= seed < 2**31 for seed in first)
+
+# Of a dataset: the number of workers, and what the strategy notes of its length.
+LENGTHS = {
+    "DATA": (lambda: with_policy(arrays(), Policy.DATA), 2, ["same length", "no end check"]),
+    "DATA, empty": (
+        lambda: with_policy(arrays().take(0), Policy.DATA),
+        2,
+        ["same length", "no end check"],
+    ),
+    "DATA, unknown": (
+        lambda: with_policy(arrays().filter(lambda x, y: True), Policy.DATA),
+        2,
+        ["same length"],
+    ),
+    "OFF": (lambda: with_policy(arrays(), Policy.OFF), 2, ["unknown"]),
+    "OFF, unknown": (
+        lambda: with_policy(arrays().filter(lambda x, y: True), Policy.OFF),
+        2,
+        [],
+    ),
+    "AUTO": (arrays, 2, []),
+    "one worker": (lambda: with_policy(arrays(), Policy.DATA), 1, []),
+    "no dataset": (lambda: X, 2, []),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_what_is_noted_of_a_length(monkeypatch, name):
+    make, count, expected = LENGTHS[name]
+    noted = []
+    monkeypatch.setattr(tensorflow_compat, "skip_end_check", lambda _: noted.append("no end check"))
+    monkeypatch.setattr(tensorflow_compat, "forget_cardinality", lambda _: noted.append("unknown"))
+    own = Sharding(Workers(0, count, None, None))
+    monkeypatch.setattr(own.end_check, "require_same_length", lambda _: noted.append("same length"))
+    own.note_length(make(), "distributed")
+    assert noted == expected
+
+
+def test_in_order_lasts_as_long_as_its_context(folder):
+    def part(workers):
+        own = Sharding(workers)
+        policies = []
+        for context in (contextlib.nullcontext, own.in_order, contextlib.nullcontext):
+            with context():
+                options = own.with_valid_policy(records(folder, 2)).options()
+            policies.append(options.experimental_distribute.auto_shard_policy)
+        return policies
+
+    assert each_of(2, part) == [[Policy.AUTO, Policy.DATA, Policy.AUTO]] * 2
 
 
 def test_after_a_dataset_all_workers_draw_the_same_seeds():
