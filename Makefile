@@ -2,11 +2,12 @@
 #
 #   make demo    four workers, mean against Adasum, one picture: demo/digits.png; four minutes
 #   make check   lint, types and the unit tests: minutes
-#   make test    every test, on a sample of its cases (tests/support/sampling.py)
+#   make test    a sample of the cases of every test that is not costly: ten minutes
+#   make test-more  a sample of the costly tests: ten minutes
 #   make test-all  every case of every test, slow ones too: hours
 #   make test-networks  training on hosts whose links are slow, lossy or cut; needs root
 #   make test-clusters  training that Slurm, mpirun and others start, those that are installed here
-#   make test-addons  `make test` with TensorFlow 2.15, Keras 2 and TensorFlow Addons
+#   make test-addons  both with TensorFlow 2.15, Keras 2 and TensorFlow Addons
 #   make test-versions  what depends on versions, on the corners of the table of TensorFlow, Keras
 #                and Python versions: build/versions; CORNER=2.16 for one, RECORD=--record for the docs
 #   make lint    ruff, clang-format, and which package may import which (pyproject.toml)
@@ -29,11 +30,13 @@ ALSO_cpu = experiments,
 TENSORFLOW_keras2-cuda = tensorflow[and-cuda]==2.15.*
 TENSORFLOW_keras2-cpu = tensorflow-cpu==2.15.*
 BIN = $(VENV)/bin
-PYTEST = $(BIN)/python -m pytest --durations=20 $(ALL)
+# Which tests, and which of their cases: see tests/support/sampling.py.
+PART = --sample -m 'not costly'
+PYTEST = $(BIN)/python -m pytest --durations=20 $(PART)
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
 
-.PHONY: demo check test test-all test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke docs docs-browser wheels test-wheels clean
+.PHONY: demo check test test-more test-all test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke docs docs-browser wheels test-wheels clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --learning-rate $(RATE) --out demo/one_replica
@@ -51,50 +54,54 @@ MEAN_RATE = 0.16
 ON_WORKERS = $(BIN)/tf-adasum-launch -n 4 --devices-per-worker 4 examples/train_digits.py $(DEMO)
 
 check: lint types
-	$(PYTEST) $(AT_ONCE) tests/unit
+	$(PYTEST) $(PARALLEL) tests/unit
 
 # Tests without a shared worker group run in three processes, because many of them wait: for a
 # timeout, or for processes that start. Those with a group run in one process beside them, except
-# files that start their own workers. Files are left out of a folder, because what is named runs with
-# all of its cases.
-AT_ONCE = -n 3 --dist loadfile
-WITH_THE_REST = $(addprefix tests/multi_worker/,test_doctor.py test_faults.py test_launch.py \
+# files that start their own workers.
+PARALLEL = -n 3 --dist loadfile
+OWN_WORKERS = $(addprefix tests/multi_worker/,test_doctor.py test_faults.py test_launch.py \
     test_notebook.py test_replica_check.py test_restart.py test_start.py test_stopping.py \
     test_transport_choice.py)
-WITH_WORKERS = $(filter-out $(WITH_THE_REST),$(wildcard tests/multi_worker/test_*.py))
+SHARED_GROUP = $(filter-out $(OWN_WORKERS),$(wildcard tests/multi_worker/test_*.py))
 # Tests with workers run a second time with UCX in the place of TensorFlow's collectives: some files,
 # in `make test-all` all.
-OVER_UCX = --sample $(addprefix tests/multi_worker/,test_custom_loops.py test_dtypes.py \
+OVER_UCX = $(addprefix tests/multi_worker/,test_custom_loops.py test_dtypes.py \
     test_empty_replicas.py test_nonfinite.py test_optimizers.py test_own_steps.py)
 test: $(READY)
 	@mkdir -p build
-	$(PYTEST) $(AT_ONCE) tests $(WITH_WORKERS:%=--ignore=%) > build/tests.log 2>&1 & rest=$$!; \
-	$(PYTEST) tests/multi_worker $(WITH_THE_REST:%=--ignore=%) $(TABLE); \
+	$(PYTEST) $(PARALLEL) tests $(SHARED_GROUP:%=--ignore=%) > build/tests.log 2>&1 & rest=$$!; \
+	$(PYTEST) $(SHARED_GROUP) $(TABLE); \
 	groups=$$?; \
 	wait $$rest; rest=$$?; cat build/tests.log; exit $$((groups + rest))
 	TF_ADASUM_TRANSPORT=ucx $(PYTEST) $(OVER_UCX)
 
+test-more: PART = --sample -m costly
+test-more: test
+
 # The table of what works is written anew; where it has changed, it belongs into docs/.
-test-all: ALL = --slow
-test-all: AT_ONCE =
-test-all: WITH_THE_REST =
+test-all: PART = --slow
+test-all: PARALLEL =
+test-all: OWN_WORKERS =
 test-all: OVER_UCX = tests/multi_worker
 test-all: TABLE = --compatibility build/compatibility.md
 test-all: test
 
+test-networks test-clusters test-wheels: PART = --slow
 test-networks: $(READY)
-	$(PYTEST) --slow tests/networks
+	$(PYTEST) tests/networks
 
 test-clusters: $(READY)
-	$(PYTEST) --slow tests/clusters
+	$(PYTEST) tests/clusters
 
 # A compiled op fits one TensorFlow, so this version has an environment and a copy of the sources.
 ADDONS = build/addons
+test-addons: PART = --sample
 test-addons:
 	@mkdir -p $(ADDONS)
 	find $(ADDONS) -name .venv -prune -o -name '*.py' -exec rm {} +
 	git ls-files -z --cached --others --exclude-standard | xargs -0 cp -p --parents -t $(ADDONS)
-	$(MAKE) -C $(ADDONS) PYTHON=python3.11 EXTRA=keras2-cpu test
+	$(MAKE) -C $(ADDONS) PYTHON=python3.11 EXTRA=keras2-cpu PART='$(PART)' test
 
 test-versions:
 	$(PYTHON) tests/support/corners.py $(CORNER) $(RECORD)
@@ -138,7 +145,7 @@ wheels:
 	ls -l dist
 
 test-wheels: $(READY)
-	$(PYTEST) --slow tests/wheels
+	$(PYTEST) tests/wheels
 
 # The op is compiled against the TensorFlow and the UCX that are installed, hence the two steps.
 $(READY): $(SOURCES)

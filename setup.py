@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "custom_ops"))
 import build_cuda
 import build_op
 from build_cuda import NotBuilt
-from index_page import index_page
+from pypi_description import pypi_description
 
 OPS = Path("tf_adasum/ops")
 BUILD_INFO = "_build_info.json"
@@ -156,6 +156,6 @@ setup(
     # The Extension makes wheels platform-specific and `build_ext` part of every installation.
     ext_modules=[Extension("tf_adasum.ops._adasum_ops", build_op.SOURCES)],
     cmdclass={"build_py": WithAnswers, "build_ext": BuildOp, "bdist_wheel": Wheel},
-    long_description=index_page(),
+    long_description=pypi_description(),
     long_description_content_type="text/markdown",
 )

@@ -30,12 +30,12 @@ import restarts
 sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "tests")]
 
 from support.faults import PORT  # noqa: E402 - found on the path above
-from support.network import Network, why_not  # noqa: E402
+from support.network import Network, reason_to_skip  # noqa: E402
 from support.worker_group import worker_environment  # noqa: E402
 
 WORKERS, FREQUENCIES = (2, 3), ("epoch", 7)
 SECONDS_PER_STEP = 0.2
-FAULTS = 4  # of a run
+FAULTS_PER_RUN = 4  # of a run
 LONGEST_QUIET = 20.0  # seconds from a start, or from one fault to the next
 SECONDS_TO_END = 200.0  # of the others after the first failure: importing TensorFlow, and a start
 SECONDS = 600.0  # after which a start counts as hanging
@@ -205,10 +205,10 @@ def write_report(rows, seed):
         "chaos",
         "Networks and workers broken at random: the same end as unbroken",
         "Workers on hosts of their own, with DeltaAdasum(Adam), 3 local steps, dropout, "
-        f"BatchNormalization, shuffled arrays, validation and backups; seed {seed}. Up to {FAULTS} "
-        "things happen in each run: a host is cut off, one direction of a link is, all links are "
-        "slow (50 ms, 3 % loss), a worker is paused, for so many seconds, or killed. Equal: "
-        "weights, slots and last logs of all workers, bit for bit.\n\n"
+        f"BatchNormalization, shuffled arrays, validation and backups; seed {seed}. Up to "
+        f"{FAULTS_PER_RUN} things happen in each run: a host is cut off, one direction of a link "
+        "is, all links are slow (50 ms, 3 % loss), a worker is paused, for so many seconds, or "
+        "killed. Equal: weights, slots and last logs of all workers, bit for bit.\n\n"
         + report.table(header, rows),
     )
 
@@ -219,7 +219,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=pathlib.Path, help="folder for the logs of all runs")
     arguments = parser.parse_args()
-    if reason := why_not():
+    if reason := reason_to_skip():
         sys.exit(f"no network can be made here: {reason}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     deadline, rows, unbroken = time.monotonic() + 60 * arguments.minutes, [], {}
@@ -234,7 +234,7 @@ def main():
                 unbroken[workers, freq] = quiet.end
             chance = random.Random(arguments.seed * 1000 + number)
             begun = time.monotonic()
-            told = run(folder / str(number), workers, freq, chance, FAULTS)
+            told = run(folder / str(number), workers, freq, chance, FAULTS_PER_RUN)
             end = "equal"
             if told.end is None:
                 end = f"**hung**: {'; '.join(told.hung)}"

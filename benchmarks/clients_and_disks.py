@@ -43,7 +43,7 @@ _digests = threading.Lock()
 
 
 def cell_of_clients(case, outcomes, expected):
-    return networks.cell(case, outcomes, expected, client_cases.complaints)
+    return networks.cell(case, outcomes, expected, client_cases.violations)
 
 
 def cell_of_disk(case, told, expected):
@@ -58,7 +58,7 @@ def cell_of_disk(case, told, expected):
         parts.append(text)
     text = "<br>".join(f"{number}. {each}" for number, each in enumerate(parts, 1))
     text = text.removeprefix("1. ") if len(parts) == 1 else text
-    wrong = disk_cases.complaints(case, told, expected)
+    wrong = disk_cases.violations(case, told, expected)
     return f"**Not held.** {text}" if wrong else text
 
 
@@ -190,7 +190,7 @@ def result(table, case, strategy, commit):
     told = run(table.cases, case, strategy)
     return {
         "cell": table.cell(case, told, expected),
-        "not held": table.cases.complaints(case, told, expected),
+        "not held": table.cases.violations(case, told, expected),
         "commit": commit,
     }
 

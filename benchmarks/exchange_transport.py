@@ -9,7 +9,7 @@ import report
 from exchange_worker import on_workers
 
 # What UCX_TLS is set to: how a host's own processes reach each other, and how hosts do.
-WAYS = {"shared memory": "posix,cma,self", "TCP": "tcp,self"}
+TRANSPORTS = {"shared memory": "posix,cma,self", "TCP": "tcp,self"}
 UCX = "adasum; ucx"
 KINDS = ["sum", "adasum", f"{UCX}; packed", UCX]
 ALONE = f"{UCX}, alone"
@@ -24,7 +24,7 @@ def measured(workers, shapes, way, steps):
         cases = [(own, kinds) for own in shapes.values()]
         return on_workers(workers, 1, "times", transport="ucx", cases=cases, steps=steps)[0]
 
-    with mock.patch.dict(os.environ, {"UCX_TLS": WAYS[way]}):
+    with mock.patch.dict(os.environ, {"UCX_TLS": TRANSPORTS[way]}):
         found, alone = of_kinds(KINDS), of_kinds([UCX])
     for own, by_kind, by_ucx in zip(shapes.values(), found, alone, strict=True):
         by_kind[ALONE] = by_ucx[UCX]
@@ -37,7 +37,7 @@ def measured(workers, shapes, way, steps):
 
 def rows(workers, shapes, steps):
     """One row for each of the gradients, the ways and the kinds."""
-    for way in WAYS:
+    for way in TRANSPORTS:
         rounds = [measured(workers, shapes, way, steps) for _ in range(ROUNDS)]
         for name, own in zip(shapes, zip(*rounds, strict=True), strict=True):
             for kind in own[0]:

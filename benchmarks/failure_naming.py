@@ -43,7 +43,7 @@ def run(victim, call, after):
         (outcome,) = faults.run(
             pathlib.Path(folder),
             fault="raise",
-            moment="any",
+            injection_point="any",
             victim=victim,
             call=call,
             after=after,

@@ -69,7 +69,7 @@ def draw(chance, replicas):
         drawn["options"]["wire_dtype"] = chance.choice([None, None, "bfloat16", "float16"])
         across = replicas
         if replicas > 2 and replicas % 2 == 0 and chance.random() < 0.2:
-            drawn["options"]["averaged_replicas"], across = 2, replicas // 2
+            drawn["options"]["local_reduction_size"], across = 2, replicas // 2
         if rule in ("adasum", "sum") and chance.random() < 0.7:
             drawn["options"]["radix_plan"] = chance.choice(list(_plans(across)))
     size = sum(np.prod(each["shape"]) for own in drawn["lists"] for each in own)

@@ -24,7 +24,7 @@ WARM_UP = 3  # steps
 SECONDS = 600
 
 # What Open MPI's messages go by: single copies of shared memory, or sockets.
-WAYS = {"shared memory": "vader,self", "TCP": "tcp,self"}
+TRANSPORTS = {"shared memory": "vader,self", "TCP": "tcp,self"}
 
 
 def is_there():
@@ -37,14 +37,14 @@ def on_workers(workers, way, task, **arguments):
 
     Args:
         workers: how many.
-        way: a name of `WAYS`.
+        way: a name of `TRANSPORTS`.
         task: "times" or "fit".
         arguments: of the task.
     """
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(workers)]
         command += ["--bind-to", "core:overload-allowed"]  # as tf-adasum-launch does
-        command += ["--mca", "pml", "ob1", "--mca", "btl", WAYS[way]]
+        command += ["--mca", "pml", "ob1", "--mca", "btl", TRANSPORTS[way]]
         command += [os.environ[PYTHON], str(pathlib.Path(__file__)), "--task", task]
         command += ["--arguments", json.dumps(arguments), "--out", file.name]
         subprocess.run(command, check=True, timeout=SECONDS)

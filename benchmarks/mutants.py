@@ -32,7 +32,7 @@ import time
 import zlib
 
 import report
-from bugs_by_hand import BUGS
+from seeded_bugs import BUGS
 
 ROOT = report.ROOT
 RECORD = ROOT / "build" / "mutants.jsonl"

@@ -80,10 +80,10 @@ def run(number):
         on_start()
 
 
-def cell(case, outcomes, expected, complaints=network_cases.complaints):
+def cell(case, outcomes, expected, violations=network_cases.violations):
     """Return what the workers do, and in bold what they should not."""
     texts = {rank: text_of(outcome, expected) for rank, outcome in outcomes.items()}
-    wrong = complaints(case, outcomes, expected)
+    wrong = violations(case, outcomes, expected)
     if len({re.sub(r"\d", "", text) for text in texts.values()}) == 1:
         text = texts[max(texts)] if len(texts) == 1 else f"all: {texts[min(texts)]}"
     else:
@@ -140,7 +140,7 @@ def main():
     parser.add_argument("--at-once", type=int, default=4, help="how many cases at a time")
     parser.add_argument("--starting", type=int, default=1, help="how many of them may start")
     arguments = parser.parse_args()
-    if reason := network.why_not():
+    if reason := network.reason_to_skip():
         sys.exit(f"no network can be made here: {reason}")
     strategies = [arguments.strategy] if arguments.strategy else STRATEGIES
     cases = [case for case in network_cases.CASES if re.search(arguments.only, case.name)]
@@ -167,7 +167,7 @@ def main():
                 outcomes = done[case, strategy].get()
                 told = {
                     "cell": cell(case, outcomes, expected),
-                    "not held": network_cases.complaints(case, outcomes, expected),
+                    "not held": network_cases.violations(case, outcomes, expected),
                     "commit": report.commit(),
                 }
                 kept.setdefault(case.name, {})[strategy] = told

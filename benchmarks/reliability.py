@@ -23,39 +23,39 @@ sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "
 
 from support import faults  # noqa: E402 - found on the path above
 
-SECONDS_TO_COME = 300.0  # of a busy machine, to the fault
+STARTUP_TIMEOUT = 300.0  # of a busy machine, to the fault
 
 FAULTS = [
-    ("SIGKILL in a step", {"fault": "kill", "moment": "step"}),
-    ("SIGKILL of worker 0 in a step", {"fault": "kill", "moment": "step", "victim": 0}),
-    ("SIGKILL in an exchange", {"fault": "kill", "moment": "exchange"}),
+    ("SIGKILL in a step", {"fault": "kill", "injection_point": "step"}),
+    ("SIGKILL of worker 0 in a step", {"fault": "kill", "injection_point": "step", "victim": 0}),
+    ("SIGKILL in an exchange", {"fault": "kill", "injection_point": "exchange"}),
     (
         "SIGKILL of worker 0 in a checkpoint",
-        {"fault": "kill", "moment": "checkpoint", "victim": 0},
+        {"fault": "kill", "injection_point": "checkpoint", "victim": 0},
     ),
-    ("SIGKILL in TensorFlow's start-up", {"fault": "kill", "moment": "start"}),
-    ("SIGKILL of worker 0 in it", {"fault": "kill", "moment": "start", "victim": 0}),
-    ("SIGTERM in a step", {"fault": "term", "moment": "step"}),
-    ("SIGSTOP in a step", {"fault": "stop", "moment": "step"}),
-    ("a callback raises, the process ends", {"fault": "raise", "moment": "step"}),
+    ("SIGKILL in TensorFlow's start-up", {"fault": "kill", "injection_point": "start"}),
+    ("SIGKILL of worker 0 in it", {"fault": "kill", "injection_point": "start", "victim": 0}),
+    ("SIGTERM in a step", {"fault": "term", "injection_point": "step"}),
+    ("SIGSTOP in a step", {"fault": "stop", "injection_point": "step"}),
+    ("a callback raises, the process ends", {"fault": "raise", "injection_point": "step"}),
     (
         "a callback raises, the process stays",
-        {"fault": "raise", "moment": "step", "lingers": True},
+        {"fault": "raise", "injection_point": "step", "lingers": True},
     ),
-    ("a generator raises, the process ends", {"fault": "raise", "moment": "data"}),
+    ("a generator raises, the process ends", {"fault": "raise", "injection_point": "data"}),
     (
         "a generator raises, the process stays",
-        {"fault": "raise", "moment": "data", "lingers": True},
+        {"fault": "raise", "injection_point": "data", "lingers": True},
     ),
-    ("Ctrl-C on one worker", {"fault": "interrupt", "moment": "step"}),
-    ("the script ends early", {"fault": "exit", "moment": "epoch"}),
+    ("Ctrl-C on one worker", {"fault": "interrupt", "injection_point": "step"}),
+    ("the script ends early", {"fault": "exit", "injection_point": "epoch"}),
     (
         "alive, but does not come, `timeout_seconds=30`",
-        {"fault": "sleep", "moment": "step", "timeout": 30},
+        {"fault": "sleep", "injection_point": "step", "timeout": 30},
     ),
     (
         "alive, does not build the model, `timeout_seconds=30`",
-        {"fault": "sleep", "moment": "build", "timeout": 30},
+        {"fault": "sleep", "injection_point": "build", "timeout": 30},
     ),
 ]
 
@@ -104,7 +104,7 @@ def main():
         row = [name]
         for strategy in columns:
             with tempfile.TemporaryDirectory() as folder:
-                options = {"limit": limit, "coming": SECONDS_TO_COME, **asked}
+                options = {"limit": limit, "coming": STARTUP_TIMEOUT, **asked}
                 (outcome,) = faults.run(folder, strategy=strategy, **options).values()
                 came = pathlib.Path(folder, "time").exists()
             row.append(said(outcome, limit) if came else "(not injected: the fault did not come)")

@@ -58,6 +58,7 @@ def launched(folder, *arguments):
 
 
 @pytest.mark.parametrize(("text", "is_of_keras_2"), list(programs()))
+@pytest.mark.costly
 def test_a_migrated_program_trains_on_two_workers(text, is_of_keras_2, tmp_path):
     if is_of_keras_2 != keras_versions.IS_KERAS_2:
         pytest.skip("it is written for the other Keras")

@@ -11,7 +11,7 @@ from support import keras_versions
 from support.launching import output_of
 
 import tf_adasum
-from tf_adasum.aggregation import LocalExchange, Scheme, aggregate
+from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -22,6 +22,7 @@ def run(script, *arguments, launcher=()):
     return output_of(*command, cwd=ROOT, stderr=None, timeout=300).splitlines()
 
 
+@pytest.mark.costly
 def test_digits_on_two_workers(tmp_path):
     """Every step of the demo: launcher, strategy, data, table, history and picture."""
     settings = ["--epochs", 2, "--batch-per-replica", 16, "--out", tmp_path / "run"]
@@ -49,12 +50,13 @@ def test_the_custom_rule_clips_to_the_median(load, lengths):
     rule = load("custom_rule").MedianClip()
     # Two variables, which share their coefficients.
     gradients = [[tf.constant(vector[:10]), tf.constant(vector[10:])] for vector in vectors]
-    combined = aggregate(gradients, LocalExchange(Scheme(rule, len(lengths))))
+    combined = aggregate(gradients, LocalReductionPlanner(Scheme(rule, len(lengths))))
     # float64 with a square root and a division: some units in the last place.
     np.testing.assert_allclose(np.concatenate(combined), median_clip(vectors), rtol=0, atol=1e-13)
 
 
 @pytest.mark.version_independent
+@pytest.mark.costly
 def test_the_custom_rule_bears_a_broken_replica():
     mean, clipped = run("custom_rule.py", "--epochs", 2)
     accuracy = {line.split("  ")[0].strip(): float(line.split()[-1]) for line in (mean, clipped)}
@@ -90,6 +92,7 @@ def test_the_regression_takes_the_step_it_says(load, step):
 
 
 @pytest.mark.version_independent
+@pytest.mark.costly
 def test_adacons_is_ahead_of_the_mean_in_the_regression(tmp_path):
     report = tmp_path / "report.md"
     *_, row = run("adacons_linear_regression.py", "--quick", "--report", report)
@@ -100,6 +103,7 @@ def test_adacons_is_ahead_of_the_mean_in_the_regression(tmp_path):
 
 
 @keras_versions.needs_accumulation
+@pytest.mark.costly
 def test_adascale_against_linear_scaling(load, monkeypatch, tmp_path):
     """The same run for S = 1; with S = 4 between T/S and T iterations, and a table of all."""
     options = f"--scales 1 4 --seeds 0 --steps 48 --out {tmp_path}/x"

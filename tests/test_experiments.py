@@ -200,7 +200,9 @@ SLOW = [
 ]
 
 
-@pytest.mark.parametrize("name", ["cnn", "orthogonality", "sequential", *SLOW])
+@pytest.mark.parametrize(
+    "name", [pytest.param("cnn", marks=pytest.mark.costly), "orthogonality", "sequential", *SLOW]
+)
 def test_smoke(load, name, monkeypatch, capsys):
     program = load("experiments.__main__")
     if absent := program.missing(program.experiment_of(name).small()):
@@ -245,6 +247,7 @@ def test_every_experiment_is_compared_with_the_pages(load):
     assert {*FAST, *(case.values[0] for case in SLOWER)} == {*load("experiments.__main__").NAMES}
 
 
+@pytest.mark.costly
 def test_the_numbers_of_readme_and_choosing_are_those_of_the_lines(load):
     front_page = load("experiments.front_page")
     for file, text in front_page.texts(front_page.trainings()).items():

@@ -62,7 +62,7 @@ INSTALL_BOTH = (
 )
 
 
-def why_not(tensorflow: str, keras: str) -> str:
+def unsupported_reason(tensorflow: str, keras: str) -> str:
     """Return which of two versions is too old, and what to install; "" if none is too old.
 
     Args:
@@ -70,7 +70,7 @@ def why_not(tensorflow: str, keras: str) -> str:
         keras: the version of Keras.
 
     Example:
-        >>> why_not("2.18.0", "3.8.0")[:42]
+        >>> unsupported_reason("2.18.0", "3.8.0")[:42]
         "Keras 3.8.0 is too old: pip install 'keras"
     """
     found = major_minor(tensorflow), major_minor(keras)

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tf_adasum import ops
 from tf_adasum.aggregation import (
-    CollectiveExchange,
-    LocalExchange,
+    CollectiveReductionPlanner,
+    LocalReductionPlanner,
     RuleApplication,
     Scheme,
     aggregate,
@@ -161,7 +161,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
             return self._combine_locally(gradients, options)
         return self._combine_collectively(gradients, options)
 
-    def leaves_one_gradient_alone(self, options: tensorflow_compat.GradientReduction) -> bool:
+    def is_identity_for_one_replica(self, options: tensorflow_compat.GradientReduction) -> bool:
         """Return whether combining the gradients of a single replica changes nothing."""
         state = options.state
         is_measured = state is not None and state.measures_orthogonality
@@ -170,9 +170,9 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
 
     def _combine_locally(self, gradients, options):
         with tf.device(self.local_devices[0]):
-            exchange = LocalExchange(self.scheme)
+            planner = LocalReductionPlanner(self.scheme)
             application = self._application(options, 0)
-            combined = aggregate(gradients, exchange, options.bytes_per_pack, application)
+            combined = aggregate(gradients, planner, options.bytes_per_pack, application)
         for local in range(len(self.local_devices)):
             _keep(options, application, local)
         return [_copy_to(device, combined) for device in self.local_devices]
@@ -182,16 +182,16 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         is_sum = isinstance(options, tensorflow_compat.GradientSum)
         for local, device in enumerate(self.local_devices):
             same_bits = ops.same_bits_everywhere(device)
-            exchange = CollectiveExchange(
+            planner = CollectiveReductionPlanner(
                 self._sums if is_sum else self.scheme,
                 functools.partial(self._group, local, options),
-                gathered_bytes=GATHERED_BYTES if same_bits else 0,
+                all_gather_threshold_bytes=GATHERED_BYTES if same_bits else 0,
                 default_costs=cost_model.DEFAULT if self.transport is None else cost_model.UCX,
             )
             with tf.device(device):
                 own = [gradients[local]]
                 application = self._application(options, local)
-                combined.append(aggregate(own, exchange, options.bytes_per_pack, application))
+                combined.append(aggregate(own, planner, options.bytes_per_pack, application))
                 _keep(options, application, local)
         return combined
 

@@ -95,7 +95,7 @@ def refusing_together(cluster: Cluster | None) -> Iterator[None]:
         raise
 
 
-def averaged_replicas(local_reduction: str | None, cluster: Cluster | None, devices: int) -> int:
+def local_reduction_size(local_reduction: str | None, cluster: Cluster | None, devices: int) -> int:
     """Return the number of replicas that are averaged before the rule combines the averages.
 
     If `local_reduction` is "mean", it is the number of replicas of a host. If None, it is 1.
@@ -278,10 +278,10 @@ def start(
         return extended, health
     # TensorFlow already runs, and the other workers may be busy. So the failure detector limits the
     # wait for them, as in every call.
-    with health.call(collective_error_of), _naming_the_others(cluster, health.patience):
+    with health.call(collective_error_of), _naming_the_others(cluster, health.collective_timeout):
         extended = make()
         collectives = _announce(extended, health)
-        limited = _timeout(None if health.is_on else health.patience)
+        limited = _timeout(None if health.is_on else health.collective_timeout)
         collectives.meet(tensorflow_compat.first_replica(extended), limited)
         gather = functools.partial(collectives.gather_from_workers, options=limited)
         Workers(cluster.rank, len(cluster.addresses), gather, None).check_same(

@@ -138,7 +138,9 @@ class AdasumMirroredStrategy(
             self._scheme = Scheme.from_arguments(
                 self._aggregation,
                 len(names) * count,
-                averaged_replicas=startup.averaged_replicas(local_reduction, cluster, len(names)),
+                local_reduction_size=startup.local_reduction_size(
+                    local_reduction, cluster, len(names)
+                ),
                 radix_plan=radix_plan,
                 wire_dtype=wire_dtype,
             )

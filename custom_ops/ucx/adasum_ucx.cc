@@ -61,7 +61,7 @@ constexpr int kRehearsalMs = 10000;
 
 // The life of that child: it writes what failed to `out`. No handler of TensorFlow's or Python's runs
 // in a crash, no core is dumped, and nothing that UCX says is printed twice.
-[[noreturn]] void Rehearse(const UcxLibrary& ucx, const char* transports, const char* device,
+[[noreturn]] void ProbeInChild(const UcxLibrary& ucx, const char* transports, const char* device,
                            int out) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (const int number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) signal(number, SIG_DFL);
@@ -214,7 +214,7 @@ int adasum_ucx_rehearse(const char* transports, const char* device, char* text, 
     failure = "there is no file descriptor left";
   } else {
     const pid_t child = fork();
-    if (child == 0) tf_adasum::Rehearse(*ucx, transports, device, ends[1]);
+    if (child == 0) tf_adasum::ProbeInChild(*ucx, transports, device, ends[1]);
     close(ends[1]);
     failure = child < 0 ? "there is no process left" : tf_adasum::EndOfRehearsal(child, ends[0]);
     close(ends[0]);

@@ -26,7 +26,7 @@ SAID_BY = {
     "replicas/equal_variables.py": "ReplicasDiffer",
     "replicas/nonfinite_gradients.py": "FloatingPointError",
     "health/diagnosis.py": "WorkerLostError",
-    "workers/same_settings.py": ON_ALL_WORKERS,
+    "workers/settings_mismatch.py": ON_ALL_WORKERS,
 }
 PACKAGES = {
     "cluster": "At the start",

@@ -69,7 +69,7 @@ def assert_as_launched(training, tmp_path_factory):
 @pytest.fixture(scope="session")
 def slurm_cluster(tmp_path_factory):
     """A `slurm.Slurm`."""
-    if reason := slurm.why_not():
+    if reason := slurm.reason_to_skip():
         pytest.skip(f"no Slurm can be started here: {reason}")
     made = slurm.Slurm(tmp_path_factory.mktemp("slurm"))
     yield made

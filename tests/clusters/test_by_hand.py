@@ -10,7 +10,9 @@ SECONDS = 400
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(network.why_not()), reason=f"no network here: {network.why_not()}")
+@pytest.mark.skipif(
+    bool(network.reason_to_skip()), reason=f"no network here: {network.reason_to_skip()}"
+)
 def test_workers_on_two_hosts_train_as_the_launcher(training, assert_as_launched, tmp_path):
     told = {**os.environ, **training.environment, "TF_ADASUM_WORLD_SIZE": "4"}
     with network.Network(2) as hosts:

@@ -20,7 +20,7 @@ HOSTS = ["--hosts", "127.0.0.1:1,127.0.0.2:2"]
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     """The environment in which the launcher uses the server."""
-    if reason := sshd.why_not():
+    if reason := sshd.reason_to_skip():
         pytest.skip(f"no ssh server can be started here: {reason}")
     servers = sshd.Servers(tmp_path_factory.mktemp("sshd"))
     yield {**os.environ, "TF_ADASUM_SSH": servers.command}

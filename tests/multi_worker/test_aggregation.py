@@ -69,7 +69,7 @@ class TestOnFourReplicas:
         def combine(vectors):
             return oracle.adasum(means_of_neighbours(vectors, averaged))
 
-        results = group.run(scenarios.reduce_by_plan, averaged_replicas=averaged)
+        results = group.run(scenarios.reduce_by_plan, local_reduction_size=averaged)
         assert_combined(results, group, combine)
 
     @pytest.mark.feature("`wire_dtype`: gradients travel in 16 bits")
@@ -85,7 +85,7 @@ class TestOnFourReplicas:
 
     @pytest.mark.feature("the orthogonality of gradients in a custom loop")
     @pytest.mark.parametrize(
-        "options", [{}, {"averaged_replicas": 2}, {"radix_plan": [2, 2]}], ids=str
+        "options", [{}, {"local_reduction_size": 2}, {"radix_plan": [2, 2]}], ids=str
     )
     def test_orthogonality_is_that_of_the_vectors(self, group, options):
         for result in group.run(scenarios.orthogonality_of_known_gradients, **options):

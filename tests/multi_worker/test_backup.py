@@ -94,6 +94,7 @@ class TestGoingOn:
         indirect=["group"],
         ids=str,
     )
+    @pytest.mark.costly
     def test_with_other_data_and_callbacks(self, group, at, first, options, tmp_path):
         continues_as_unbroken(group, tmp_path, at, first, **options)
 

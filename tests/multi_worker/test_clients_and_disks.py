@@ -44,9 +44,9 @@ def cases_of_tables():
 
 @pytest.mark.parametrize(("cases", "case"), cases_of_tables())
 def test_all_train_to_the_same_weights_or_name_the_reason(tmp_path, digest_of, cases, case):
-    if getattr(case, "options", "") and (reason := disk.why_not()):
+    if getattr(case, "options", "") and (reason := disk.reason_to_skip()):
         pytest.skip(f"no disk can be mounted here: {reason}")
     outcomes = cases.run(case, tmp_path)
-    assert not cases.complaints(case, outcomes, digest_of(cases)), outcomes
+    assert not cases.violations(case, outcomes, digest_of(cases)), outcomes
     if cases is client_cases and case.kind and not case.at_rendezvous:
         assert "tf_adasum: the failure detector refuses" in outcomes[0].output, "they have called"

@@ -52,6 +52,7 @@ def epochs_of(results, case):
 @pytest.mark.keras3_only("Keras 2 shuffles by itself, and stops where unknown data ends")
 @pytest.mark.feature("sharding: every row once in an epoch, under every policy, or a warning")
 @pytest.mark.feature("datasets of unknown cardinality")
+@pytest.mark.costly
 def test_every_row_is_seen_once_or_a_warning_names_the_reason(group, tmp_path):
     cases = [*ONCE, *SHUFFLED, *WARNED, *REFUSED]
     arguments = {"cases": cases, "folder": str(tmp_path)}
@@ -79,6 +80,7 @@ def test_every_row_is_seen_once_or_a_warning_names_the_reason(group, tmp_path):
 @pytest.mark.parametrize("group", ["2x1", "1x2"], indirect=True, scope="module")
 @pytest.mark.keras3_only("Keras 2 shuffles by itself")
 @pytest.mark.feature("`PyDataset`: one order of batches on all workers, reproducible")
+@pytest.mark.costly
 def test_orders_are_reproducible(group, tmp_path):
     """From `keras.utils.set_random_seed`."""
     cases = ["PyDataset", "shuffled tensors AUTO"]
@@ -129,6 +131,7 @@ ALL_BY_STEP = [
     indirect=["group"],
     scope="module",
 )
+@pytest.mark.costly
 def test_each_step_has_the_rows_of_keras_without_a_strategy(group, cases):
     for kinds, calls, options in cases:
         arguments = {"kinds": kinds, "calls": calls, **options}

@@ -58,6 +58,7 @@ ALWAYS = dict.fromkeys(
 
 @pytest.mark.feature("workers that run different programs: an error names the difference")
 @pytest.mark.parametrize("case", [pytest.param(c, marks=ALWAYS.get(c, ())) for c in OUTCOMES])
+@pytest.mark.costly
 def test_both_raise(adasum_groups, case):
     group = adasum_groups.of("2x1")
     *texts, code = OUTCOMES[case]
@@ -72,12 +73,14 @@ def test_both_raise(adasum_groups, case):
             group.close()  # no collective works any more
 
 
+@pytest.mark.costly
 def test_what_may_differ(adasum_groups):
     for each in adasum_groups.of("2x1").run(differences.run, case="what may differ"):
         assert str(each["error"][0]) == "none"
 
 
 @pytest.mark.parametrize("first", range(0, 200, 2))
+@pytest.mark.costly
 def test_programs_that_are_the_same_are_not_refused(adasum_groups, first):
     seeds = [first, first + 1]
     adasum_groups.of("2x1").run(random_programs.run, timeout=400, seeds=seeds)

@@ -11,6 +11,7 @@ from tf_adasum.transport import argument
 
 
 @pytest.mark.version_independent
+@pytest.mark.costly
 def test_two_workers_under_the_launcher():
     launched = [sys.executable, "-m", "tf_adasum.launch", "-n", "2", "--devices-per-worker", "2"]
     result = subprocess.run(

@@ -6,7 +6,7 @@ from support import faults
 # Seconds to the error, of what is patient and of what is not; on a busy machine. Silence and calls
 # that differ take 10 s at least.
 TIMEOUT = 10
-AT_ONCE = 8
+DETECTION_SECONDS = 8
 
 slow, always = pytest.mark.slow, pytest.mark.always
 faults_are_named = pytest.mark.feature("a lost worker is named")
@@ -27,7 +27,7 @@ def assert_ends(outcomes, *texts, within, workers=2):
 
 @faults_are_named
 @pytest.mark.parametrize(
-    ("fault", "moment", "victim", "workers"),
+    ("fault", "injection_point", "victim", "workers"),
     [
         ("kill", "step", 1, 2),
         ("term", "step", 0, 2),
@@ -37,10 +37,12 @@ def assert_ends(outcomes, *texts, within, workers=2):
         pytest.param("kill", "step", 0, 3, marks=slow),
     ],
 )
-def test_a_killed_worker_is_named(tmp_path, fault, moment, victim, workers):
-    outcomes = faults.run(tmp_path, fault=fault, moment=moment, victim=victim, workers=workers)
+def test_a_killed_worker_is_named(tmp_path, fault, injection_point, victim, workers):
+    outcomes = faults.run(
+        tmp_path, fault=fault, injection_point=injection_point, victim=victim, workers=workers
+    )
     texts = f"worker {victim} (127.0.0.1:", "was lost: its process ended without reporting an error"
-    assert_ends(outcomes, *texts, within=AT_ONCE, workers=workers)
+    assert_ends(outcomes, *texts, within=DETECTION_SECONDS, workers=workers)
 
 
 @faults_are_named
@@ -50,10 +52,10 @@ def test_a_killed_worker_is_named(tmp_path, fault, moment, victim, workers):
         # The end of worker 0 breaks the others' collectives: it holds TensorFlow's service.
         pytest.param(0, "raise", {}, f": {FAULT}", marks=always),
         pytest.param(1, "raise", {"lingers": True}, f"failed: {FAULT}", marks=always),
-        (1, "raise", {"moment": "data"}, f"has ended: {FAULT}"),
+        (1, "raise", {"injection_point": "data"}, f"has ended: {FAULT}"),
         pytest.param(0, "interrupt", {}, ": KeyboardInterrupt", marks=slow),
         pytest.param(1, "exit", {}, ": SystemExit", marks=slow),
-        pytest.param(1, "exit", {"moment": "epoch"}, "has ended: SystemExit", marks=slow),
+        pytest.param(1, "exit", {"injection_point": "epoch"}, "has ended: SystemExit", marks=slow),
         pytest.param(0, "raise", {"call": "train_on_batch"}, ": ArithmeticError", marks=slow),
         pytest.param(0, "raise", {"call": "working_together"}, ": ArithmeticError", marks=slow),
         pytest.param(1, "raise", {"call": "working_together"}, ": ArithmeticError", marks=slow),
@@ -63,14 +65,14 @@ def test_a_killed_worker_is_named(tmp_path, fault, moment, victim, workers):
 def test_a_worker_that_fails_says_why_before_its_process_ends(
     tmp_path, victim, fault, options, reason
 ):
-    options = {"moment": "step", **options}
+    options = {"injection_point": "step", **options}
     outcomes = faults.run(tmp_path, fault=fault, victim=victim, **options)
-    assert_ends(outcomes, f"worker {victim} (127.0.0.1:", reason, within=AT_ONCE + 4)
+    assert_ends(outcomes, f"worker {victim} (127.0.0.1:", reason, within=DETECTION_SECONDS + 4)
 
 
 @faults_are_named
 @pytest.mark.parametrize(
-    ("fault", "moment", "timeout", "texts"),
+    ("fault", "injection_point", "timeout", "texts"),
     [
         ("stop", "step", TIMEOUT, ["worker 1 (", "was lost: it has sent nothing for"]),
         ("sleep", "step", TIMEOUT, ["worker 1 (", "which is at faulty_worker.py:"]),
@@ -86,9 +88,9 @@ def test_a_worker_that_fails_says_why_before_its_process_ends(
 )
 @pytest.mark.version_independent
 @always
-def test_a_hung_worker_is_named(tmp_path, fault, moment, timeout, texts):
-    outcomes = faults.run(tmp_path, fault=fault, moment=moment, timeout=timeout)
-    assert_ends(outcomes, *texts, within=timeout + AT_ONCE)
+def test_a_hung_worker_is_named(tmp_path, fault, injection_point, timeout, texts):
+    outcomes = faults.run(tmp_path, fault=fault, injection_point=injection_point, timeout=timeout)
+    assert_ends(outcomes, *texts, within=timeout + DETECTION_SECONDS)
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=slow)])
@@ -96,8 +98,10 @@ def test_a_hung_worker_is_named(tmp_path, fault, moment, timeout, texts):
 def test_a_process_that_ends_while_tensorflow_starts(tmp_path, victim):
     """Python cannot run meanwhile: where TensorFlow does not return, the guard ends the worker."""
     timeout = 20
-    outcomes = faults.run(tmp_path, fault="kill", moment="start", victim=victim, timeout=timeout)
+    outcomes = faults.run(
+        tmp_path, fault="kill", injection_point="start", victim=victim, timeout=timeout
+    )
     (outcome,) = outcomes.values()
-    assert outcome.seconds_to_end < timeout + AT_ONCE
+    assert outcome.seconds_to_end < timeout + DETECTION_SECONDS
     assert outcome.code != 0
     assert f"worker {victim} (127.0.0.1:" in outcome.output

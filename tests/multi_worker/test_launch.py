@@ -49,6 +49,7 @@ for units in (1, 2):
 """
 
 
+@pytest.mark.costly
 def test_a_user_sees_the_program_s_own_lines(launched):
     process = launched(TWO_MODELS)
     output, errors = process.communicate(timeout=200)
@@ -88,6 +89,7 @@ print("trained", strategy.rank, strategy.num_workers, model.get_weights()[0].tob
 @pytest.mark.version_independent
 @pytest.mark.feature("launchers on several machines restart after a failure", topology="2x1")
 @pytest.mark.parametrize(("failing", "how"), [(1, "killed"), (0, "raises")])
+@pytest.mark.costly
 def test_launchers_of_two_machines_start_again_together(launched, failing, how):
     (port,) = free_ports(1)
     options = f"-n 1 --nnodes 2 --coordinator 127.0.0.1:{port} --max-restarts 2 --node-rank "

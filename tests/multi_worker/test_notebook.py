@@ -58,6 +58,7 @@ print(type(history).__name__, len(history.history["loss"]), history.model)
 """
 
 
+@pytest.mark.costly
 def test_training_in_a_cell(kernel):
     output, errors, error = kernel("import sys, tf_adasum\nassert 'tensorflow' not in sys.modules")
     assert (output, errors, error) == ("", "", [])

@@ -102,6 +102,7 @@ except tf_adasum.WorkerLostError as error:
 """
 
 
+@pytest.mark.costly
 def test_many_strategies_in_the_same_processes(tmp_path):
     """Each worker is the later one at times; they differ at last, and one does not come."""
     (tmp_path / "strategies.py").write_text(STRATEGIES)

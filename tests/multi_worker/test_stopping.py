@@ -20,11 +20,11 @@ def train(folder, signals=None, steps_per_execution=1):
         processes = []
         for rank, log in enumerate(logs):
             environment = worker_group.worker_environment(ports, rank, 1)
-            process = worker_group.start_program("stopped_worker.py", asked, log, environment)
+            process = worker_group.start_worker_script("stopped_worker.py", asked, log, environment)
             stack.callback(process.kill)
             processes.append(process)
         codes = [process.wait(SECONDS) for process in processes]
-    outputs = [worker_group.report_in(log) for log in logs]
+    outputs = [worker_group.read_worker_report(log) for log in logs]
     return [(code, report, output) for code, (output, report) in zip(codes, outputs, strict=True)]
 
 
@@ -45,6 +45,7 @@ BETWEEN_EXECUTIONS = ({"1": ["batch", 1, 1, "SIGTERM"]}, ["batch", 1, 1])
     ids=["one", "three", "several steps in one execution"],
 )
 @pytest.mark.feature("`callbacks.BackupAndRestore`: stopped by a signal, resumes bit for bit")
+@pytest.mark.costly
 def test_signals_to_any_worker(tmp_path, steps_per_execution, plans):
     """To worker 0 in an epoch, to worker 1 in a validation, to both at once."""
     unbroken = train(tmp_path / "unbroken", steps_per_execution=steps_per_execution)

@@ -14,7 +14,7 @@ from support.worker_group import WorkerGroup
 
 from tf_adasum.transport import argument
 
-AT_ONCE = 8  # seconds, as in test_faults.py
+DETECTION_SECONDS = 8  # seconds, as in test_faults.py
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,10 +63,11 @@ class TestSameBits:
             assert result["conditions"] == 0
             assert result["nodes"] <= 275 * ucx_group.devices
 
+    @pytest.mark.costly
     def test_reductions(self, ucx_group):
         plans = [{}, {"rule": "sum"}, {"wire_dtype": "bfloat16"}]
         if ucx_group.replicas == 4:
-            plans += [{"radix_plan": [2, 2], "wire_dtype": "float16"}, {"averaged_replicas": 2}]
+            plans += [{"radix_plan": [2, 2], "wire_dtype": "float16"}, {"local_reduction_size": 2}]
         for options in plans:
             assert_same_bits(ucx_group.run(scenarios.reduce_known_gradients, **options))
         assert_same_bits(ucx_group.run(scenarios.train_large))
@@ -99,15 +100,15 @@ LOST = "was lost: its process ended without reporting an error"
 
 @pytest.mark.feature("a lost worker is named")
 @pytest.mark.parametrize(
-    ("moment", "victim", "transports"), [("exchange", 1, None), ("step", 0, "tcp,self")]
+    ("injection_point", "victim", "transports"), [("exchange", 1, None), ("step", 0, "tcp,self")]
 )
-def test_a_killed_worker_is_named(tmp_path, monkeypatch, moment, victim, transports):
+def test_a_killed_worker_is_named(tmp_path, monkeypatch, injection_point, victim, transports):
     monkeypatch.setenv(argument.VARIABLE, "ucx")
     if transports:
         monkeypatch.setenv("UCX_TLS", transports)
-    outcomes = faults.run(tmp_path, fault="kill", moment=moment, victim=victim)
+    outcomes = faults.run(tmp_path, fault="kill", injection_point=injection_point, victim=victim)
     (outcome,) = outcomes.values()
     assert outcome.error == "WorkerLostError", outcome.output
     assert f"worker {victim} (127.0.0.1:" in outcome.message and LOST in outcome.message
-    assert outcome.seconds < AT_ONCE
+    assert outcome.seconds < DETECTION_SECONDS
     assert outcome.code == 1, "its process ends, too"

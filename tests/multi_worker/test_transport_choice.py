@@ -98,6 +98,7 @@ def over_ucx(name, text="TensorFlow's collectives: ", **options):
         over_ucx("no single copies", prefix=WITHOUT_PTRACE, prelude=NOT_LOOKED_INTO),
     ],
 )
+@pytest.mark.costly
 def test_auto(request, tmp_path, options, over, text):
     line, weights = trained(tmp_path, **options)
     assert f"radix plan [2], over {over}" in line

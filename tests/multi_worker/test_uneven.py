@@ -67,6 +67,7 @@ REFUSED = [
 @on("2x1")
 @pytest.mark.keras3_only("`fit` of Keras 2 ends in an error, on all workers")
 @pytest.mark.feature("workers with fewer rows or none: the same error on all, with both numbers")
+@pytest.mark.costly
 def test_data_shorter_on_one_worker_are_refused_on_all(group):
     own, other = group.run(scenarios.refused, cases=[case[:-1] for case in REFUSED])
     problems = {}

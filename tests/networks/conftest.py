@@ -9,7 +9,7 @@ from support import network
 @pytest.fixture
 def make_network():
     """A function of a number of hosts that returns a `network.Network`."""
-    if reason := network.why_not():
+    if reason := network.reason_to_skip():
         pytest.skip(f"no network can be made here: {reason}")
     with contextlib.ExitStack() as stack:
         yield lambda size: stack.enter_context(network.Network(size))

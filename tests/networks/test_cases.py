@@ -4,7 +4,7 @@ import json
 
 import pytest
 from support import faults, network_cases
-from support.network_cases import Case, complaints
+from support.network_cases import Case, violations
 
 pytestmark = pytest.mark.version_independent
 
@@ -45,7 +45,7 @@ SILENT = outcome(seconds=None)
     ],
 )
 def test_complaints(case, outcomes, wrong):
-    found = complaints(case, dict(enumerate(outcomes)), "abc")
+    found = violations(case, dict(enumerate(outcomes)), "abc")
     assert len(found) == len(wrong)
     assert all(map(str.startswith, found, wrong)), found
 
@@ -76,7 +76,7 @@ def test_complaints(case, outcomes, wrong):
 def test_cells_of_the_results_and_of_the_page(load, outcomes, text, short):
     networks, told = load("networks"), dict(enumerate(outcomes))
     assert networks.cell(CASE, told, "abc") == text
-    result = {"cell": text, "not held": complaints(CASE, told, "abc")}
+    result = {"cell": text, "not held": violations(CASE, told, "abc")}
     assert networks.summary(result) == short
 
 

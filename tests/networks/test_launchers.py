@@ -36,6 +36,7 @@ def started(host, *arguments, **variables):
     )
 
 
+@pytest.mark.costly
 def test_launchers_on_two_hosts_train_the_same_weights(make_network, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     hosts = make_network(2).hosts
@@ -52,7 +53,9 @@ def test_launchers_on_two_hosts_train_the_same_weights(make_network, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(sshd.why_not()), reason=f"no ssh server here: {sshd.why_not()}")
+@pytest.mark.skipif(
+    bool(sshd.reason_to_skip()), reason=f"no ssh server here: {sshd.reason_to_skip()}"
+)
 def test_hosts_whose_connection_is_cut_end_their_workers(make_network, tmp_path):
     (tmp_path / "worker.py").write_text("import os, subprocess, sys, time\n" + SLEEP_WITH_CHILD)
     pids, keys = tmp_path / "pids", tmp_path / "sshd"

@@ -34,7 +34,7 @@ def check(case, folder, digest_of, timeout=None):
     outcomes = network_cases.run(case, folder, timeout=timeout)
     expected = digest_of(network_cases.unbroken(case))
     said = [network_cases.last_output(outcome) for outcome in outcomes.values()]
-    assert not network_cases.complaints(case, outcomes, expected), said
+    assert not network_cases.violations(case, outcomes, expected), said
 
 
 @pytest.mark.usefixtures("make_network")

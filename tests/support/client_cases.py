@@ -117,7 +117,7 @@ def run(case, folder, *, strategy="adasum"):
             awaited=range(case.workers) if case.worker_1_starts else [0],
             popens=[functools.partial(_popen, case, rank, folder) for rank in range(case.workers)],
             steps=steps,
-            moment="before" if case.at_rendezvous else "step",
+            injection_point="before" if case.at_rendezvous else "step",
             strategy=strategy,
             seconds_per_step=SECONDS_PER_STEP,
             late=1 if case.at_rendezvous else None,
@@ -156,7 +156,7 @@ def _clients(kind, processes, folder):
         process.communicate()
 
 
-def complaints(case, outcomes, expected):
+def violations(case, outcomes, expected):
     """Return what is not as it has to be, as texts.
 
     Args:
@@ -164,7 +164,7 @@ def complaints(case, outcomes, expected):
         outcomes: of `run`.
         expected: digest of the weights of an unbroken run.
     """
-    found = network_cases.complaints(case, outcomes, expected)
+    found = network_cases.violations(case, outcomes, expected)
     if not case.must_train and any(outcome.digest for outcome in outcomes.values()):
         found.append("they train in spite of different secrets")
     return found

@@ -16,7 +16,7 @@ SECONDS_FOR_A_COMMAND = 20
 MOUNT = 'mount -t tmpfs -o "$1" none "$2" && echo && exec cat'
 
 
-def why_not():
+def reason_to_skip():
     """Return why no file system can be mounted here; None if it can."""
     if reason := missing("nsenter", "unshare", "mount"):
         return reason

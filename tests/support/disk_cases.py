@@ -21,7 +21,12 @@ import time
 from collections.abc import Callable
 
 from support.disk import Disk
-from support.worker_group import free_ports, report_in, start_program, worker_environment
+from support.worker_group import (
+    free_ports,
+    read_worker_report,
+    start_worker_script,
+    worker_environment,
+)
 
 WORKERS = {"adasum": 2, "keras": 1}
 WITHIN = 45.0  # seconds from the beginning of `fit`, on a busy machine
@@ -249,7 +254,9 @@ def _started(start, disk, folder, backup_dir, strategy):
     try:
         for rank, log in enumerate(logs):
             environment = worker_environment(ports, rank, 1)
-            processes.append(start_program("disk_worker.py", asked, log, environment, disk.popen))
+            processes.append(
+                start_worker_script("disk_worker.py", asked, log, environment, disk.popen)
+            )
         deadline = time.monotonic() + LIMIT
         for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -259,7 +266,7 @@ def _started(start, disk, folder, backup_dir, strategy):
         for process in processes:
             process.kill()
             process.wait()
-    return {rank: _outcome(*report_in(logs[rank]), codes[rank]) for rank in range(workers)}
+    return {rank: _outcome(*read_worker_report(logs[rank]), codes[rank]) for rank in range(workers)}
 
 
 def _outcome(output, said, code):
@@ -267,7 +274,7 @@ def _outcome(output, said, code):
     return Outcome(error, said.get("message", ""), digest, seconds, first, code, output)
 
 
-def complaints(case, told, expected):
+def violations(case, told, expected):
     """Return what is not as it has to be, as texts.
 
     Args:

@@ -25,7 +25,7 @@ EPOCHS, ROWS, BATCH = 4, 32, 8
 _epochs, _begin = [], []
 
 
-def happen(epoch):
+def inject_fault(epoch):
     """The fault of this start, as an epoch begins; "interrupted" on all workers."""
     fault = ASKED["fault"]
     if fault == "interrupted" and epoch == 2:
@@ -60,7 +60,7 @@ def main():
     class Faults(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
             _epochs.append(epoch)
-            happen(epoch)
+            inject_fault(epoch)
 
     keras.utils.set_random_seed(0)
     width = ASKED["width"]

@@ -13,8 +13,8 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from support.meetings import at_once
-from tf_adasum.aggregation import CollectiveExchange, aggregate
+from support.meetings import run_in_threads
+from tf_adasum.aggregation import CollectiveReductionPlanner, aggregate
 from tf_adasum.aggregation.groups import CollectiveGroup
 
 SECONDS = 120  # a thread that waits longer for the others has been left alone
@@ -110,7 +110,7 @@ def shuffled(seed=0):
     return lambda members: np.random.default_rng([seed, *members]).permutation(members).tolist()
 
 
-def in_turns(hub, part):
+def run_in_turns(hub, part):
     """Run ``part(replica)`` for every replica, each in its thread; return what they return."""
     # Threads do not inherit the graph that is being built.
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
@@ -123,7 +123,7 @@ def in_turns(hub, part):
                 hub.close()
                 raise
 
-    outcomes, _ = at_once(take_part, len(hub.calls), limit=2 * SECONDS)
+    outcomes, _ = run_in_threads(take_part, len(hub.calls), limit=2 * SECONDS)
     errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     # The others' broken barriers follow from the first error.
     for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
@@ -137,7 +137,7 @@ def exchanged(
     *,
     order=None,
     bucket_bytes=None,
-    gathered_bytes=0,
+    all_gather_threshold_bytes=0,
     applications=None,
 ):
     """Aggregate over all replicas.
@@ -148,7 +148,7 @@ def exchanged(
         order: function of the replicas of a group; returns them in the order of their ranks. By
             default `shuffled`.
         bucket_bytes: as for `aggregate`.
-        gathered_bytes: as for `CollectiveExchange`.
+        all_gather_threshold_bytes: as for `CollectiveReductionPlanner`.
         applications: for each replica its `RuleApplication`; by default that of the first step.
 
     Returns:
@@ -166,11 +166,11 @@ def exchanged(
             member_of_rank = [members.index(each) for each in ranked]
             return CollectiveGroup(collectives, member_of_rank, member)
 
-        exchange = CollectiveExchange(scheme, group_of, gathered_bytes)
+        planner = CollectiveReductionPlanner(scheme, group_of, all_gather_threshold_bytes)
         application = applications[replica] if applications else None
-        return aggregate([gradients[replica]], exchange, bucket_bytes, application)
+        return aggregate([gradients[replica]], planner, bucket_bytes, application)
 
-    return in_turns(hub, part), hub
+    return run_in_turns(hub, part), hub
 
 
 def exchanged_arrays(gradients, scheme, **options):

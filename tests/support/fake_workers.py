@@ -4,13 +4,13 @@ import threading
 
 import numpy as np
 
-from support.meetings import at_once
+from support.meetings import run_in_threads
 from tf_adasum.workers.workers import Workers
 
 SECONDS = 20  # after which a thread gives up that waits for another
 
 
-def each_of(count, part):
+def run_on_workers(count, part):
     """Call ``part(workers)`` on each of so many workers at once.
 
     Returns:
@@ -28,13 +28,13 @@ def each_of(count, part):
 
         return part(Workers(rank, count, gather, lambda own: gather(own).sum(axis=0)))
 
-    outcomes, _ = at_once(work, count, limit=2 * SECONDS)
+    outcomes, _ = run_in_threads(work, count, limit=2 * SECONDS)
     return outcomes
 
 
-def results_of_each(count, part):
+def results_on_workers(count, part):
     """Return the results of ``part(workers)`` on each worker; raise the first exception."""
-    outcomes = each_of(count, part)
+    outcomes = run_on_workers(count, part)
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome

@@ -8,10 +8,15 @@ import pathlib
 import signal
 import time
 
-from support.worker_group import free_ports, report_in, start_program, worker_environment
+from support.worker_group import (
+    free_ports,
+    read_worker_report,
+    start_worker_script,
+    worker_environment,
+)
 
 PORT = 2222  # of each worker's TensorFlow, on a host of its own
-SECONDS_TO_COME = 120.0  # of a busy machine, to the start, and from there to the fault
+STARTUP_TIMEOUT = 120.0  # of a busy machine, to the start, and from there to the fault
 
 
 @dataclasses.dataclass
@@ -48,7 +53,7 @@ def run(
     hosts=None,
     joining=None,
     steps=(),
-    coming=SECONDS_TO_COME,
+    coming=STARTUP_TIMEOUT,
     on_start=lambda: None,
     **asked,
 ):
@@ -57,19 +62,21 @@ def run(
     Args:
         folder: an empty one.
         workers: how many.
-        victim: the worker to which the fault happens; with `steps` the one that comes to a moment.
+        victim: the worker to which the fault happens; with `steps` the one that reaches
+            the injection point.
         limit: seconds after the fault (or the start) to wait for the others.
         awaited: ranks of the workers to wait for. Defaults to None: all but the victim.
         popens: for each worker, a function that starts its process. Defaults to None: a fork.
         hosts: for each worker the host in its address. Defaults to None: this machine.
         joining: for each worker its ``TF_ADASUM_INTERFACE`` or None, where workers are told worker
             0's address alone. Defaults to None: all are told all addresses.
-        steps: pairs of seconds after the moment and a function of all processes: the fault, if it
-            happens from outside. At the moment "before" the first one comes before they start.
-        coming: seconds that the victim may take to the moment, and all before they start.
+        steps: pairs of seconds after the injection point and a function of all processes: the
+            fault, if it happens from outside. With the injection point "before" the first one
+            comes before they start.
+        coming: seconds that the victim may take to the injection point, and all before they start.
         on_start: function that is called when all workers are there: they start together then.
-        asked: `fault`, `moment` (with `after`, seconds, for "any"), `call` (default: `fit`),
-            `epochs`, `timeout`, `strategy`, see `faulty_worker`.
+        asked: `fault`, `injection_point` (with `after`, seconds, for "any"), `call` (default:
+            `fit`), `epochs`, `timeout`, `strategy`, see `faulty_worker`.
 
     Returns:
         dict from the ranks awaited to their `Outcome`.
@@ -89,13 +96,13 @@ def run(
             if joining:
                 environment = _told_of_worker_0(environment, joining[rank])
             log = folder / f"{rank}.log"
-            process = start_program("faulty_worker.py", asked, log, environment, popens[rank])
+            process = start_worker_script("faulty_worker.py", asked, log, environment, popens[rank])
             processes.append(process)
         while len(ends) < len(awaited) and time.monotonic() < deadline:
             if start is None and all((folder / f"here-{n}").exists() for n in range(workers)):
                 start = time.monotonic()
                 deadline = start + coming + limit
-                if asked["moment"] == "before":
+                if asked["injection_point"] == "before":
                     (folder / "time").write_text(str(start))
                     _act(steps, start, processes)
                 (folder / "start").touch()
@@ -148,7 +155,7 @@ def _time_of_fault(folder):
 
 
 def _outcome(folder, rank, begin, end, code):
-    output, said = report_in(folder / f"{rank}.log")
+    output, said = read_worker_report(folder / f"{rank}.log")
     return Outcome(
         error=said.get("type"),
         message=said.get("message", ""),

@@ -1,6 +1,6 @@
 """A worker that trains, and into which a fault is injected; see `faults.run`.
 
-    python faulty_worker.py '{"strategy": "adasum", "fault": "kill", "moment": "step", ...}'
+    python faulty_worker.py '{"strategy": "adasum", "fault": "kill", "injection_point": "step", …}'
 
 Its last line of output is JSON: the result.
 """
@@ -31,9 +31,9 @@ SIGNALS = {
 }
 
 
-def is_time(moment):
-    """Whether the fault of this worker belongs to a moment."""
-    return IS_VICTIM and ASKED["moment"] == moment
+def is_time(injection_point):
+    """Whether the fault of this worker belongs to an injection point."""
+    return IS_VICTIM and ASKED["injection_point"] == injection_point
 
 
 def wait_for(path):
@@ -42,9 +42,9 @@ def wait_for(path):
         time.sleep(0.01)
 
 
-def happen():
+def inject_fault():
     """The fault, and when it happened; only once, unless Python may have ignored it."""
-    if FOLDER.joinpath("time").exists() and ASKED["moment"] != "any":
+    if FOLDER.joinpath("time").exists() and ASKED["injection_point"] != "any":
         return
     FOLDER.joinpath("time").write_text(str(time.monotonic()))
     fault = ASKED["fault"]
@@ -64,18 +64,18 @@ def happen():
         tf.distribute.get_strategy().seeds.shared_if_needed()
 
 
-def happen_at(moment, is_now=True):
-    """The fault, if it belongs to a moment of this worker."""
-    if is_now and is_time(moment):
-        happen()
+def inject_fault_at(injection_point, is_now=True):
+    """The fault, if it belongs to an injection point of this worker."""
+    if is_now and is_time(injection_point):
+        inject_fault()
 
 
-def happen_after(seconds):
+def inject_fault_after(seconds):
     """The fault at whatever the main thread does then; it happens once its call of C++ returns.
 
     Again where Python ignores it, as while it collects garbage.
     """
-    signal.signal(signal.SIGALRM, lambda number, frame: happen())
+    signal.signal(signal.SIGALRM, lambda number, frame: inject_fault())
     signal.setitimer(signal.ITIMER_REAL, seconds, 2.0)
 
 
@@ -86,7 +86,7 @@ def at_start():
     original = context.Context.enable_collective_ops
 
     def enable_collective_ops(self, server_def):
-        happen()
+        inject_fault()
         return original(self, server_def)
 
     context.Context.enable_collective_ops = enable_collective_ops
@@ -126,15 +126,15 @@ def main():
         strategy = tf_adasum.AdasumMirroredStrategy(communication_options=options)
         if ASKED.get("says"):
             show_what_it_says()
-    happen_at("build")
+    inject_fault_at("build")
 
     @keras.saving.register_keras_serializable()
     class SlowToSave(keras.layers.Dense):
         def save_own_variables(self, store):
             super().save_own_variables(store)
-            happen_at("checkpoint")
+            inject_fault_at("checkpoint")
 
-    width = ASKED.get("width", 2000 if ASKED["moment"] == "exchange" else 4)
+    width = ASKED.get("width", 2000 if ASKED["injection_point"] == "exchange" else 4)
     with strategy.scope():
         layers = [keras.Input((4,)), keras.layers.Dense(width), SlowToSave(width)]
         model = keras.Sequential([*layers, keras.layers.Dense(1)])
@@ -143,7 +143,7 @@ def main():
     def rows():
         random = np.random.default_rng(RANK)
         for batch in range(BATCHES):
-            happen_at("data", batch == 5)
+            inject_fault_at("data", batch == 5)
             yield random.uniform(0.5, 1.5, [4]).astype("float32"), np.ones([1], np.float32)
 
     class Faulty(keras.callbacks.Callback):
@@ -152,18 +152,18 @@ def main():
         def on_train_batch_begin(self, batch, logs=None):
             if is_time("step") and batch == 5:
                 with strategy.scope():
-                    happen()
+                    inject_fault()
             if is_time("exchange") and batch == 5:
-                threading.Timer(0.2, happen).start()
+                threading.Timer(0.2, inject_fault).start()
             if is_time("any") and batch == 1 and not self.is_set:
                 self.is_set = True
-                happen_after(ASKED["after"])
+                inject_fault_after(ASKED["after"])
 
         def on_train_batch_end(self, batch, logs=None):
             time.sleep(ASKED.get("seconds_per_step", 0.0))
 
         def on_epoch_end(self, epoch, logs=None):
-            happen_at("epoch")
+            inject_fault_at("epoch")
 
     def make_dataset(context=None):
         signature = (tf.TensorSpec([4]), tf.TensorSpec([1]))
@@ -173,7 +173,7 @@ def main():
         return dataset.repeat(EPOCHS).batch(1).with_options(options)
 
     callbacks = [Faulty()]
-    if ASKED["moment"] == "checkpoint":
+    if ASKED["injection_point"] == "checkpoint":
         path = str(FOLDER / "checkpoint.weights.h5")
         callbacks.append(keras.callbacks.ModelCheckpoint(path, save_weights_only=True))
 
@@ -184,7 +184,7 @@ def main():
         return None
     dataset = strategy.distribute_datasets_from_function(make_dataset)
     for number in range(ASKED.get("num_fits", 1)):
-        happen_at("between", number == 1)
+        inject_fault_at("between", number == 1)
         if ASKED.get("call") == "working_together":
             with strategy.working_together():
                 train_without_fit(strategy, model, dataset, callbacks)

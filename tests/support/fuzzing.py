@@ -13,7 +13,7 @@ SHORT_TEXTS = st.text(max_size=9)
 TIMES = int(os.environ.get("TF_ADASUM_FUZZ", "0"))
 
 
-def cases(count):
+def fuzz_settings(count):
     """Settings of a test that takes so many random cases."""
     return hypothesis.settings(
         max_examples=count * TIMES or max(5, count // 5),

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from support.meetings import SOON, at_once
+from support.meetings import SOON, run_in_threads
 from support.worker_group import free_ports
 from tf_adasum.cluster import coordinator, joining
 from tf_adasum.cluster.invitation import Invitation
@@ -35,7 +35,7 @@ def run(invited, *, timeout=SOON, delays=None, environments=None, limit=2 * SOON
             environment = environments[place] if environments else {}
             return joining.enter(invited[place], timeout, environment, stacks[place])
 
-        return at_once(take_part, len(invited), delays=delays, limit=limit)
+        return run_in_threads(take_part, len(invited), delays=delays, limit=limit)
 
 
 def assert_together(outcomes, count):

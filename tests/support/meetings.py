@@ -42,7 +42,7 @@ def has_ipv6():
 needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this system has no IPv6")
 
 
-def at_once(part, count, *, delays=None, limit=2 * SOON):
+def run_in_threads(part, count, *, delays=None, limit=2 * SOON):
     """Calls `part(place)` in a thread for each place; returns what each returned or raised, and
     how many seconds it took."""
     outcomes, seconds = [None] * count, [None] * count
@@ -81,7 +81,7 @@ def run(clusters, *, timeout=SOON, delays=None, terms=None, environments=None, l
         others = {0} if is_guest else set(range(len(cluster.addresses))) - {cluster.rank}
         assert offers == {rank: {"of": rank} for rank in others}
 
-    return at_once(take_part, len(clusters), delays=delays, limit=limit)
+    return run_in_threads(take_part, len(clusters), delays=delays, limit=limit)
 
 
 @contextlib.contextmanager

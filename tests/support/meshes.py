@@ -13,7 +13,7 @@ def opened():
     """Return the process's `library.Library`; where UCX cannot be used the test is skipped."""
     try:
         return library.opened()
-    except library.Unavailable as error:
+    except library.UcxUnavailableError as error:
         pytest.skip(str(error))
 
 

@@ -36,7 +36,7 @@ def missing(*programs, path=None):
     return f"{', '.join(names)}: not installed" if names else None
 
 
-def why_not():
+def reason_to_skip():
     """Return why no network can be made here; None if it can."""
     if reason := missing("ip", "nsenter", "unshare"):
         return reason

@@ -28,11 +28,12 @@ class Case:
 
     Attributes:
         name: a row of the table.
-        steps: pairs of seconds from the moment and what happens then.
-        moment: of training, see `faulty_worker`; "before": before the workers start.
-        victim: the worker that comes to the moment.
+        steps: pairs of seconds from the injection point and what happens then.
+        injection_point: of training, see `faulty_worker`; "before": before the workers start.
+        victim: the worker that reaches the injection point.
         workers: how many.
-        seconds_to_report: seconds from the moment within which every worker has to say something.
+        seconds_to_report: seconds from the injection point within which every worker has to say
+            something.
         must_train: whether all have to train to the end; None if an error is accepted as well.
         error_pattern: pattern in each error. Defaults to None: the name of another worker.
         awaited: ranks of the workers that are to end by themselves. Defaults to None: all.
@@ -46,7 +47,7 @@ class Case:
 
     name: str
     steps: tuple = ()
-    moment: str = "step"
+    injection_point: str = "step"
     victim: int = 1
     workers: int = 2
     seconds_to_report: float = LONGEST_DETECTION
@@ -100,11 +101,11 @@ def slow(name, *, must_train=True, seconds_to_report=240.0, width=4, **condition
     )
 
 
-def blocked(name, moment="step", seconds_per_step=0.0, **conditions):
+def blocked(name, injection_point="step", seconds_per_step=0.0, **conditions):
     """A port is blocked."""
     steps = ((0, between(**conditions)),)
     own = {"seconds_to_report": WHOLE_START, "seconds_per_step": seconds_per_step, "port": True}
-    return Case(name, steps, moment, **own)
+    return Case(name, steps, injection_point, **own)
 
 
 def healing(seconds, name=None, **options):
@@ -120,7 +121,7 @@ def elsewhere(name, rank, host):
         addresses[rank] = host
         return addresses
 
-    return Case(name, moment="before", hosts=hosts, seconds_to_report=WHOLE_START)
+    return Case(name, injection_point="before", hosts=hosts, seconds_to_report=WHOLE_START)
 
 
 def paused(seconds, must_train=None):
@@ -156,16 +157,28 @@ CASES = [
         must_train=None,
         seconds_to_report=WHOLE_PATIENCE,
     ),
-    Case("IPv6", moment="before", seconds_to_report=120.0, must_train=True, hosts=of_ipv6),
+    Case("IPv6", injection_point="before", seconds_to_report=120.0, must_train=True, hosts=of_ipv6),
     Case("worker 1 cut off in a step", ((0, cut(1)),)),
     Case("worker 0 cut off in a step, three workers", ((0, cut(0)),), workers=3),
-    Case("worker 1 cut off in a checkpoint", ((0, cut(1)),), moment="checkpoint", victim=0),
-    Case("worker 1 cut off between two calls of fit", ((0, cut(1)),), moment="between", num_fits=2),
+    Case(
+        "worker 1 cut off in a checkpoint", ((0, cut(1)),), injection_point="checkpoint", victim=0
+    ),
+    Case(
+        "worker 1 cut off between two calls of fit",
+        ((0, cut(1)),),
+        injection_point="between",
+        num_fits=2,
+    ),
     healing(5, must_train=True),
     healing(15),  # longer than TensorFlow's own connections last
     healing(20),
     healing(45),
-    healing(15, "worker 1 cut off for 15 s between two calls of fit", moment="between", num_fits=2),
+    healing(
+        15,
+        "worker 1 cut off for 15 s between two calls of fit",
+        injection_point="between",
+        num_fits=2,
+    ),
     Case("nothing gets from worker 1 to 0", ((0, between(1, 0, cut=True)),)),
     Case("nothing gets from worker 0 to 1", ((0, between(0, 1, cut=True)),)),
     Case(
@@ -188,14 +201,14 @@ CASES = [
     Case(
         "worker 1 cut off from the start",
         ((0, cut(1)),),
-        moment="before",
+        injection_point="before",
         seconds_to_report=WHOLE_START,
     ),
     healing(
         20,
         "worker 1 cut off for the first 20 s",
         must_train=True,
-        moment="before",
+        injection_point="before",
         seconds_to_report=120.0,
     ),
     Case(
@@ -207,7 +220,7 @@ CASES = [
     healing(
         15,
         "worker 1 cut off for 15 s when TensorFlow starts",
-        moment="start",
+        injection_point="start",
         seconds_to_report=WHOLE_START,
     ),
     elsewhere("no host has worker 1's address", 1, "10.77.0.99"),
@@ -240,7 +253,7 @@ def run(case, folder, *, strategy="adasum", **options):
             hosts=hosts,
             joining=joining if strategy == "joined" else None,
             steps=[(when, functools.partial(what, network)) for when, what in case.steps],
-            moment=case.moment,
+            injection_point=case.injection_point,
             strategy=strategy,
             num_fits=case.num_fits,
             width=case.width,
@@ -255,7 +268,7 @@ def unbroken(case):
     return dataclasses.replace(UNBROKEN, **same)
 
 
-def complaints(case, outcomes, expected):
+def violations(case, outcomes, expected):
     """Return what is not as it has to be, as texts.
 
     Args:

@@ -1,4 +1,4 @@
-"""A plugin that selects the tests of `make test`; `make test-all` runs all of them.
+"""A plugin that selects the cases of `make test` and `make test-more`; `make test-all` runs all.
 
 If nothing is selected by hand, slow tests are skipped, and a test runs only some of its cases:
 
@@ -21,7 +21,7 @@ import pytest
 from support import keras_versions
 
 # The folders of tests with workers.
-WITH_WORKERS = ("multi_worker", "networks", "clusters")
+FOLDERS_WITH_WORKERS = ("multi_worker", "networks", "clusters")
 
 # Where a test has the choice it takes one of the first, so that few worker groups have to start
 # and few replicas to be traced; under Keras 2 one process, if that is enough.
@@ -60,15 +60,15 @@ def sample(cases):
     """Return those of the cases of a test that are taken; skipped ones only if all of them are."""
     can_run = [case for case in cases if not case.get_closest_marker("skip")]
     always = [case for case in can_run if case.get_closest_marker("always")]
-    by_chance = sorted(can_run or cases[:1], key=number_of)
+    by_chance = sorted(can_run or cases[:1], key=stable_hash)
     if keras_versions.IS_KERAS_2 and cases[0].get_closest_marker("version_independent"):
         return []
-    if keras_versions.IS_KERAS_2 or cases[0].path.parent.name in WITH_WORKERS:
-        return always or sorted(by_chance, key=place_of_topology)[:1]
-    return list(dict.fromkeys([*always, *with_every_value(by_chance)]))
+    if keras_versions.IS_KERAS_2 or cases[0].path.parent.name in FOLDERS_WITH_WORKERS:
+        return always or sorted(by_chance, key=topology_rank)[:1]
+    return list(dict.fromkeys([*always, *each_choice(by_chance)]))
 
 
-def with_every_value(cases):
+def each_choice(cases):
     """Return the first case, and others until every value of each parameter has occurred."""
     chosen = cases[:1]
     missing = set().union(*map(values_of, cases)) - values_of(cases[0])
@@ -84,11 +84,11 @@ def values_of(case):
     return {(name, str(value)) for name, value in parameters.items()}
 
 
-def number_of(case):
+def stable_hash(case):
     return zlib.crc32(case.nodeid.encode() + bytes([keras_versions.IS_KERAS_2]))
 
 
-def place_of_topology(case):
+def topology_rank(case):
     """Return where the topology of a case stands among the preferred ones, or behind all."""
     preferred = PREFERRED_UNDER_KERAS_2 if keras_versions.IS_KERAS_2 else PREFERRED_TOPOLOGIES
     places = (place for place, alike in enumerate(preferred) if topology_of(case) in alike)

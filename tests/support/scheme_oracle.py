@@ -27,7 +27,7 @@ SMALLEST = {
 COEFFICIENT_TOLERANCE = 1e-11
 # What a rounding below the last level does to the result, in units of itself: the coefficients of
 # the levels above are at most 1.5 here, and move by no more than the angles between the vectors.
-OF_A_LEVEL = 4
+LEVEL_AMPLIFICATION = 4
 
 
 class Returns(rules.AggregationRule):
@@ -40,14 +40,14 @@ class Returns(rules.AggregationRule):
         return self._function(gram)
 
 
-class ByReplica(rules.AggregationRule):
+class RankWeightedRule(rules.AggregationRule):
     """Coefficients 1, 2, 3, … of the replicas: shows in which order a rule sees them."""
 
     def coefficients(self, gram):
         return tf.ones_like(gram[:, 0, :]) * tf.range(1, gram.shape[-1] + 1, dtype=tf.float64)
 
 
-class ByNorm(rules.AggregationRule):
+class NormWeightedRule(rules.AggregationRule):
     """The squared norms as coefficients."""
 
     def coefficients(self, gram):
@@ -76,12 +76,12 @@ COMBINE = {
     rules.AdaCons: adacons,
     rules.Sum: lambda vectors: np.sum(vectors, axis=0),
     rules.Mean: mean,
-    ByReplica: lambda vectors: sum((i + 1) * vector for i, vector in enumerate(vectors)),
-    ByNorm: lambda vectors: sum(np.sum(vector * vector) * vector for vector in vectors),
+    RankWeightedRule: lambda vectors: sum((i + 1) * vector for i, vector in enumerate(vectors)),
+    NormWeightedRule: lambda vectors: sum(np.sum(vector * vector) * vector for vector in vectors),
 }
 
 
-def in_levels(levels, vectors):
+def combine_hierarchically(levels, vectors):
     """Combine neighbours, then their combinations; `levels` has the radix and rule of each."""
     vectors = [np.asarray(vector, np.float64) for vector in vectors]
     for radix, combine in levels:
@@ -93,8 +93,8 @@ def in_levels(levels, vectors):
 
 def levels_of(scheme):
     """The radix and the rule of each level."""
-    across = scheme.radix_plan or (scheme.replicas // scheme.averaged_replicas,)
-    lower = [(scheme.averaged_replicas, mean)] if scheme.averaged_replicas > 1 else []
+    across = scheme.radix_plan or (scheme.replicas // scheme.local_reduction_size,)
+    lower = [(scheme.local_reduction_size, mean)] if scheme.local_reduction_size > 1 else []
     return [*lower, *((radix, COMBINE[type(scheme.rule)]) for radix in across)]
 
 
@@ -114,7 +114,7 @@ def combined(gradients, scheme):
     """What `scheme` should make of the replicas' gradients: a list of float64 arrays."""
 
     def combine(vectors):
-        return in_levels(levels_of(scheme), vectors)
+        return combine_hierarchically(levels_of(scheme), vectors)
 
     if scheme.rule.granularity == "model":
         return as_model(combine)(gradients)
@@ -152,7 +152,7 @@ def assert_close(actual, expected, own, *, dtype=None, levels=1, tolerance=COEFF
     assert actual.shape == own[0].shape
     largest = np.max(np.abs(expected), initial=0)
     # The levels below spread a rounding over their vector: it is measured by the largest element.
-    below = OF_A_LEVEL * (levels - 1) * sum(np.max(np.abs(g), initial=0) for g in own)
+    below = LEVEL_AMPLIFICATION * (levels - 1) * sum(np.max(np.abs(g), initial=0) for g in own)
     allowed = ROUNDING[dtype] * (1.01 * np.abs(expected) + below) + levels * SMALLEST[dtype]
     allowed += tolerance * max(1, largest) * sum(np.linalg.norm(g.ravel()) for g in own)
     error = np.abs(actual.astype(np.float64) - expected)

@@ -45,7 +45,7 @@ PartitionName=all Nodes=n2,n10 Default=YES MaxTime=INFINITE State=UP OverSubscri
 """
 
 
-def why_not():
+def reason_to_skip():
     """Why there can be no Slurm here; "" if there can."""
     if reason := missing(*PROGRAMS):
         return reason

@@ -13,7 +13,7 @@ LOCAL = ("127.0.0.1", "127.0.0.2")
 PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
 
 
-def why_not():
+def reason_to_skip():
     """Return why no server can be started here; None if it can."""
     return missing("ssh", "ssh-keygen", "sshd", path=PATH)
 

@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 
-SECONDS_TO_COME = 100  # of the worker to its first port
+STARTUP_TIMEOUT = 100  # of the worker to its first port
 CALLS_PER_SECOND = 50  # at each port, after the first ones
 SECONDS_BETWEEN_LOOKS = 0.5  # for ports
 MEGABYTE = 1 << 20
@@ -152,7 +152,7 @@ class Clients:
 def call(kind, pid, folder):
     """Call at all ports of a process until the standard input ends."""
     callers, look_at, known = {}, 0.0, None
-    deadline = time.monotonic() + SECONDS_TO_COME
+    deadline = time.monotonic() + STARTUP_TIMEOUT
     while not has_ended(1 / CALLS_PER_SECOND):
         if time.monotonic() >= look_at:
             look_at = time.monotonic() + SECONDS_BETWEEN_LOOKS
@@ -206,7 +206,7 @@ def answer_http(port):
 def main():
     asked = json.loads(sys.argv[1])
     kind, folder = asked["kind"], pathlib.Path(asked["folder"])
-    signal.alarm(4 * SECONDS_TO_COME)  # whatever becomes of those who started it
+    signal.alarm(4 * STARTUP_TIMEOUT)  # whatever becomes of those who started it
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     os.nice(19)

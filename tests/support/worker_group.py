@@ -172,7 +172,7 @@ def worker_environment(ports, index, devices, hosts=None):
     return environment
 
 
-def start_program(name, asked, log, environment, popen=None):
+def start_worker_script(name, asked, log, environment, popen=None):
     """Start a program of this folder as a worker, with a JSON argument; its output goes to a file.
 
     Args:
@@ -213,7 +213,7 @@ class ForkedProgram:
         self._process.kill()
 
 
-def report_in(log):
+def read_worker_report(log):
     """Return a worker's output, and the report at its end: {} if there is none."""
     output = pathlib.Path(log).read_text(errors="replace")
     begins = '{"type": ', '{"ended": '

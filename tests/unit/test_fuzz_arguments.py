@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.fuzzing import cases
+from support.fuzzing import fuzz_settings
 from support.keras_versions import LossScaleOptimizer, Variable
 
 import tf_adasum
@@ -131,7 +131,7 @@ def arguments_of(function, data):
 
 @pytest.mark.parametrize("made", MADE_HERE, ids=lambda made: made.__name__)
 @pytest.mark.filterwarnings("ignore")
-@cases(40)
+@fuzz_settings(40)
 @hypothesis.given(data=st.data())
 def test_what_can_be_made(made, data):
     function = made.__init__ if isinstance(made, type) else made
@@ -142,14 +142,14 @@ def test_what_can_be_made(made, data):
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
-@cases(100)
+@fuzz_settings(100)
 @hypothesis.given(data=st.data())
 def test_operations(backend, operation, data):
     with works_or_is_refused(REFUSED_AT_RUN_TIME):
         operation(**arguments_of(operation, data))
 
 
-@cases(60)
+@fuzz_settings(60)
 @hypothesis.given(data=st.data())
 def test_schedules_and_scales_in_use(data):
     numbers = {
@@ -163,7 +163,7 @@ def test_schedules_and_scales_in_use(data):
         optimizer.set_scale(data.draw(ANYTHING))
 
 
-@cases(60)
+@fuzz_settings(60)
 @hypothesis.given(data=st.data())
 def test_strategy(data):
     names = [*inspect.signature(tf_adasum.AdasumMirroredStrategy.__init__).parameters][1:]
@@ -179,7 +179,7 @@ def strategy():
     return tf_adasum.AdasumMirroredStrategy(["CPU:0"])
 
 
-@cases(40)
+@fuzz_settings(40)
 @hypothesis.given(data=st.data())
 def test_methods_of_the_strategy(strategy, data):
     with works_or_is_refused():
@@ -206,7 +206,7 @@ def compiled(backend, request):
     return tf.function(request.param, input_signature=signature, autograph=False)
 
 
-@cases(80)
+@fuzz_settings(80)
 @hypothesis.given(
     segments=st.lists(
         st.one_of(st.integers(-3, 9), st.sampled_from([2**31, 2**62, -(2**63)])),
@@ -263,7 +263,7 @@ TF_CONFIG = st.one_of(
 )
 
 
-@cases(150)
+@fuzz_settings(150)
 @hypothesis.given(text=TF_CONFIG)
 def test_tf_config(monkeypatch, text):
     hypothesis.assume("\0" not in text and text.isprintable())
@@ -288,7 +288,7 @@ WORDS = st.one_of(
 )
 
 
-@cases(150)
+@fuzz_settings(150)
 @hypothesis.given(words=st.lists(WORDS, max_size=6))
 def test_command_line_of_the_launcher(monkeypatch, capsys, words):
     """It starts workers, which it must not here, or ends with code 2 and says why."""

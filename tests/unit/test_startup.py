@@ -60,7 +60,7 @@ def test_the_port_is_held_until_tensorflow_has_it(tasks):
         pass
 
 
-AVERAGED = Scheme(rules.Sum(), 8, averaged_replicas=4, radix_plan=(2,), wire_dtype=tf.bfloat16)
+AVERAGED = Scheme(rules.Sum(), 8, local_reduction_size=4, radix_plan=(2,), wire_dtype=tf.bfloat16)
 
 
 @pytest.mark.parametrize(

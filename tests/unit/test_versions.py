@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from tf_adasum import _version
-from tf_adasum._version import KERAS, PYTHON, TENSORFLOW, newer, why_not
+from tf_adasum._version import KERAS, PYTHON, TENSORFLOW, newer, unsupported_reason
 
 try:
     import tomllib
@@ -66,8 +66,12 @@ def test_series_follow_each_other(known):
 
 def test_every_pair_of_the_main_stack_may_be_tried():
     for tensorflow, keras in itertools.product(TENSORFLOW, KERAS):
-        assert why_not(f"{tensorflow}.1", f"{keras}.0") == newer(f"{tensorflow}.1", keras) == ""
-    assert why_not("2.15.1", "2.15.0") == newer("2.15.1", "2.15.0") == ""
+        assert (
+            unsupported_reason(f"{tensorflow}.1", f"{keras}.0")
+            == newer(f"{tensorflow}.1", keras)
+            == ""
+        )
+    assert unsupported_reason("2.15.1", "2.15.0") == newer("2.15.1", "2.15.0") == ""
 
 
 @pytest.mark.parametrize(
@@ -82,7 +86,7 @@ def test_every_pair_of_the_main_stack_may_be_tried():
     ],
 )
 def test_what_is_too_old(tensorflow, keras, reason):
-    assert re.search(reason, why_not(tensorflow, keras))
+    assert re.search(reason, unsupported_reason(tensorflow, keras))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +99,7 @@ def test_what_is_too_old(tensorflow, keras, reason):
 )
 def test_what_is_newer_is_named_and_tried(tensorflow, keras, named):
     assert newer(tensorflow, keras) == named
-    assert why_not(tensorflow, keras) == ""
+    assert unsupported_reason(tensorflow, keras) == ""
 
 
 # ---- what other files say ----------------------------------------------------------------------

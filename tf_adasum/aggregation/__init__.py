@@ -2,9 +2,9 @@
 
 Read the modules in this order: `rules` (Gram matrix to coefficients), `buckets` and `sparse`
 (variables to vectors), `groups` and `levels` (which replica combines which elements), `scheme` (the
-user's settings), `exchange` and `cost_model` (how a bucket is exchanged), `rule_application`
-(groups of variables and the rule's state), `fused` (buckets that are not packed), and
-`tf_adasum.ops` (inner products and weighted sums of vectors).
+user's settings), `reduction_planner` and `cost_model` (how a bucket is exchanged),
+`rule_application` (groups of variables and the rule's state), `fused` (buckets that are not
+packed), and `tf_adasum.ops` (inner products and weighted sums of vectors).
 
 A *plan* describes how one bucket, or one sparse gradient, is combined. A large bucket is cut into
 *pieces*, which are exchanged separately, but get the same coefficients.
@@ -19,16 +19,21 @@ import tensorflow as tf
 
 from tf_adasum.aggregation import buckets, rules, sparse
 from tf_adasum.aggregation.buckets import Gradient
-from tf_adasum.aggregation.exchange import BucketPlan, CollectiveExchange, Exchange, LocalExchange
 from tf_adasum.aggregation.fused import FusedPlan
 from tf_adasum.aggregation.levels import Level
+from tf_adasum.aggregation.reduction_planner import (
+    BucketPlan,
+    CollectiveReductionPlanner,
+    LocalReductionPlanner,
+    ReductionPlanner,
+)
 from tf_adasum.aggregation.rule_application import RuleApplication
 from tf_adasum.aggregation.rules.checks import checked_coefficients
 from tf_adasum.aggregation.scheme import Scheme
 
 __all__ = [
-    "CollectiveExchange",
-    "LocalExchange",
+    "CollectiveReductionPlanner",
+    "LocalReductionPlanner",
     "RuleApplication",
     "Scheme",
     "adasum",
@@ -40,17 +45,17 @@ AnyPlan = BucketPlan | FusedPlan | sparse.SparsePlan
 
 def aggregate(
     gradients: Sequence[Sequence[Gradient]],
-    exchange: Exchange,
+    planner: ReductionPlanner,
     bucket_bytes: int | None = None,
     application: RuleApplication | None = None,
 ) -> list[Gradient]:
     """Combine the replicas' gradients: ``Σ_i c_i g_i`` with the rule's coefficients.
 
     Args:
-        gradients: one list for each replica of this process (all replicas for `LocalExchange`, one
-            for `CollectiveExchange`). A list holds dense tensors of known shape or
-            `tf.IndexedSlices`, in the same order on every replica.
-        exchange: the exchange between replicas; its scheme contains the rule.
+        gradients: one list for each replica of this process (all replicas for
+            `LocalReductionPlanner`, one for `CollectiveReductionPlanner`). A list holds dense
+            tensors of known shape or `tf.IndexedSlices`, in the same order on every replica.
+        planner: plans the exchange between replicas; its scheme contains the rule.
         bucket_bytes: size of a bucket. Defaults to the size in `buckets.assign`.
         application: the `RuleApplication` with the rule's state. Defaults to a `RuleApplication`
             with the state before the first step, which needs a rule of granularity ``"variable"``
@@ -64,9 +69,9 @@ def aggregate(
         ValueError: if a gradient is not a floating-point tensor of known shape.
     """
     gradients = _dense_or_sparse_everywhere(gradients)
-    application = application or RuleApplication.of_first_step(exchange.scheme, len(gradients[0]))
+    application = application or RuleApplication.of_first_step(planner.scheme, len(gradients[0]))
     combined = list(gradients[0])
-    for plans in plan_batches(gradients, exchange, bucket_bytes, application):
+    for plans in plan_batches(gradients, planner, bucket_bytes, application):
         for index, gradient in combine(plans, gradients, application):
             combined[index] = gradient
     return combined
@@ -74,7 +79,7 @@ def aggregate(
 
 def plan_batches(
     gradients: Sequence[Sequence[Gradient]],
-    exchange: Exchange,
+    planner: ReductionPlanner,
     bucket_bytes: int | None,
     application: RuleApplication,
 ) -> list[list[AnyPlan]]:
@@ -82,8 +87,8 @@ def plan_batches(
     alone = application.groups_are_variables
     needs_full_gram = application.measures_orthogonality or not alone
     dense = buckets.assign(gradients[0], bucket_bytes)
-    plans: list[AnyPlan] = [exchange.plan(bucket, needs_full_gram) for bucket in dense]
-    plans += sparse.plans(gradients, exchange)
+    plans: list[AnyPlan] = [planner.plan(bucket, needs_full_gram) for bucket in dense]
+    plans += sparse.plans(gradients, planner)
     return [[plan] for plan in plans] if alone else [plans] if plans else []
 
 
@@ -232,5 +237,5 @@ def adasum(values: Iterable[Any]) -> Any:
                     f"{first.dtype.name}{list(first.shape)} in values[0], "
                     f"{leaf.dtype.name}{list(leaf.shape)} in values[{replica}]"
                 )
-    combined = aggregate(replicas, LocalExchange(Scheme(rules.Adasum(), len(replicas))))
+    combined = aggregate(replicas, LocalReductionPlanner(Scheme(rules.Adasum(), len(replicas))))
     return tf.nest.pack_sequence_as(values[0], combined)

@@ -8,17 +8,19 @@ import tensorflow as tf
 from tf_adasum.aggregation import rules
 
 
-def squared_norms(gram_SRR: tf.Tensor, averaged_replicas: int = 1) -> tuple[tf.Tensor, tf.Tensor]:
+def squared_norms(
+    gram_SRR: tf.Tensor, local_reduction_size: int = 1
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return ``cᵀGc`` and ``trace(G)``, each ``[S]``, with Adasum's coefficients c.
 
     Args:
         gram_SRR: the Gram matrices of the replicas' gradients.
-        averaged_replicas: L. If L is above 1, G is the Gram matrix of the H = R/L means of L
+        local_reduction_size: L. If L is above 1, G is the Gram matrix of the H = R/L means of L
             neighbours. Defaults to `1`.
     """
     replicas = gram_SRR.shape[-1]
-    hosts = replicas // averaged_replicas
-    blocks = tf.reshape(gram_SRR, [-1, hosts, averaged_replicas, hosts, averaged_replicas])
+    hosts = replicas // local_reduction_size
+    blocks = tf.reshape(gram_SRR, [-1, hosts, local_reduction_size, hosts, local_reduction_size])
     gram_SHH = tf.reduce_mean(blocks, axis=[2, 4])
     c_SH = rules.Adasum().coefficients(gram_SHH)
     combined_S = tf.einsum("sh,shk,sk->s", c_SH, gram_SHH, c_SH)

@@ -29,7 +29,7 @@ class RuleApplication:
         state: the rule's state: dict of tensors ``[P, ...]``, which `coefficients` replaces.
             Defaults to no state.
         measures_orthogonality: whether `orthogonality` will be called. Defaults to `False`.
-        averaged_replicas: number of neighbours whose mean counts as one gradient, for
+        local_reduction_size: number of neighbours whose mean counts as one gradient, for
             `orthogonality`. Defaults to `1`.
     """
 
@@ -38,12 +38,12 @@ class RuleApplication:
         groups: npt.ArrayLike,
         state: Mapping[str, tf.Tensor] | None = None,
         measures_orthogonality: bool = False,
-        averaged_replicas: int = 1,
+        local_reduction_size: int = 1,
     ):
         self.groups = np.asarray(groups)
         self.state = dict(state or {})
         self.measures_orthogonality = measures_orthogonality
-        self._averaged_replicas = averaged_replicas
+        self._averaged_replicas = local_reduction_size
         self._norms: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
 
     @classmethod
@@ -62,7 +62,7 @@ class RuleApplication:
         groups = granularity.groups(rule.granularity, [""] * variables)
         state = scheme.single_level_rule.initial_state(max(groups, default=-1) + 1, scheme.replicas)
         tensors = {name: tf.convert_to_tensor(value) for name, value in state.items()}
-        return cls(groups, tensors, averaged_replicas=scheme.averaged_replicas)
+        return cls(groups, tensors, local_reduction_size=scheme.local_reduction_size)
 
     @property
     def groups_are_variables(self) -> bool:

@@ -23,8 +23,8 @@ class Scheme:
     Attributes:
         rule: the `AggregationRule`.
         replicas: N, the number of replicas.
-        averaged_replicas: L, the number of neighbours that are averaged before the rule is applied.
-            Defaults to `1`.
+        local_reduction_size: L, the number of neighbours that are averaged before the rule is
+            applied. Defaults to `1`.
         radix_plan: the radices, a tuple whose product is N / L. Defaults to `None`, which uses
             `cost_model.default_plan`.
         wire_dtype: `tf.DType` in which gradients are sent. Defaults to the dtype of the gradients.
@@ -33,7 +33,7 @@ class Scheme:
 
     rule: rules.AggregationRule
     replicas: int
-    averaged_replicas: int = 1
+    local_reduction_size: int = 1
     radix_plan: tuple[int, ...] | None = None
     wire_dtype: tf.DType | None = None
     costs: cost_model.CostModel | None = None
@@ -44,7 +44,7 @@ class Scheme:
         rule: rules.AggregationRule,
         replicas: int,
         *,
-        averaged_replicas: int = 1,
+        local_reduction_size: int = 1,
         radix_plan: Iterable[Any] | None = None,
         wire_dtype: Any = None,
     ) -> "Scheme":
@@ -53,7 +53,7 @@ class Scheme:
         Raises:
             ValueError: if an argument is wrong, or the rule does not support it.
         """
-        across = replicas // averaged_replicas
+        across = replicas // local_reduction_size
         granularity.validated_granularity(rule.granularity)
         radix_plan = radix_plans.validated_radix_plan(radix_plan, across)
         if radix_plan and len(radix_plan) > 1 and not rule.works_in_levels:
@@ -67,38 +67,42 @@ class Scheme:
                 f"Received: wire_dtype={wire_dtype!r}"
             )
         wire_dtype = WIRE_DTYPES.get(_name(wire_dtype) or "")
-        if rule.is_stock_mean and (averaged_replicas > 1 or wire_dtype or _has_levels(radix_plan)):
+        if rule.is_stock_mean and (
+            local_reduction_size > 1 or wire_dtype or _has_levels(radix_plan)
+        ):
             raise ValueError(
                 "aggregation='mean' uses TensorFlow's own all-reduce, which has no `radix_plan`, "
                 "`local_reduction` or `wire_dtype`. Leave them out, or use another rule."
             )
         _probe_shapes(rule, across)
-        return cls(rule, replicas, averaged_replicas, radix_plan, wire_dtype, cost_model.measured())
+        return cls(
+            rule, replicas, local_reduction_size, radix_plan, wire_dtype, cost_model.measured()
+        )
 
     @property
     def single_level_rule(self) -> rules.AggregationRule:
         """One rule that computes all levels of the plan from the Gram matrix of all replicas."""
-        return nested(self.levels(self.radix_plan or (self.replicas // self.averaged_replicas,)))
+        return nested(self.levels(self.radix_plan or (self.replicas // self.local_reduction_size,)))
 
     def levels(self, radix_plan: Sequence[int]) -> list[tuple[int, rules.AggregationRule]]:
         """Return radix and rule per level. If L > 1, the first level is the mean of L replicas."""
         levels = [(radix, self.rule) for radix in radix_plan]
         return (
-            [(self.averaged_replicas, rules.Mean()), *levels]
-            if self.averaged_replicas > 1
+            [(self.local_reduction_size, rules.Mean()), *levels]
+            if self.local_reduction_size > 1
             else levels
         )
 
     def summary(self) -> str:
         """Return the rule and the plan in one line, which worker 0 logs at the start."""
-        across = self.replicas // self.averaged_replicas
+        across = self.replicas // self.local_reduction_size
         is_fixed = self.costs is None and across <= cost_model.MOST_ON_ONE_LEVEL
         plan = self.radix_plan or ((across,) if is_fixed else None)
         words = [
             f"rule {' '.join(_short(repr(self.rule)).split())}",
             f"radix plan {list(plan) if plan else 'by the cost model'}",
-            f"after the mean of {self.averaged_replicas} on each host"
-            if self.averaged_replicas > 1
+            f"after the mean of {self.local_reduction_size} on each host"
+            if self.local_reduction_size > 1
             else "",
             f"sent as {_name(self.wire_dtype)}" if self.wire_dtype else "",
         ]
@@ -113,7 +117,7 @@ class Scheme:
         if checks.is_built_in(self.rule):
             return
         with tf.device("CPU:0"):
-            across = self.replicas // self.averaged_replicas
+            across = self.replicas // self.local_reduction_size
             gram = tf.eye(across, batch_shape=[across + 1], dtype=tf.float64)
             own = self.rule.coefficients(gram)
             try:
@@ -126,7 +130,7 @@ class Scheme:
         return {
             "rule": _short(repr(self.rule)),
             "radix_plan": self.radix_plan and list(self.radix_plan),
-            "local_reduction (replicas averaged)": self.averaged_replicas,
+            "local_reduction (replicas averaged)": self.local_reduction_size,
             "wire_dtype": _name(self.wire_dtype),
             cost_model.VARIABLE: self.costs and list(dataclasses.astuple(self.costs)),
         }

@@ -18,9 +18,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_adasum.aggregation.buckets import Gradient
-from tf_adasum.aggregation.exchange import Exchange
 from tf_adasum.aggregation.groups import RowsGroup
 from tf_adasum.aggregation.levels import AllGatherLevel
+from tf_adasum.aggregation.reduction_planner import ReductionPlanner
 from tf_adasum.aggregation.rules import AggregationRule
 
 
@@ -72,7 +72,7 @@ class SparsePlan:
         return [(self.indices[0], tf.IndexedSlices(values, indices, self._like.dense_shape))]
 
 
-def plans(gradients: Sequence[Sequence[Gradient]], exchange: Exchange) -> list[SparsePlan]:
+def plans(gradients: Sequence[Sequence[Gradient]], planner: ReductionPlanner) -> list[SparsePlan]:
     """Return a `SparsePlan` for each sparse gradient whose rows have elements.
 
     Args:
@@ -86,8 +86,8 @@ def plans(gradients: Sequence[Sequence[Gradient]], exchange: Exchange) -> list[S
     ]
     own = [[coalesced(each[index]) for index in sparse] for each in gradients]
     return [
-        SparsePlan(index, gradients[0][index], slices, exchange.scheme.single_level_rule)
-        for index, slices in zip(sparse, exchange.all_slices(own), strict=True)
+        SparsePlan(index, gradients[0][index], slices, planner.scheme.single_level_rule)
+        for index, slices in zip(sparse, planner.all_slices(own), strict=True)
     ]
 
 

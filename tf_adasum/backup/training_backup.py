@@ -234,7 +234,7 @@ class TrainingBackup:
         self._batches_since, self._saved = 0, (epoch, batch)
         position = keras_compat.position_in_data(model, 0 if is_validating else batch, has_begun)
         sections = [*training_state.SECTIONS, *([training_state.METRICS] if batch else [])]
-        arrays = training_state.collect(model, self._workers, sections)
+        arrays = training_state.gather_state(model, self._workers, sections)
         if weight := self._refused_weight(model, arrays):
             raise FloatingPointError(
                 f"No backup is written at epoch {epoch + 1}, batch {batch + 1}: the weight "
@@ -335,7 +335,7 @@ class TrainingBackup:
             callback.set_model(model)
             callback.on_train_begin()
         if self._workers.count > 1:
-            training_state.share(model, self._workers)
+            training_state.broadcast_state(model, self._workers)
 
     def _is_of_keras(self):
         return self.folder is not None and (self.folder / FILES_OF_KERAS[0]).exists()

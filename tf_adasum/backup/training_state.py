@@ -32,7 +32,7 @@ RESET_WARNINGS = {
 }
 
 
-def collect(model, workers, sections):
+def gather_state(model, workers, sections):
     """Return the state as a list of `Array`, on all workers; all workers have to call this.
 
     Args:
@@ -98,7 +98,7 @@ def _decoded(data, like):
         yield value.reshape(array.shape)
 
 
-def share(model, workers):
+def broadcast_state(model, workers):
     """Send the epoch of worker 0, and its values of all variables except metrics, to all workers.
 
     The value of a variable is the value on the first local replica, which is also the value that is
@@ -178,7 +178,9 @@ def assign(model, workers, arrays, sections):
     for section in sections:
         variables = _variables(model, section)
         saved = [array for array in arrays if array.section == section]
-        if section not in ("model", "optimizer") and not _fit(model, section, variables, saved):
+        if section not in ("model", "optimizer") and not _is_compatible(
+            model, section, variables, saved
+        ):
             if variables:
                 warnings.warn(RESET_WARNINGS[section], stacklevel=2)
             fit = False
@@ -191,7 +193,7 @@ def assign(model, workers, arrays, sections):
     return fit
 
 
-def _fit(model, section, variables, saved):
+def _is_compatible(model, section, variables, saved):
     """Return whether an optional section fits this model, rule and number of replicas."""
     counts = {1, model.distribute_strategy.num_replicas_in_sync}
     if section == METRICS and any(len(array.copies) not in counts for array in saved):

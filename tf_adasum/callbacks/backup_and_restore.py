@@ -104,7 +104,7 @@ class BackupAndRestore(BackupArguments):
         exit_code: int = EXIT_CODE,
         refuse_nonfinite: bool = True,
     ):
-        if not keras_compat.BACKS_UP_ONE_WORKER:
+        if not keras_compat.KERAS_BACKUP_IS_SINGLE_WORKER:
             raise ValueError(
                 "With Keras 2, use keras.callbacks.BackupAndRestore, which backs up all workers. "
                 f"Received: tf_adasum.callbacks.BackupAndRestore with Keras {keras.__version__}"

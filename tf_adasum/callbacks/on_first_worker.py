@@ -57,7 +57,7 @@ class OnFirstWorker(FirstWorkerOnly):
             )
         # So far all callbacks of this package run on all workers: they measure all workers.
         is_own = type(callback).__module__.startswith("tf_adasum.callbacks.")
-        waits = getattr(callback, "same_on_all_workers", None) is not None
+        waits = getattr(callback, "settings_to_compare", None) is not None
         is_nested = isinstance(callback, FirstWorkerOnly)
         if (is_own and not is_nested) or waits or isinstance(callback, _STEERING):
             raise ValueError(

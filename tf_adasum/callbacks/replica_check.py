@@ -57,7 +57,7 @@ class ReplicaCheck(keras.callbacks.Callback):
         return cls(**config)
 
     @property
-    def same_on_all_workers(self) -> str:
+    def settings_to_compare(self) -> str:
         """The setting that must match on all workers, because this callback waits for them."""
         return f"ReplicaCheck(every={self.every!r})"
 

@@ -82,7 +82,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         self._sampler: _Sampler | None = None
 
     @property
-    def same_on_all_workers(self) -> str:
+    def settings_to_compare(self) -> str:
         """The setting that must match on all workers, because this callback waits for them."""
         return "StragglerReport()"
 

@@ -25,7 +25,7 @@ from tf_adasum._version import (
     __version__,
     major_minor,
     series,
-    why_not,
+    unsupported_reason,
 )
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, WARN, Finding, describe
 from tf_adasum.launch.environments import visible_gpus
@@ -113,7 +113,7 @@ def check_keras() -> list[Finding]:
         fix = f"{fix}; if it is already set: {INSTALL_KERAS} --force-reinstall"
         return [Finding(FAIL, "keras", describe(error), fix)]
     facts = {"keras": version}
-    if reason := why_not(tensorflow, version):
+    if reason := unsupported_reason(tensorflow, version):
         text = f"{version} with TensorFlow {tensorflow} is not supported"
         findings = [Finding(FAIL, "keras", text, reason, facts)]
     else:
@@ -217,20 +217,20 @@ def check_ucx() -> list[Finding]:
     shared_memory = importlib.import_module("tf_adasum.transport.shared_memory")
     try:
         functions = library.opened()
-    except library.Unavailable as error:
+    except library.UcxUnavailableError as error:
         text = f"not used: {error}; workers exchange gradients over TensorFlow's collectives"
         return [Finding(NOTE, "UCX", text)]
     text = f"{functions.version}, for the gradients of several workers"
-    why_not = shared_memory.too_small(shared_memory.facts()[2], workers=2)
-    if not why_not:
+    unsupported_reason = shared_memory.too_small(shared_memory.facts()[2], workers=2)
+    if not unsupported_reason:
         try:
             functions.probe_in_subprocess(shared_memory.TRANSPORTS, "lo")
-        except library.Unavailable as error:
-            why_not = str(error)
-    if not why_not:
+        except library.UcxUnavailableError as error:
+            unsupported_reason = str(error)
+    if not unsupported_reason:
         return [Finding(OK, "UCX", text)]
     fix = "make /dev/shm larger (docker run --shm-size=1g; Kubernetes: an emptyDir in memory)"
-    return [Finding(NOTE, "UCX", f"{text}, without shared memory: {why_not}", fix)]
+    return [Finding(NOTE, "UCX", f"{text}, without shared memory: {unsupported_reason}", fix)]
 
 
 def check_devices(environment: Mapping[str, str] | None = None) -> list[Finding]:

@@ -28,11 +28,11 @@ GRACE = 2.0
 
 # Seconds for which all workers must have waited before they count as waiting for each other,
 # because their statuses are not from the same moment.
-GRACE_OF_ALL = 10.0
+ALL_WAITING_GRACE = 10.0
 
 # The same limit if all workers have entered the same number of collectives, but wait in different
 # collectives.
-GRACE_OF_DIFFERENT = 3.0
+DIFFERENT_CALLS_GRACE = 3.0
 
 # Seconds of waiting after which the message names a worker that cannot be reached. If the link
 # recovers earlier, training continues.
@@ -45,7 +45,7 @@ _THE_SAME_PROGRAM = (
 )
 
 
-def what_to_do(environment: Mapping[str, str] = os.environ) -> str:
+def recovery_advice(environment: Mapping[str, str] = os.environ) -> str:
     """Return the advice after a worker was lost; it names the launcher if the launcher is used."""
     by_launcher = " (tf-adasum-launch --max-restarts restarts them for you)"
     return (
@@ -54,7 +54,7 @@ def what_to_do(environment: Mapping[str, str] = os.environ) -> str:
     )
 
 
-WHAT_TO_DO = what_to_do()
+RECOVERY_ADVICE = recovery_advice()
 
 # The limits of a status that another process sends. A longer text is cut off.
 _STATES = ("starting", "running", "failed", "ended", "lost", "aborted")
@@ -163,7 +163,7 @@ class CollectiveError:
 CollectiveErrorOf = Callable[[BaseException], CollectiveError | None]
 
 
-def broken(
+def connection_error_message(
     cluster: Cluster,
     error: CollectiveError,
     unreachable: str,
@@ -191,7 +191,7 @@ def broken(
     else:
         between = cluster.named(blamed) if blamed else "others"
         what = f"the connection between {cluster.named([own])} and {between} broke"
-    return f"{what}: {error.line}. {WHAT_TO_DO} {see('TFA-505')}"
+    return f"{what}: {error.line}. {RECOVERY_ADVICE} {see('TFA-505')}"
 
 
 def different_calls(
@@ -228,22 +228,25 @@ def _at(status):
     return f" (at {status.location})" if status.location else ""
 
 
-def failure(
-    cluster: Cluster, statuses: Mapping[int, Status], patience: float, is_broken: bool = False
+def failure_message(
+    cluster: Cluster,
+    statuses: Mapping[int, Status],
+    collective_timeout: float,
+    is_broken: bool = False,
 ) -> str | None:
     """Return why this worker cannot continue; None if it can.
 
     Args:
         cluster: the `Cluster`.
         statuses: dict from ranks to `Status`, including this worker.
-        patience: seconds to wait in a collective for workers that are alive.
+        collective_timeout: seconds to wait in a collective for workers that are alive.
         is_broken: whether a collective of this worker has raised an error. TensorFlow may detect
             the end of another worker before this worker has waited for `GRACE`.
     """
     own = statuses[cluster.rank]
     others = {rank: status for rank, status in statuses.items() if rank != cluster.rank}
     needs_others = own.in_call or own.waiting_seconds or own.state == "starting"
-    then = f"{WHAT_TO_DO} {see('TFA-501')}"
+    then = f"{RECOVERY_ADVICE} {see('TFA-501')}"
     for rank, status in others.items() if needs_others else ():
         if status.state == "lost":
             return f"{cluster.named([rank])} was lost: {status.why}. {then}"
@@ -271,14 +274,18 @@ def failure(
         and _are_in_different_collectives(statuses)
     ):
         return _wait_for_each_other(cluster, statuses)
-    if is_complete and all(status.waiting_seconds >= GRACE_OF_ALL for status in statuses.values()):
+    if is_complete and all(
+        status.waiting_seconds >= ALL_WAITING_GRACE for status in statuses.values()
+    ):
         if cut := _unreachable_peers(cluster, statuses):
-            is_long = own.waiting_seconds >= min(patience, UNREACHABLE_SECONDS)
-            return f"{cut}. {WHAT_TO_DO} {see('TFA-505')}" if is_long else None
+            is_long = own.waiting_seconds >= min(collective_timeout, UNREACHABLE_SECONDS)
+            return f"{cut}. {RECOVERY_ADVICE} {see('TFA-505')}" if is_long else None
         differ = len({status.python_collective for status in statuses.values()}) > 1
-        if own.waiting_seconds >= min(patience, MISMATCH_SECONDS if differ else DEADLOCK_SECONDS):
+        if own.waiting_seconds >= min(
+            collective_timeout, MISMATCH_SECONDS if differ else DEADLOCK_SECONDS
+        ):
             return _wait_for_each_other(cluster, statuses)
-    if own.waiting_seconds >= patience:
+    if own.waiting_seconds >= collective_timeout:
         return (
             f"{cluster.names[cluster.rank]} has waited {own.waiting_seconds:.0f} s for "
             f"{_who_is_awaited(cluster, statuses)}. All workers have to make the same calls. If a "
@@ -296,7 +303,7 @@ def _are_in_different_collectives(statuses):
     Python and others in a compiled function.
     """
     waiting = [
-        status for status in statuses.values() if status.waiting_seconds >= GRACE_OF_DIFFERENT
+        status for status in statuses.values() if status.waiting_seconds >= DIFFERENT_CALLS_GRACE
     ]
     return (
         len(waiting) == len(statuses)
@@ -318,7 +325,7 @@ def _call_sites(cluster, statuses):
     )
 
 
-def notice(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
+def waiting_message(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
     """Return the line that this worker prints while it waits."""
     own = statuses[cluster.rank]
     cut = _unreachable_peers(cluster, statuses)

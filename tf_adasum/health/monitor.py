@@ -27,16 +27,17 @@ from tf_adasum.errors import WorkerLostError
 from tf_adasum.health import call_log, call_site, connections, diagnosis, messages
 from tf_adasum.health.diagnosis import CollectiveErrorOf, Status
 from tf_adasum.health.graceful_stop import GracefulStop
-from tf_adasum.health.heartbeat_timeout import HeartbeatTimeout
+from tf_adasum.health.heartbeat_detector import HeartbeatDetector
 from tf_adasum.health.reachability import Reachability
 from tf_adasum.health.reason import reason_of
 
 SECONDS_BETWEEN_MESSAGES = 1.0
 
-# Used if communication_options.timeout_seconds is not set. TIMEOUT: seconds after which a silent
-# worker counts as lost; this is half of the minute within which all workers should detect the loss.
-# PATIENCE: seconds to wait for a worker that is alive, because it may write a large checkpoint.
-TIMEOUT, PATIENCE = 30.0, 600.0
+# Used if communication_options.timeout_seconds is not set. HEARTBEAT_TIMEOUT: seconds after which a
+# silent worker counts as lost; this is half of the minute within which all workers should detect
+# the loss. COLLECTIVE_TIMEOUT: seconds to wait for a worker that is alive, because it may write a
+# large checkpoint.
+HEARTBEAT_TIMEOUT, COLLECTIVE_TIMEOUT = 30.0, 600.0
 
 # Messages of this many seconds are handled together, as training needs Python's global lock.
 _PAUSE = 0.02
@@ -52,7 +53,7 @@ SECONDS_BETWEEN_RECONNECTS = 30.0  # to worker 0, if it is silent while collecti
 _STILL = 2.0
 
 # Seconds of waiting after which this worker tries to connect to the others. The result is known
-# before `diagnosis.GRACE_OF_ALL` is over, and distinguishes a cut link from a deadlock.
+# before `diagnosis.ALL_WAITING_GRACE` is over, and distinguishes a cut link from a deadlock.
 _TRY = 3.0
 
 _SECONDS_TO_TRAIN_APART = 3.0  # within which workers that run the same program call `fit`
@@ -68,11 +69,11 @@ class HealthMonitor:
         cluster: the `Cluster`.
         channel: the `connections.Server` or `connections.Client`; None for no failure detection.
         timeout: `communication_options.timeout_seconds`. Defaults to None: a worker counts
-            as lost after 30 s of silence, and `patience` is 600 s.
+            as lost after 30 s of silence, and `collective_timeout` is 600 s.
 
     Attributes:
         cause: why this worker cannot continue; None as long as it can.
-        patience: seconds to wait in a collective for workers that are alive.
+        collective_timeout: seconds to wait in a collective for workers that are alive.
         seed: a random int that worker 0 has drawn; None before the rendezvous.
         stopping: the `GracefulStop`, with which the workers agree on where to stop a training.
         set_extra_endpoints: `Reachability.set_extra_endpoints`.
@@ -88,9 +89,9 @@ class HealthMonitor:
         self.seed: int | None = None
         self._cluster, self._channel = cluster, channel
         self.stopping = GracefulStop(cluster.rank, len(cluster.names), lambda: self.cause)
-        limit = max(timeout / 2, SHORTEST_TIMEOUT) if timeout else TIMEOUT
-        self._heartbeats = HeartbeatTimeout(limit)
-        self.patience = timeout or PATIENCE
+        limit = max(timeout / 2, SHORTEST_TIMEOUT) if timeout else HEARTBEAT_TIMEOUT
+        self._heartbeats = HeartbeatDetector(limit)
+        self.collective_timeout = timeout or COLLECTIVE_TIMEOUT
         self._ranks = {str(rank): rank for rank in range(len(cluster.names))}  # keys in JSON
         self._own, self._lock = Status(), threading.Lock()
         self._statuses, self._heard = {}, {}
@@ -186,7 +187,11 @@ class HealthMonitor:
                 if collective_error.line:
                     of_all = {**self._statuses, self._cluster.rank: self._own}
                     cut = self._reachability.unreachable
-                    self._set_cause(diagnosis.broken(self._cluster, collective_error, cut, of_all))
+                    self._set_cause(
+                        diagnosis.connection_error_message(
+                            self._cluster, collective_error, cut, of_all
+                        )
+                    )
                     raise WorkerLostError(self.cause) from error
             if self._depth == 1 and self._own.state == "running":
                 self._update_status(state="failed", why=reason_of(error))
@@ -394,7 +399,9 @@ class HealthMonitor:
         statuses = {rank: self._as_of_now(rank, one) for rank, one in self._statuses.items()}
         statuses[self._cluster.rank] = self._own
         cause = diagnosis.different_calls(self._cluster, statuses, call_log.first_difference)
-        cause = cause or diagnosis.failure(self._cluster, statuses, self.patience, self._is_broken)
+        cause = cause or diagnosis.failure_message(
+            self._cluster, statuses, self.collective_timeout, self._is_broken
+        )
         if cause is not None:
             self._set_cause(cause)
             self._send_statuses()
@@ -402,7 +409,7 @@ class HealthMonitor:
                 self._abort(cause)
         elif self._own.waiting_seconds >= self._told + SECONDS_BETWEEN_NOTICES:
             self._told += SECONDS_BETWEEN_NOTICES
-            messages.say(diagnosis.notice(self._cluster, statuses))
+            messages.say(diagnosis.waiting_message(self._cluster, statuses))
         elif not self._own.waiting_seconds:
             self._told = 0.0
 

@@ -97,7 +97,7 @@ class ProcessExit:
         if self.code >= 0:
             return f"exit status {self.code}"
         meaning = None if self._timed_out_at_start else MEANINGS.get(-self.code)
-        return name_of(-self.code) + (f" ({meaning})" if meaning else "")
+        return signal_name(-self.code) + (f" ({meaning})" if meaning else "")
 
     @property
     def error(self) -> str:
@@ -124,11 +124,11 @@ class ProcessExit:
         )
 
 
-def name_of(number: int) -> str:
+def signal_name(number: int) -> str:
     """Return the name of a signal.
 
     Example:
-        >>> name_of(9), name_of(40)
+        >>> signal_name(9), signal_name(40)
         ('SIGKILL', 'signal 40')
     """
     try:
@@ -137,7 +137,7 @@ def name_of(number: int) -> str:
         return f"signal {number}"
 
 
-def first_of(ends: Sequence[ProcessExit]) -> ProcessExit:
+def first_failure(ends: Sequence[ProcessExit]) -> ProcessExit:
     """Return the `ProcessExit` of the worker whose failure made the other workers end.
 
     This is the worker that ended first, unless it ended because of another worker. In that case the
@@ -161,9 +161,9 @@ def summary(ends: Sequence[ProcessExit]) -> list[str]:
     """Return lines that report which worker failed first, why, and which workers then ended.
 
     Args:
-        ends: as for `first_of`.
+        ends: as for `first_failure`.
     """
-    first = first_of(ends)
+    first = first_failure(ends)
     error = f": {first.error}" if first.error else ""
     cause = "" if first.is_stopped else f", with {first.cause}"
     if first.is_because_of_another:

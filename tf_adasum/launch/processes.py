@@ -227,7 +227,7 @@ class _Job:
                 EXIT_STOP_REQUESTED  # workers also received the signal, and have made their backup
             )
         if self.first is not None:
-            self.first = failures.first_of(self._ends)
+            self.first = failures.first_failure(self._ends)
             for line in failures.summary(self._ends) if self._group.num_workers > 1 else ():
                 self._console.say(line)
         return code

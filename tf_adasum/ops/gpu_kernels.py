@@ -17,7 +17,7 @@ import tensorflow as tf
 NAMES = ("_adasum_cuda.so", "_adasum_kernels.fatbin")
 
 
-def why_not(folder: Path, cuda: dict[str, Any]) -> str | None:
+def unsupported_reason(folder: Path, cuda: dict[str, Any]) -> str | None:
     """Return why the kernels cannot be used on the GPUs that TensorFlow uses.
 
     Args:

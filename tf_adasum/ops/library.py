@@ -132,17 +132,17 @@ class OpLibrary:
             libraries = build_info["libraries"]
             versions = [each["tensorflow_version"] for each in libraries.values()]
             library = libraries.get(series(tf.version.VERSION))
-            why_not = _why_it_does_not_fit(**library) if library else "no library fits"
+            unsupported_reason = _why_it_does_not_fit(**library) if library else "no library fits"
             sha256 = (library or {"sha256": ""})["sha256"]
             cuda = dict(build_info.get("cuda", {}))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return failed(f"{self._build_info_path} cannot be read: {error!r}", None)
         again = INSTALL_AGAIN if len(libraries) > 1 else BUILD_IT
-        if why_not:
+        if unsupported_reason:
             built = ", ".join(sorted(versions, key=_numbers)) or "no version"
             return failed(
-                f"{why_not}: TensorFlow {_installed_tensorflow()} is installed, and there are "
-                f"libraries for {built}",
+                f"{unsupported_reason}: TensorFlow {_installed_tensorflow()} is installed, and "
+                f"there are libraries for {built}",
                 None,
                 f"{BUILD_IT}, or install a TensorFlow with a library" if versions else BUILD_IT,
             )
@@ -156,7 +156,7 @@ class OpLibrary:
             self._module = tf.load_op_library(str(self._path))
         except (tf.errors.OpError, RuntimeError, OSError) as error:
             return failed(f"TensorFlow cannot load {self._path}: {error}", built_for, again)
-        gpu_reason = gpu_kernels.why_not(self._path.parent, cuda)
+        gpu_reason = gpu_kernels.unsupported_reason(self._path.parent, cuda)
         return Status(True, str(self._path), None, built_for, gpu_reason)
 
     def _warn_once(self, reason: str, fix: str) -> None:

@@ -117,9 +117,9 @@ class AdaScale(WrapperOptimizer):
         super().__init__(optimizer, name)
         self.smoothing, self.debias = smoothing, bool(debias)
         self._given_scale = scale
-        base = keras_compat.exchange_learning_rate(optimizer, ScaledLearningRate(self))
+        base = keras_compat.swap_learning_rate(optimizer, ScaledLearningRate(self))
         if isinstance(base, LinearScalingWarmup):
-            keras_compat.exchange_learning_rate(optimizer, base)  # restores the optimizer
+            keras_compat.swap_learning_rate(optimizer, base)  # restores the optimizer
             raise ValueError(
                 "AdaScale already scales the learning rate. Give the optimizer the learning rate "
                 "or schedule of one device, without LinearScalingWarmup. Received: "
@@ -243,11 +243,11 @@ class AdaScale(WrapperOptimizer):
     def get_config(self) -> dict:
         """Return the constructor's arguments; the inner optimizer's learning rate is not scaled."""
         inner = self.inner_optimizer
-        scaled = keras_compat.exchange_learning_rate(inner, self._step.base_learning_rate)
+        scaled = keras_compat.swap_learning_rate(inner, self._step.base_learning_rate)
         try:
             serialized = keras.saving.serialize_keras_object(inner)
         finally:
-            keras_compat.exchange_learning_rate(inner, scaled)
+            keras_compat.swap_learning_rate(inner, scaled)
         return {
             "optimizer": serialized,
             "scale": self._given_scale,

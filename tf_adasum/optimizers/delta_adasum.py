@@ -209,7 +209,7 @@ class DeltaStep(keras_compat.Step):
             self._combine_changes(self.variables, self.starts)
         self.taken.assign(0)
         if getattr(self.optimizer, "use_ema", False):
-            keras_compat.average_weights(self.optimizer, self.combinations)
+            keras_compat.update_weight_ema(self.optimizer, self.combinations)
         self.combinations.assign_add(1)
 
     def _combine_changes(self, variables, starts):

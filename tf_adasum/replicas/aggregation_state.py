@@ -216,7 +216,7 @@ class AggregationState:
             self._groups[list(indices)],
             {name: tf.convert_to_tensor(variable) for name, variable in variables.items()},
             measures_orthogonality=self.measures_orthogonality,
-            averaged_replicas=self._scheme.averaged_replicas,
+            local_reduction_size=self._scheme.local_reduction_size,
         )
 
     def keep(self, application, indices, local):

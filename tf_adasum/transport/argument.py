@@ -30,7 +30,7 @@ def requested(
 
     Raises:
         ValueError: if the name is unknown, or if it is ``"ucx"`` and UCX cannot send the gradients
-            of these devices, see `obstacle`.
+            of these devices, see `unsupported_reason`.
     """
     given, name = f"transport={transport!r}", transport
     if transport is None:
@@ -39,7 +39,7 @@ def requested(
     if name not in NAMES:
         where = f"The environment variable {VARIABLE}" if transport is None else "`transport`"
         raise ValueError(f"{where} must be one of {', '.join(NAMES)}. Received: {given}")
-    if name == UCX and (why_not := obstacle(devices)):
+    if name == UCX and (why_not := unsupported_reason(devices)):
         raise ValueError(
             f"UCX cannot be used: {why_not}. Use transport='tensorflow'. Received: {given} "
             f"{see('TFA-213')}"
@@ -47,7 +47,7 @@ def requested(
     return name
 
 
-def obstacle(devices: Sequence[str], workers: int = 1) -> str:
+def unsupported_reason(devices: Sequence[str], workers: int = 1) -> str:
     """Return why UCX cannot send the gradients of some devices; "" if it can.
 
     Args:

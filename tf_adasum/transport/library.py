@@ -24,7 +24,7 @@ _NEWEST = "adasum_ucx_rehearse"  # the newest function in custom_ops/ucx/adasum_
 _NEWEST_ARGUMENT = "channel"  # of the ops
 
 
-class Unavailable(RuntimeError):
+class UcxUnavailableError(RuntimeError):
     """UCX cannot be used in this process; the message explains why."""
 
 
@@ -40,7 +40,7 @@ class Library:
         self.ops = ops
         self._functions = ctypes.CDLL(path)  # TensorFlow has already opened it in this process
         if not hasattr(self._functions, _NEWEST):
-            raise Unavailable(
+            raise UcxUnavailableError(
                 f"the compiled op is older than this package and lacks {_NEWEST}: build it again"
             )
         self.version = self._call("adasum_ucx_open", _path().encode())
@@ -52,7 +52,7 @@ class Library:
             transports, device: as for `create`.
 
         Raises:
-            Unavailable: if the child has crashed, or UCX cannot create a mesh.
+            UcxUnavailableError: if the child has crashed, or UCX cannot create a mesh.
         """
         self._call("adasum_ucx_rehearse", transports.encode(), device.encode())
 
@@ -64,7 +64,7 @@ class Library:
             device: the value for UCX_NET_DEVICES.
 
         Raises:
-            Unavailable: if UCX cannot create a mesh.
+            UcxUnavailableError: if UCX cannot create a mesh.
         """
         return self._call("adasum_ucx_create", transports.encode(), device.encode(), numbered=True)
 
@@ -83,7 +83,7 @@ class Library:
             addresses: the addresses of the meshes of all workers, in rank order.
 
         Raises:
-            Unavailable: if a worker cannot be reached.
+            UcxUnavailableError: if a worker cannot be reached.
         """
         lengths = (ctypes.c_int * len(addresses))(*map(len, addresses))
         self._call("adasum_ucx_connect", mesh, len(addresses), b"".join(addresses), lengths)
@@ -108,7 +108,7 @@ class Library:
             The seconds that the attempt took.
 
         Raises:
-            Unavailable: if the attempt has failed, or has not ended in time.
+            UcxUnavailableError: if the attempt has failed, or has not ended in time.
         """
         took = ctypes.c_double()
         arguments = (mesh, rank, workers, number, ctypes.c_int64(size), ctypes.c_double(seconds))
@@ -132,7 +132,7 @@ class Library:
         number = getattr(self._functions, name)(*arguments, text, _LONGEST_TEXT)
         said = text.value.decode(errors="replace")
         if number < 0:
-            raise Unavailable(said)
+            raise UcxUnavailableError(said)
         return number if numbered else said
 
 
@@ -141,29 +141,29 @@ def opened() -> Library:
     """Return the process's `Library`.
 
     Raises:
-        Unavailable: if something is missing; the message explains how to install it.
+        UcxUnavailableError: if something is missing; the message explains how to install it.
     """
     ops = op_library.load()
     status = op_library.status()
     if ops is None:
         why = status.reason or f"{op_library.CHOICE_VARIABLE} leaves it out"
-        raise Unavailable(f"the compiled op is not used ({why})")
+        raise UcxUnavailableError(f"the compiled op is not used ({why})")
     missing = [name for name in _OPS if not _op(ops, name)]
     if missing == list(_OPS):
-        raise Unavailable(
+        raise UcxUnavailableError(
             f"the compiled op was built without UCX's headers: {INSTALL}, then build the op again"
         )
     if not missing and _NEWEST_ARGUMENT not in inspect.signature(_op(ops, _OPS[0])).parameters:
         missing = [f"the argument {_NEWEST_ARGUMENT}"]
     if missing:
-        raise Unavailable(
+        raise UcxUnavailableError(
             f"the compiled op is older than this package and lacks {', '.join(missing)}: build it "
             "again"
         )
     try:
         return Library(status.path, ops)
-    except Unavailable as error:
-        raise Unavailable(f"UCX cannot be opened ({error}): {INSTALL}") from None
+    except UcxUnavailableError as error:
+        raise UcxUnavailableError(f"UCX cannot be opened ({error}): {INSTALL}") from None
 
 
 def _op(ops, name):

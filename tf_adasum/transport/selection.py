@@ -107,10 +107,10 @@ def select(
         is_monitored: whether this worker's failure detector is on. Defaults to True.
 
     Raises:
-        Unavailable: on all workers, if `transport` is "ucx" and one worker cannot use UCX.
+        UcxUnavailableError: on all workers, if `transport` is "ucx" and one worker cannot use UCX.
     """
     all_workers, kept = StartupExchange(cluster, gather), _choices.get((cluster, transport))
-    missing = argument.obstacle(devices, len(cluster.addresses)) or _missing()
+    missing = argument.unsupported_reason(devices, len(cluster.addresses)) or _missing()
     if transport == argument.AUTO and not is_monitored:
         missing = "without the failure detector, UCX would wait forever for a lost worker"
     own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.facts()]
@@ -132,7 +132,7 @@ def forget() -> None:
     _choices.clear()
 
 
-def choose(
+def choose_fastest(
     attempts: Sequence[Attempt], stock_seconds: float, transport: str
 ) -> tuple[Attempt | None, str]:
     """Return the chosen attempt and the reason; the attempt is None for TensorFlow's collectives.
@@ -168,7 +168,7 @@ def large(workers: int) -> int:
 def _missing():
     try:
         library.opened()
-    except library.Unavailable as error:
+    except library.UcxUnavailableError as error:
         return str(error)
     return ""
 
@@ -184,7 +184,7 @@ def _tried(transport, all_workers, gather, devices, failure, candidates, why_not
         if not all(each.failure for each in attempts):
             words = large(len(all_workers.cluster.addresses)) // 8 // devices
             stock_seconds = exchange_time.of_gather(all_workers, gather, words)
-        best, why = choose(attempts, stock_seconds, transport)
+        best, why = choose_fastest(attempts, stock_seconds, transport)
         why = "; ".join(filter(None, [why, why_not and f"no shared memory: {why_not}"]))
     for each in attempts:
         if each is not best and each.number >= 0:
@@ -197,7 +197,7 @@ def _tried(transport, all_workers, gather, devices, failure, candidates, why_not
             Mesh(best.number), f"{what}: {why}", ucx_port.connected(best.endpoints)
         )
     if transport == argument.UCX:
-        raise library.Unavailable(
+        raise library.UcxUnavailableError(
             f"transport='ucx' cannot be used: {why}. Use transport='auto' on all workers, or make "
             f"UCX work on all of them. {see('TFA-213')}"
         )

@@ -33,7 +33,7 @@ The workers use collectives to agree. So all workers have to call the `CallbackL
 custom loop. The lists may hold different callbacks; for example, ``callbacks if rank == 0 else []``
 works. But a callback that changes the training step, such as `OrthogonalityTracker`, must be in the
 list of every worker. A callback that waits for other workers must also be in every list. It has the
-attribute `same_on_all_workers`, a str with its settings. The workers compare these settings when
+attribute `settings_to_compare`, a str with its settings. The workers compare these settings when
 training starts.
 
 If there is only one worker, the list is not changed, unless it contains our `BackupAndRestore`.
@@ -62,7 +62,7 @@ def install() -> None:
 
 @keras_compat.hooks.replaces(keras.callbacks.CallbackList, "set_model")
 def set_model(original, self, model):
-    """Replace the list of callbacks by the list that `arranged` returns.
+    """Replace the list of callbacks by the list that `arrange` returns.
 
     The list is replaced before the callbacks get the model, because some callbacks write to a
     directory as soon as they get the model.
@@ -96,8 +96,8 @@ def arranged(
     if workers.rank > 0:
         others = [one for one in others if not is_for_first_worker(one)]
     if workers.count > 1:
-        first = FirstCallback(workers, others)
-        last = LastCallback(workers, first, others)
+        first = BeforeUserCallbacks(workers, others)
+        last = AfterUserCallbacks(workers, first, others)
         others = [first, *map(FirstWorkerOnly.around, others), last]
     restore = backup_callbacks.RestoreFirst(workers, backups, callback_list)
     return [restore, *others, backup_callbacks.SaveLast(restore)]
@@ -108,7 +108,7 @@ def _is_driven(callback, workers):
     if isinstance(callback, backup_callbacks.BackupArguments):
         return True
     is_keras_own = type(callback) is keras.callbacks.BackupAndRestore  # and not a subclass
-    return keras_compat.BACKS_UP_ONE_WORKER and is_keras_own and workers.count > 1
+    return keras_compat.KERAS_BACKUP_IS_SINGLE_WORKER and is_keras_own and workers.count > 1
 
 
 class StepsOfStatus(keras.callbacks.Callback):
@@ -130,7 +130,7 @@ class StepsOfStatus(keras.callbacks.Callback):
         status_file.set_step(self._step)
 
 
-class FirstCallback(keras.callbacks.Callback):
+class BeforeUserCallbacks(keras.callbacks.Callback):
     """The callback before the user's callbacks, which finds out whether worker 0 restores a state.
 
     Args:
@@ -138,20 +138,20 @@ class FirstCallback(keras.callbacks.Callback):
         callbacks: the user's callbacks that this worker calls.
 
     Attributes:
-        waiting: list of str, the `same_on_all_workers` of callbacks that wait for other workers.
+        waiting: list of str, the `settings_to_compare` of callbacks that wait for other workers.
         restores: whether a callback of worker 0 is going to restore a state.
     """
 
     def __init__(self, workers, callbacks):
         super().__init__()
         self.workers, self.restores = workers, False
-        waiting = (getattr(callback, "same_on_all_workers", None) for callback in callbacks)
+        waiting = (getattr(callback, "settings_to_compare", None) for callback in callbacks)
         self.waiting = [said for said in waiting if said is not None]
         self._restoring = [
             callback
             for callback in callbacks
             if isinstance(callback, keras.callbacks.BackupAndRestore)
-            and keras_compat.BACKS_UP_ONE_WORKER
+            and keras_compat.KERAS_BACKUP_IS_SINGLE_WORKER
         ]
 
     def on_train_begin(self, logs=None):
@@ -166,7 +166,7 @@ class FirstCallback(keras.callbacks.Callback):
         call_log.epoch(epoch + 1)
 
 
-class LastCallback(keras.callbacks.Callback):
+class AfterUserCallbacks(keras.callbacks.Callback):
     """The callback after the user's callbacks, which lets all workers agree.
 
     It sends a restored state to all workers, compares the workers' weights and learning rates,
@@ -174,7 +174,7 @@ class LastCallback(keras.callbacks.Callback):
 
     Args:
         workers: the `Workers`.
-        first: the `FirstCallback` of the same list.
+        first: the `BeforeUserCallbacks` of the same list.
         callbacks: the user's callbacks that this worker calls.
     """
 
@@ -187,7 +187,7 @@ class LastCallback(keras.callbacks.Callback):
         """Send a restored state to all workers; check that all start with the same weights."""
         self._trains, self._has_begun = True, False
         if self.first.restores:
-            training_state.share(self.model, self.workers)
+            training_state.broadcast_state(self.model, self.workers)
         self.workers.check_same(
             "Callbacks that wait for the other workers have to be passed on all workers, with the "
             "same arguments.",

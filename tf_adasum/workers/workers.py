@@ -22,7 +22,7 @@ from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
 from tf_adasum.health import call_log
 from tf_adasum.health.null_monitor import NullMonitor
-from tf_adasum.workers import same_settings
+from tf_adasum.workers import settings_mismatch
 
 if typing.TYPE_CHECKING:
     from tf_adasum.health.monitor import HealthMonitor
@@ -174,7 +174,7 @@ class Workers:
             shown = own.tobytes()[: sizes[rank]].decode()
             ranks_of.setdefault((digests[rank], shown), []).append(rank)
         received = (
-            f"{same_settings.named(ranks)}: {shown}" for (_, shown), ranks in ranks_of.items()
+            f"{settings_mismatch.named(ranks)}: {shown}" for (_, shown), ranks in ranks_of.items()
         )
         answer = f" {see(code)}" if code else ""
         raise ValueError(f"{what} Received: {'; '.join(received)}{answer}")
@@ -187,7 +187,7 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
         RuntimeError: on all workers, if their calls differ; the message names the calls.
         ValueError: on all workers, if settings differ; the message names the first setting.
     """
-    calls, settings = keras_compat.calls_under_way(), keras_compat.settings_under_way()
+    calls, settings = keras_compat.current_calls(), keras_compat.current_call_settings()
     if not one_worker.is_alone():  # otherwise, the call is refused before anything is sent
         call_log.note(f"exchanges numbers in {calls} ({_caller()})")
     compared = f"{calls} {settings.digest}".encode()
@@ -198,7 +198,7 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
     texts = _texts_of_all(calls, gather)
     if len(set(texts)) == 1:
         of_all = _texts_of_all(json.dumps(settings.all()), gather)
-        raise ValueError(same_settings.difference(calls, [json.loads(each) for each in of_all]))
+        raise ValueError(settings_mismatch.difference(calls, [json.loads(each) for each in of_all]))
     received = (f"{text} on worker {rank}" for rank, text in enumerate(texts))
     raise RuntimeError(
         "All workers have to call fit, evaluate and predict together, also in callbacks. Do not "

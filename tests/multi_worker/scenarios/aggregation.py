@@ -193,7 +193,7 @@ def orthogonality_of_known_gradients(strategy, **options):
     expected = []
     for gradient in gradients:
         vectors = gradient.numpy().reshape(len(gradient), -1).astype(np.float64)
-        vectors = means_of_neighbours(vectors, options.get("averaged_replicas", 1))
+        vectors = means_of_neighbours(vectors, options.get("local_reduction_size", 1))
         expected.append([np.sum(oracle.adasum(vectors) ** 2), np.sum(vectors**2)])
     expected.append(np.sum(expected, axis=0))
     return {"actual": state.orthogonality.numpy(), "lengths": expected}

@@ -6,7 +6,7 @@ import tensorflow as tf
 from support import oracle, scheme_oracle
 from support.all_pairs import BACKENDS, parametrize_all_pairs
 
-from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate
+from tf_adasum.aggregation import LocalReductionPlanner, RuleApplication, Scheme, aggregate
 from tf_adasum.aggregation.rules import AdaCons, granularity
 
 # Inner products and coefficients are float64: 1e-16·√n, which α/Σα amplifies tenfold at the
@@ -77,7 +77,7 @@ def test_several_steps_equal_the_formulas(
     for step in range(4):
         gradients = gradients_of_step(step, scheme.replicas, DTYPES)
         application = RuleApplication(groups, state)
-        combined = aggregate(gradients, LocalExchange(scheme), bucket_bytes, application)
+        combined = aggregate(gradients, LocalReductionPlanner(scheme), bucket_bytes, application)
         state = application.state
         for group, own_oracle in enumerate(oracles):
             members = np.flatnonzero(groups == group)

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import fake_collectives, oracle, scheme_oracle
-from support.fuzzing import cases
+from support.fuzzing import fuzz_settings
 from support.scheme_oracle import DTYPES
 
-from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate
+from tf_adasum.aggregation import LocalReductionPlanner, RuleApplication, Scheme, aggregate
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
 
 # Of NumPy, about overflows that are meant.
@@ -188,7 +188,7 @@ def compare(actual, rows, dtype, scheme, error=IN_FLOAT64):
         return "not finite"
     if isinstance(scheme.rule, AdaCons) or scheme.wire_dtype or not actual.size:
         return "not compared"  # see test_adacons and test_wire_dtype
-    wanted = scheme_oracle.in_levels(levels, rows)
+    wanted = scheme_oracle.combine_hierarchically(levels, rows)
     if not np.isfinite(actual).all():
         assert bound > largest, "overflows where nothing is large"
         return "overflow"
@@ -231,7 +231,7 @@ def schemes(draw, replicas, wire_dtypes):
     """A scheme whose arguments are accepted."""
     averaged = draw(st.sampled_from([n for n in range(1, replicas + 1) if replicas % n == 0]))
     plan = draw(st.sampled_from([None, *factorizations(replicas // averaged)]))
-    options = {"averaged_replicas": averaged, "radix_plan": plan or None}
+    options = {"local_reduction_size": averaged, "radix_plan": plan or None}
     options["wire_dtype"] = draw(st.sampled_from(wire_dtypes))
     try:
         return Scheme.from_arguments(draw(st.sampled_from(RULES)), replicas, **options)
@@ -244,7 +244,7 @@ def schemes(draw, replicas, wire_dtypes):
 def test_aggregation(backend, way, count):
     outcomes = collections.Counter()
 
-    @cases(count)
+    @fuzz_settings(count)
     @hypothesis.given(data=st.data())
     def run(data):
         replicas = data.draw(st.integers(1, 9))
@@ -258,12 +258,15 @@ def test_aggregation(backend, way, count):
         if way == "local":
             application = RuleApplication.of_first_step(scheme, len(dtypes))
             application.measures_orthogonality = data.draw(st.booleans())
-            results = aggregate(gradients, LocalExchange(scheme), bucket_bytes, application)
+            results = aggregate(gradients, LocalReductionPlanner(scheme), bucket_bytes, application)
             combined = [result.numpy() for result in results]
         else:
-            gathered_bytes = data.draw(st.sampled_from([0, 2**20]))
+            all_gather_threshold_bytes = data.draw(st.sampled_from([0, 2**20]))
             results, _ = fake_collectives.exchanged_arrays(
-                gradients, scheme, bucket_bytes=bucket_bytes, gathered_bytes=gathered_bytes
+                gradients,
+                scheme,
+                bucket_bytes=bucket_bytes,
+                all_gather_threshold_bytes=all_gather_threshold_bytes,
             )
             scheme_oracle.assert_same_bits(results)
             combined = results[0]
@@ -275,7 +278,7 @@ def test_aggregation(backend, way, count):
             variables = [list(map(np.concatenate, zip(*flat, strict=True)))]
         for one, *own in variables:
             dtype, is_local = tf.as_dtype(own[0].dtype), way == "local"
-            is_pairwise = set(scheme.radix_plan or ()) == {2} and scheme.averaged_replicas == 1
+            is_pairwise = set(scheme.radix_plan or ()) == {2} and scheme.local_reduction_size == 1
             is_in_float32 = is_pairwise and is_local and backend == "custom" and dtype.size < 8
             error = PAIRWISE if is_in_float32 else IN_FLOAT64
             outcomes[compare(one, own, dtype, scheme, error)] += 1

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from support import oracle, scheme_oracle
 
-from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate
+from tf_adasum.aggregation import LocalReductionPlanner, RuleApplication, Scheme, aggregate
 from tf_adasum.aggregation.rules import AdaCons, Adasum, AggregationRule, granularity
 
 PATHS = ["encoder/kernel", "encoder/bias", "head/kernel", "head/bias", "scale"]
@@ -114,8 +114,8 @@ def test_adasum_of_groups_is_adasum_of_their_vectors(backend, of, replicas, buck
         for own in scheme_oracle.gradients_of(SHAPES, replicas, tf.float64)
     ]
     groups = granularity.groups(of, PATHS)
-    exchange = LocalExchange(Scheme(Adasum(of), replicas))
-    combined = aggregate(gradients, exchange, bucket_bytes, RuleApplication(groups))
+    planner = LocalReductionPlanner(Scheme(Adasum(of), replicas))
+    combined = aggregate(gradients, planner, bucket_bytes, RuleApplication(groups))
     for group in set(groups):
         members = np.flatnonzero(groups == group)
         vectors = [[own[i].astype(np.float64) for i in members] for own in gradients]

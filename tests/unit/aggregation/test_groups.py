@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.fake_collectives import ExchangeHub, FakeCollectives, in_turns
+from support.fake_collectives import ExchangeHub, FakeCollectives, run_in_turns
 
 from tf_adasum.aggregation.groups import CollectiveGroup
 
@@ -19,7 +19,7 @@ def test_a_small_sum_is_gathered(elements, kind, order, monkeypatch):
         group = CollectiveGroup(FakeCollectives(hub, order, replica), order, replica)
         return group.all_reduce(tf.constant(own[replica])).numpy()
 
-    results = in_turns(hub, summed)
+    results = run_in_turns(hub, summed)
     np.testing.assert_allclose(results[0], own.sum(axis=0), rtol=0, atol=1e-15)
     assert all(result.tobytes() == results[0].tobytes() for result in results)
     assert [[kind for kind, _ in calls] for calls in hub.calls] == [[kind]] * 3

@@ -11,8 +11,8 @@ from support.all_pairs import BACKENDS, parametrize_all_pairs
 from support.fake_collectives import exchanged_arrays, shuffled
 from support.scheme_oracle import assert_combined, gradients_of
 
-from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate, buckets
-from tf_adasum.aggregation.exchange import PairwisePlan
+from tf_adasum.aggregation import LocalReductionPlanner, RuleApplication, Scheme, aggregate, buckets
+from tf_adasum.aggregation.reduction_planner import PairwisePlan
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Sum
 
 PLANS = [(4,), (2, 2), (8,), (2, 2, 2), (4, 2), (3,), (6,), (2, 3), (3, 2)]
@@ -25,8 +25,10 @@ GATHERED = 2**40  # bytes: all buckets are gathered
 PAIRWISE_TOLERANCE = 1e-6
 
 
-def scheme_of(plan, rule=None, averaged_replicas=1):
-    return Scheme(rule or Adasum(), averaged_replicas * int(np.prod(plan)), averaged_replicas, plan)
+def scheme_of(plan, rule=None, local_reduction_size=1):
+    return Scheme(
+        rule or Adasum(), local_reduction_size * int(np.prod(plan)), local_reduction_size, plan
+    )
 
 
 @pytest.fixture(params=[4, 64], ids=["unaligned", "aligned"])
@@ -43,20 +45,25 @@ def alignment(request, monkeypatch):
     plan=PLANS,
     rule=[Adasum(), Sum()],
     bucket_bytes=[None, 1],
-    gathered_bytes=[0, GATHERED],
+    all_gather_threshold_bytes=[0, GATHERED],
     alignment=[4, 64],
     dtype=scheme_oracle.DTYPES,
     backend=BACKENDS,
 )
 def test_every_plan_is_a_tree_of_trees(
-    plan, rule, bucket_bytes, gathered_bytes, alignment, dtype, backend
+    plan, rule, bucket_bytes, all_gather_threshold_bytes, alignment, dtype, backend
 ):
     gradients, scheme = gradients_of(MODEL, np.prod(plan), dtype), scheme_of(plan, rule)
-    options = {"bucket_bytes": bucket_bytes, "gathered_bytes": gathered_bytes}
+    options = {
+        "bucket_bytes": bucket_bytes,
+        "all_gather_threshold_bytes": all_gather_threshold_bytes,
+    }
     results, hub = exchanged_arrays(gradients, scheme, order=shuffled(seed=alignment), **options)
     # If a bucket is gathered, all levels are computed from one Gram matrix: one rounding.
-    assert_combined(results, gradients, scheme, levels=1 if gathered_bytes else len(plan))
-    assert not gathered_bytes or {kind for kind, _ in hub.calls[0]} == {"all_gather"}
+    assert_combined(
+        results, gradients, scheme, levels=1 if all_gather_threshold_bytes else len(plan)
+    )
+    assert not all_gather_threshold_bytes or {kind for kind, _ in hub.calls[0]} == {"all_gather"}
 
 
 @parametrize_all_pairs(plan=[(2,), (4,), *SOME_PLANS], piece_bytes=[400, 1000], alignment=[4, 64])
@@ -75,11 +82,11 @@ def test_large_buckets_go_in_pieces(plan, piece_bytes, alignment, monkeypatch, s
 @parametrize_all_pairs(plan=PLANS, dtype=scheme_oracle.DTYPES)
 def test_local_replicas_agree(plan, dtype):
     gradients, scheme = gradients_of(MODEL, np.prod(plan), dtype), scheme_of(plan)
-    exchange = LocalExchange(scheme)
+    planner = LocalReductionPlanner(scheme)
     is_pairwise = set(plan) == {2}
     for bucket in buckets.assign([tf.constant(gradient) for gradient in gradients[0]]):
-        assert isinstance(exchange.plan(bucket, needs_full_gram=False), PairwisePlan) == is_pairwise
-    results = [[gradient.numpy() for gradient in aggregate(gradients, exchange)]]
+        assert isinstance(planner.plan(bucket, needs_full_gram=False), PairwisePlan) == is_pairwise
+    results = [[gradient.numpy() for gradient in aggregate(gradients, planner)]]
     # Pairs are rounded after each level, and so are their inner products.
     options = {"levels": len(plan)} if is_pairwise else {}
     if is_pairwise and dtype != tf.float64:
@@ -93,7 +100,7 @@ def test_local_replicas_agree(plan, dtype):
     ids=str,
 )
 def test_every_plan_sends_the_bytes_of_a_ring_all_reduce(plan, averaged, alignment, sums_by_a_ring):
-    scheme = scheme_of(plan, averaged_replicas=averaged)
+    scheme = scheme_of(plan, local_reduction_size=averaged)
     replicas, variables = scheme.replicas, 3
     _, hub = exchanged_arrays(gradients_of([(1001,)] * variables, replicas), scheme)
     levels = [averaged, *plan] if averaged > 1 else plan
@@ -115,10 +122,10 @@ RULES = [Adasum(), Adasum("model"), AdaCons(granularity="variable"), AdaCons(), 
 @pytest.mark.parametrize(
     "scheme",
     [
-        *(Scheme(rule, replicas, averaged_replicas=2) for rule in RULES for replicas in (4, 6)),
-        Scheme(Adasum(), 6, averaged_replicas=3),
-        Scheme(Adasum(), 6, averaged_replicas=6),
-        scheme_of((2, 2), averaged_replicas=2),
+        *(Scheme(rule, replicas, local_reduction_size=2) for rule in RULES for replicas in (4, 6)),
+        Scheme(Adasum(), 6, local_reduction_size=3),
+        Scheme(Adasum(), 6, local_reduction_size=6),
+        scheme_of((2, 2), local_reduction_size=2),
     ],
     ids=str,
 )
@@ -126,12 +133,15 @@ def test_a_rule_on_means(scheme):
     # No single numbers: of two with different signs, AdaCons divides by Σα, which is nearly zero.
     gradients = gradients_of([shape for shape in MODEL if np.prod(shape) != 1], scheme.replicas)
     levels = len(scheme.levels(scheme.radix_plan or (1,)))
-    for bucket_bytes, gathered_bytes in ((None, 0), (100, 0), (100, GATHERED)):
+    for bucket_bytes, all_gather_threshold_bytes in ((None, 0), (100, 0), (100, GATHERED)):
         results, _ = exchanged_arrays(
-            gradients, scheme, bucket_bytes=bucket_bytes, gathered_bytes=gathered_bytes
+            gradients,
+            scheme,
+            bucket_bytes=bucket_bytes,
+            all_gather_threshold_bytes=all_gather_threshold_bytes,
         )
         assert_combined(results, gradients, scheme, levels=levels)
-    local = aggregate(gradients, LocalExchange(scheme))
+    local = aggregate(gradients, LocalReductionPlanner(scheme))
     assert_combined([[gradient.numpy() for gradient in local]], gradients, scheme)
 
 
@@ -139,16 +149,22 @@ def test_a_rule_on_means(scheme):
 
 
 @parametrize_all_pairs(
-    scheme=[*map(scheme_of, [*SOME_PLANS, (2, 2, 2)]), Scheme(Adasum(), 6, averaged_replicas=2)],
+    scheme=[*map(scheme_of, [*SOME_PLANS, (2, 2, 2)]), Scheme(Adasum(), 6, local_reduction_size=2)],
     bad=[np.nan, np.inf],
     replica=[0, -1],
-    gathered_bytes=[0, GATHERED],
+    all_gather_threshold_bytes=[0, GATHERED],
 )
-def test_a_bad_number_spoils_its_variable_on_every_replica(scheme, bad, replica, gathered_bytes):
+def test_a_bad_number_spoils_its_variable_on_every_replica(
+    scheme, bad, replica, all_gather_threshold_bytes
+):
     gradients = gradients_of([(50,), (60,), (70,)], scheme.replicas)
-    clean, _ = exchanged_arrays(gradients, scheme, gathered_bytes=gathered_bytes)
+    clean, _ = exchanged_arrays(
+        gradients, scheme, all_gather_threshold_bytes=all_gather_threshold_bytes
+    )
     gradients[replica][1][59] = bad  # only one shard holds it
-    results, _ = exchanged_arrays(gradients, scheme, gathered_bytes=gathered_bytes)
+    results, _ = exchanged_arrays(
+        gradients, scheme, all_gather_threshold_bytes=all_gather_threshold_bytes
+    )
     for result in results:
         assert not np.isfinite(result[1]).any()
         assert result[0].tobytes() == clean[0][0].tobytes()
@@ -159,18 +175,18 @@ def test_a_bad_number_spoils_its_variable_on_every_replica(scheme, bad, replica,
 
 
 @parametrize_all_pairs(
-    gathered_bytes=[0, 3 * 400, GATHERED],
+    all_gather_threshold_bytes=[0, 3 * 400, GATHERED],
     rule=[Adasum("model"), AdaCons()],
     replicas=[2, 3],
 )
-def test_one_coefficient_for_several_buckets(rule, replicas, gathered_bytes):
+def test_one_coefficient_for_several_buckets(rule, replicas, all_gather_threshold_bytes):
     # Of two dtypes. With 1200 bytes some buckets are gathered, and the others are not.
     gradients = gradients_of(MODEL, replicas)
     halves = gradients_of([(30,), (500,)], replicas, tf.bfloat16, seed=1)
     gradients = [own + half for own, half in zip(gradients, halves, strict=True)]
     scheme = Scheme(rule, replicas)
     results, _ = exchanged_arrays(
-        gradients, scheme, bucket_bytes=100, gathered_bytes=gathered_bytes
+        gradients, scheme, bucket_bytes=100, all_gather_threshold_bytes=all_gather_threshold_bytes
     )
     # The coefficients belong to all variables: their error is relative to the longest of them.
     longest = max(np.linalg.norm(v.astype(np.float64)) for own in gradients for v in own)

@@ -29,7 +29,7 @@ def gram_of(rows):
 
 def by_vectors(rows, levels):
     levels = [(radix, scheme_oracle.COMBINE[type(rule)]) for radix, rule in levels]
-    return scheme_oracle.in_levels(levels, rows)
+    return scheme_oracle.combine_hierarchically(levels, rows)
 
 
 def total(rows):

@@ -6,7 +6,7 @@ from support import oracle
 from support.all_pairs import parametrize_all_pairs
 from support.scheme_oracle import gradients_of
 
-from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate
+from tf_adasum.aggregation import LocalReductionPlanner, RuleApplication, Scheme, aggregate
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
 
 # Lengths from float64 inner products of some tens of elements: 1e-16·√n, and the tree amplifies
@@ -16,11 +16,13 @@ TOLERANCE = 1e-11
 SHAPES = [(20,), (3, 5), (), (0,)]
 
 
-def by_vectors(variables, averaged_replicas):
+def by_vectors(variables, local_reduction_size):
     """‖adasum(g_1 … g_R)‖² / Σ‖g_i‖² of each variable, and of all, whose lengths are summed."""
     lengths = []
     for own in variables:
-        means = np.reshape(own, [len(own) // averaged_replicas, averaged_replicas, -1]).mean(axis=1)
+        means = np.reshape(own, [len(own) // local_reduction_size, local_reduction_size, -1]).mean(
+            axis=1
+        )
         lengths.append([np.sum(oracle.adasum(means) ** 2), np.sum(means**2)])
     combined, separate = np.array([*lengths, np.sum(lengths, axis=0)]).T
     with np.errstate(invalid="ignore"):
@@ -30,22 +32,22 @@ def by_vectors(variables, averaged_replicas):
 @parametrize_all_pairs(
     rule=[Adasum(), Adasum("model"), AdaCons(), Sum(), Mean()],
     hosts=[1, 2, 3, 5, 7],
-    averaged_replicas=[1, 2, 3],
+    local_reduction_size=[1, 2, 3],
     bucket_bytes=[None, 1],
 )
 def test_orthogonality_of_each_variable_is_measured_with_every_rule(
-    rule, hosts, averaged_replicas, bucket_bytes
+    rule, hosts, local_reduction_size, bucket_bytes
 ):
     """It depends neither on the rule nor on its granularity; without elements it is NaN."""
-    gradients = gradients_of(SHAPES, hosts * averaged_replicas, tf.float64)
-    scheme = Scheme(rule, hosts * averaged_replicas, averaged_replicas)
+    gradients = gradients_of(SHAPES, hosts * local_reduction_size, tf.float64)
+    scheme = Scheme(rule, hosts * local_reduction_size, local_reduction_size)
     first = RuleApplication.of_first_step(scheme, len(SHAPES))
-    application = RuleApplication(first.groups, first.state, True, averaged_replicas)
-    combined = aggregate(gradients, LocalExchange(scheme), bucket_bytes, application)
-    wanted = by_vectors(list(zip(*gradients, strict=True)), averaged_replicas)
+    application = RuleApplication(first.groups, first.state, True, local_reduction_size)
+    combined = aggregate(gradients, LocalReductionPlanner(scheme), bucket_bytes, application)
+    wanted = by_vectors(list(zip(*gradients, strict=True)), local_reduction_size)
     np.testing.assert_allclose(application.orthogonality(), wanted, rtol=TOLERANCE)
 
     # Measuring changes no gradient.
-    unmeasured = aggregate(gradients, LocalExchange(scheme), bucket_bytes)
+    unmeasured = aggregate(gradients, LocalReductionPlanner(scheme), bucket_bytes)
     for one, other in zip(combined, unmeasured, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-14)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from support.scheme_oracle import Returns
 
-from tf_adasum.aggregation import LocalExchange, RuleApplication, Scheme, aggregate
+from tf_adasum.aggregation import LocalReductionPlanner, RuleApplication, Scheme, aggregate
 from tf_adasum.aggregation.rules import Adasum, AggregationRule
 from tf_adasum.aggregation.rules.checks import checked_coefficients
 
@@ -36,7 +36,7 @@ GRAM = tf.constant([[[1.0, 0.0], [0.0, 4.0]], [[9.0, 1.0], [1.0, 1.0]]], tf.floa
 def test_refuses_other_shapes_and_dtypes(function, message):
     wanted = r"The rule Returns\(\) must return .* shape \[S, R\] = \(5, 4\).* Received: "
     with pytest.raises(ValueError, match=wanted + message):
-        Scheme.from_arguments(Returns(function), 8, averaged_replicas=2)
+        Scheme.from_arguments(Returns(function), 8, local_reduction_size=2)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ NOT_FINITE = r"Returns\(\) returned .* finite"
 
 @pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
 def test_non_finite_coefficients_are_refused_only_for_finite_gradients(in_graph):
-    exchange = LocalExchange(Scheme(Returns(lambda gram: 1 / tf.linalg.diag_part(gram)), 2))
+    planner = LocalReductionPlanner(Scheme(Returns(lambda gram: 1 / tf.linalg.diag_part(gram)), 2))
 
     def step(replicas):
-        return aggregate(replicas, exchange)
+        return aggregate(replicas, planner)
 
     call = tf.function(step, autograph=False) if in_graph else step
     good = [tf.constant([2.0, 0.0]), tf.constant([1.0])]
@@ -103,7 +103,7 @@ def test_rules_of_this_package_are_not_checked():
         checked_coefficients(Mine(), coefficients, GRAM)
 
 
-@pytest.mark.parametrize("levels", [{"averaged_replicas": 2}, {"radix_plan": (2, 2)}], ids=str)
+@pytest.mark.parametrize("levels", [{"local_reduction_size": 2}, {"radix_plan": (2, 2)}], ids=str)
 def test_a_rule_in_levels_is_checked_and_may_return_float32(levels):
     class InLevels(Returns):
         works_in_levels = True
@@ -111,7 +111,7 @@ def test_a_rule_in_levels_is_checked_and_may_return_float32(levels):
     def combined(factor):
         rule = InLevels(lambda gram: factor * tf.ones_like(gram[:, 0, :], tf.float32) / 2)
         replicas = [[tf.constant([1.0, float(i)])] for i in range(4)]
-        (result,) = aggregate(replicas, LocalExchange(Scheme(rule, 4, **levels)))
+        (result,) = aggregate(replicas, LocalReductionPlanner(Scheme(rule, 4, **levels)))
         return result
 
     np.testing.assert_allclose(combined(1), [1.0, 1.5])
@@ -157,7 +157,9 @@ def test_groups_have_a_state_unless_they_are_bad_or_have_no_gradients(
     state = Counts().initial_state(max(groups) + 1, 2)
     tensors = {name: tf.constant(value) for name, value in state.items()}
     application = RuleApplication(groups, tensors)
-    combined = aggregate(gradients, LocalExchange(Scheme(Counts(), 2)), bucket_bytes, application)
+    combined = aggregate(
+        gradients, LocalReductionPlanner(Scheme(Counts(), 2)), bucket_bytes, application
+    )
     for group, own in zip(groups[:4], combined, strict=False):
         wanted = np.nan if bad is not None and group == groups[2] else 1
         np.testing.assert_array_equal(own, np.full(own.shape, wanted))
@@ -170,7 +172,7 @@ def test_groups_have_a_state_unless_they_are_bad_or_have_no_gradients(
 def test_groups_by_path_need_paths():
     scheme = Scheme(Adasum({"a": "b"}), 2)
     with pytest.raises(ValueError, match=r"Adasum\(.*needs the variables' paths"):
-        aggregate([[tf.ones([2])]] * 2, LocalExchange(scheme))
+        aggregate([[tf.ones([2])]] * 2, LocalReductionPlanner(scheme))
 
 
 # ---- the state of a user's rule ----------------------------------------------------------------

@@ -9,7 +9,7 @@ from support.all_pairs import BACKENDS, parametrize_all_pairs
 from support.scheme_oracle import DTYPES, assert_rounded, gradients_of
 
 import tf_adasum
-from tf_adasum.aggregation import LocalExchange, Scheme, aggregate, rules
+from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate, rules
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
 
 SHAPES = [(), (1,), (17,), (0,), (3, 5), (18011,), (2, 0, 3), ()]
@@ -32,7 +32,7 @@ def correlated(dtype, replicas, size, seed=0):
 )
 def test_aggregate_equals_the_oracle(backend, dtype, replicas, rule, bucket_bytes):
     gradients, scheme = gradients_of(SHAPES, replicas, dtype), Scheme(rule, replicas)
-    combined = aggregate(gradients, LocalExchange(scheme), bucket_bytes)
+    combined = aggregate(gradients, LocalReductionPlanner(scheme), bucket_bytes)
     of_variables = zip(*gradients, strict=True)
     wanted = scheme_oracle.combined(gradients, scheme)
     for actual, own, one in zip(combined, of_variables, wanted, strict=True):
@@ -40,7 +40,7 @@ def test_aggregate_equals_the_oracle(backend, dtype, replicas, rule, bucket_byte
 
 
 def test_aggregate_of_nothing():
-    assert aggregate([[], []], LocalExchange(Scheme(Adasum(), 2))) == []
+    assert aggregate([[], []], LocalReductionPlanner(Scheme(Adasum(), 2))) == []
 
 
 @parametrize_all_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[2, 3, 4, 5])
@@ -100,7 +100,7 @@ def test_one_bad_number_spoils_its_whole_variable_and_no_other(backend, dtype, r
 def test_linear_rules_pass_bad_numbers_on(backend, rule):
     gradients = [[np.ones(4, np.float32)] for _ in range(3)]
     gradients[1][0][2] = np.nan
-    (combined,) = aggregate(gradients, LocalExchange(Scheme(rule, 3)))
+    (combined,) = aggregate(gradients, LocalReductionPlanner(Scheme(rule, 3)))
     assert np.isnan(combined.numpy()).tolist() == [False, False, True, False]
 
 

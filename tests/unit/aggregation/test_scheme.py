@@ -12,8 +12,12 @@ from support.scheme_oracle import Returns
 
 from tf_adasum.aggregation import Scheme, buckets, cost_model
 from tf_adasum.aggregation.cost_model import CostModel
-from tf_adasum.aggregation.exchange import CollectiveExchange, LocalExchange, PairwisePlan
 from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.aggregation.reduction_planner import (
+    CollectiveReductionPlanner,
+    LocalReductionPlanner,
+    PairwisePlan,
+)
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
 from tf_adasum.aggregation.rules.nested import nested
 
@@ -41,7 +45,7 @@ def default_costs(monkeypatch):
 )
 @pytest.mark.parametrize("averaged", [1, 2])
 def test_good_plans(plan, replicas, averaged, expected):
-    options = {"averaged_replicas": averaged, "radix_plan": plan}
+    options = {"local_reduction_size": averaged, "radix_plan": plan}
     scheme = Scheme.from_arguments(Adasum(), averaged * replicas, **options)
     assert scheme.radix_plan == expected
     assert all(type(radix) is int for radix in scheme.radix_plan or ())
@@ -67,7 +71,7 @@ def test_good_plans(plan, replicas, averaged, expected):
 def test_refuses_plans(plan, replicas, averaged):
     message = rf"`radix_plan` must be .* product is {replicas},"
     with pytest.raises(ValueError, match=message) as caught:
-        options = {"averaged_replicas": averaged, "radix_plan": plan}
+        options = {"local_reduction_size": averaged, "radix_plan": plan}
         Scheme.from_arguments(Adasum(), averaged * replicas, **options)
     assert f"Received: radix_plan={plan!r}" in str(caught.value)
 
@@ -76,10 +80,10 @@ def test_refuses_plans(plan, replicas, averaged):
     "rule", [AdaCons(), Adasum("model"), Adasum({".*": "all"}), Returns()], ids=repr
 )
 def test_rules_that_need_all_gradients_take_one_level(rule):
-    assert Scheme.from_arguments(rule, 8, averaged_replicas=2, radix_plan=[4]).radix_plan == (4,)
+    assert Scheme.from_arguments(rule, 8, local_reduction_size=2, radix_plan=[4]).radix_plan == (4,)
     message = r"must be None or \[4\] with .*: the rule needs .*Received: radix_plan=\[2, 2\]"
     with pytest.raises(ValueError, match=message):
-        Scheme.from_arguments(rule, 8, averaged_replicas=2, radix_plan=(2, 2))
+        Scheme.from_arguments(rule, 8, local_reduction_size=2, radix_plan=(2, 2))
 
 
 # ---- Scheme.from_arguments: the rest -----------------------------------------------------------
@@ -107,7 +111,7 @@ class Average(Mean):
 
 @pytest.mark.parametrize(
     "options",
-    [{"wire_dtype": "float16"}, {"radix_plan": [2, 2]}, {"averaged_replicas": 2}],
+    [{"wire_dtype": "float16"}, {"radix_plan": [2, 2]}, {"local_reduction_size": 2}],
     ids=str,
 )
 def test_the_mean_is_tensorflows_own_but_not_its_subclasses(options):
@@ -127,7 +131,7 @@ def test_the_mean_is_tensorflows_own_but_not_its_subclasses(options):
     ],
 )
 def test_coefficients_of_a_users_rule_are_probed(function):
-    scheme = Scheme.from_arguments(Returns(function), 8, averaged_replicas=2)
+    scheme = Scheme.from_arguments(Returns(function), 8, local_reduction_size=2)
     with pytest.raises(ValueError, match=r"Returns\(\) returned coefficients that are not fin"):
         scheme.probe_values()
 
@@ -150,7 +154,7 @@ class Norms(rules.AggregationRule):
         return tf.cast(1 / tf.sqrt(tf.linalg.diag_part(gram)), tf.float32)
 
 for rule in (Norms(), rules.Adasum("model"), rules.AdaCons()):
-    Scheme.from_arguments(rule, 8, averaged_replicas=2, radix_plan=[4], wire_dtype="bfloat16")
+    Scheme.from_arguments(rule, 8, local_reduction_size=2, radix_plan=[4], wire_dtype="bfloat16")
 assert not context.context()._initialized
 cpu, = tf.config.list_physical_devices("CPU")
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)
@@ -177,7 +181,7 @@ def test_settings_of_different_schemes_differ():
         Scheme(AdaCons(0.5), 8),
         Scheme(Adasum(), 8, radix_plan=(8,)),
         Scheme(Adasum(), 8, radix_plan=(2, 4)),
-        Scheme(Adasum(), 8, averaged_replicas=2),
+        Scheme(Adasum(), 8, local_reduction_size=2),
         Scheme(Adasum(), 8, wire_dtype=tf.float16),
         Scheme(Adasum(), 8, wire_dtype=tf.bfloat16),
         Scheme(Adasum(), 8, costs=CostModel(1, 1, 1)),
@@ -200,7 +204,9 @@ def levels_of(scheme, **options):
         return CollectiveGroup(None, range(radix), 0)
 
     bucket = buckets.Bucket.from_gradients([0], [tf.TensorSpec([2**18], tf.float32)])
-    plan = CollectiveExchange(scheme, group_of, **options).plan(bucket, needs_full_gram=False)
+    plan = CollectiveReductionPlanner(scheme, group_of, **options).plan(
+        bucket, needs_full_gram=False
+    )
     return [level.rule for level in plan.levels], [radix for _, radix in members[::2]]
 
 
@@ -213,8 +219,8 @@ def levels_of(scheme, **options):
         (Scheme(Adasum(), 32), {}, [4, 8]),
         (Scheme(Adasum("model"), 32), {}, [32]),
         # The plan is that of the means, of which each member has a part of the bucket.
-        (Scheme(Adasum(), 32, averaged_replicas=2), {}, [2, 16]),
-        (Scheme(Adasum(), 64, averaged_replicas=2), {}, [2, 4, 8]),
+        (Scheme(Adasum(), 32, local_reduction_size=2), {}, [2, 16]),
+        (Scheme(Adasum(), 64, local_reduction_size=2), {}, [2, 4, 8]),
         # The user's plan comes before measured constants, and these before the transport's.
         (Scheme(Adasum(), 8, costs=PRODUCTS_ONLY), {}, [4, 2]),
         (Scheme(Adasum(), 8, radix_plan=(8,), costs=PRODUCTS_ONLY), {}, [8]),
@@ -271,7 +277,9 @@ class Mixed(Returns, Adasum):
 def test_only_rules_that_compute_as_adasum_get_plans_merging_and_the_pair_kernel(rule, is_tree):
     assert (nested([(2, rule), (4, rule)]) is rule) == is_tree
     bucket = buckets.Bucket.from_gradients([0], [tf.TensorSpec([5], tf.float32)])
-    plan = LocalExchange(Scheme(rule, 8, radix_plan=(2, 2, 2))).plan(bucket, needs_full_gram=False)
+    plan = LocalReductionPlanner(Scheme(rule, 8, radix_plan=(2, 2, 2))).plan(
+        bucket, needs_full_gram=False
+    )
     assert isinstance(plan, PairwisePlan) == is_tree
     assert levels_of(Scheme(rule, 32)) == (([rule, rule], [4, 8]) if is_tree else ([rule], [32]))
 

@@ -8,7 +8,7 @@ from support.all_pairs import BACKENDS, parametrize_all_pairs
 from support.fake_collectives import exchanged
 from support.scheme_oracle import gradients_of
 
-from tf_adasum.aggregation import LocalExchange, Scheme, aggregate
+from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Sum
 
 ROWS = 23  # of the variable
@@ -52,7 +52,7 @@ def densified(gradients):
 def everywhere(gradients, scheme):
     """The results of all replicas: through collectives, and in one process."""
     yield exchanged(gradients, scheme)[0]
-    yield [aggregate(gradients, LocalExchange(scheme))]
+    yield [aggregate(gradients, LocalReductionPlanner(scheme))]
 
 
 def assert_is_union(slices, gradients, variable=0):
@@ -79,8 +79,11 @@ def assert_combined(results, gradients, scheme, **options):
 
 @parametrize_all_pairs(
     scheme=[
-        *(Scheme(rule, 4) for rule in (*RULES, scheme_oracle.ByReplica(), scheme_oracle.ByNorm())),
-        *(Scheme(rule, 4, averaged_replicas=2) for rule in RULES),
+        *(
+            Scheme(rule, 4)
+            for rule in (*RULES, scheme_oracle.RankWeightedRule(), scheme_oracle.NormWeightedRule())
+        ),
+        *(Scheme(rule, 4, local_reduction_size=2) for rule in RULES),
         *(Scheme(Adasum(), int(np.prod(plan)), 1, plan) for plan in ((2, 2), (2, 3), (3, 2))),
     ],
     indices=[INDICES, [[]] * 6, [[], [3], *[[]] * 4], [[3]] * 6, [[0, ROWS - 1]] * 6],
@@ -103,7 +106,7 @@ def test_two_sparse_gradients(scheme, indices, row_shape, dtype, index_dtype, ba
 @parametrize_all_pairs(
     rule=RULES,
     position=[0, 1, 2],
-    options=[{}, {"bucket_bytes": 1}, {"bucket_bytes": 1, "gathered_bytes": 2**40}],
+    options=[{}, {"bucket_bytes": 1}, {"bucket_bytes": 1, "all_gather_threshold_bytes": 2**40}],
 )
 def test_between_dense_gradients(rule, position, options):
     gradients = gradients_of([(5, 7), (1000,)], 4)
@@ -158,7 +161,7 @@ def test_dense_on_one_local_replica(place):
     whole = densified(gradients)
     gradients[place] = [tf.constant(whole[place][0])]
     scheme = Scheme(Adasum(), 2)
-    (combined,) = aggregate(gradients, LocalExchange(scheme))
+    (combined,) = aggregate(gradients, LocalReductionPlanner(scheme))
     assert not isinstance(combined, tf.IndexedSlices)
     scheme_oracle.assert_combined([[combined.numpy()]], whole, scheme)
 
@@ -191,7 +194,7 @@ def test_a_graph_for_any_number_of_rows(way):
             for values, indices, dense_gradient in replicas
         ]
         if way == "local":
-            return [aggregate(gradients, LocalExchange(scheme))]
+            return [aggregate(gradients, LocalReductionPlanner(scheme))]
         return exchanged(gradients, scheme)[0]
 
     for indices in (INDICES[:3], INDICES[1:4], [[]] * 3, [[1, 2]] * 3):
@@ -205,5 +208,5 @@ def test_a_graph_for_any_number_of_rows(way):
 
 def test_rows_without_elements_are_left_alone():
     slices = [tf.IndexedSlices(tf.zeros([2, 0]), [0, 1], [4, 0]), tf.constant([3.0, 4.0])]
-    nothing, combined = aggregate([slices, slices], LocalExchange(Scheme(Adasum(), 2)))
+    nothing, combined = aggregate([slices, slices], LocalReductionPlanner(Scheme(Adasum(), 2)))
     assert nothing.shape == (4, 0) and combined.numpy().tolist() == [3, 4]

@@ -30,9 +30,11 @@ def way(request):
 
 def sent_by(way, gradients, wire, rule=None):
     """The result of each replica, the hub and the scheme."""
-    plan, gathered_bytes = way
+    plan, all_gather_threshold_bytes = way
     scheme = Scheme(rule or rules.Adasum(), 4, radix_plan=plan, wire_dtype=wire)
-    results, hub = exchanged_arrays(gradients, scheme, gathered_bytes=gathered_bytes)
+    results, hub = exchanged_arrays(
+        gradients, scheme, all_gather_threshold_bytes=all_gather_threshold_bytes
+    )
     scheme_oracle.assert_same_bits(results)
     return results, hub, scheme
 

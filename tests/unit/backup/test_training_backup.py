@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.fake_training import FakeModel, FakeVariable
-from support.fake_workers import each_of, results_of_each
+from support.fake_workers import results_on_workers, run_on_workers
 
 from tf_adasum.backup import backup_files
 from tf_adasum.backup.backup_files import Array, Backup, BackupFiles
@@ -55,13 +55,15 @@ class TestAgreement:
             workers.gather([1])
             return made.save_freq, made.saves_within_epochs
 
-        assert results_of_each(3, part) == [(save_freq, save_freq in (1, 7))] * 3
+        assert results_on_workers(3, part) == [(save_freq, save_freq in (1, 7))] * 3
         is_left = save_freq == "epoch" and not delete
         assert names_in(tmp_path / "0") == ["epoch-1-batch-0.backup"] * is_left
         assert names_in(tmp_path / "1") == []
 
     def test_without_one_on_worker_0_there_is_none(self, tmp_path):
-        made = each_of(2, lambda own: TrainingBackup.agreed([callback(tmp_path)] * own.rank, own))
+        made = run_on_workers(
+            2, lambda own: TrainingBackup.agreed([callback(tmp_path)] * own.rank, own)
+        )
         assert made == [None, None]
 
     @pytest.mark.parametrize(
@@ -75,7 +77,7 @@ class TestAgreement:
         def part(workers):
             TrainingBackup.agreed([callback(folder) for folder in folders[workers.rank]], workers)
 
-        for error in each_of(len(folders), part):
+        for error in run_on_workers(len(folders), part):
             assert isinstance(error, ValueError) and message in str(error)
 
 
@@ -88,7 +90,7 @@ def begin(tmp_path):
         made.begin(model)
         return model.variables[0].numpy()[0][0].item(), keras_compat.initial_epoch(model)
 
-    return each_of(3, part)
+    return run_on_workers(3, part)
 
 
 OF_ANOTHER_MODEL = "of another model"
@@ -197,7 +199,7 @@ def test_the_seed_of_the_order_is_worker_0s_and_follows_the_global_one(tmp_path)
         tf.random.set_seed(seed)
         for path in tmp_path.iterdir():
             path.unlink()
-        return results_of_each(count, seed_of)
+        return results_on_workers(count, seed_of)
 
     one = drawn(7, count=2)
     assert one == drawn(7) * 2

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.fake_training import FakeModel, FakeVariable
-from support.fake_workers import results_of_each
+from support.fake_workers import results_on_workers
 
 from tf_adasum.backup import training_state
 from tf_adasum.backup.backup_files import Array
@@ -52,9 +52,9 @@ def model_of(workers, differing=1):
 class TestOfReplicas:
     def test_what_differs_is_kept_for_each_replica_in_their_order(self, count):
         def collect(workers):
-            return training_state.collect(model_of(workers), workers, ALL)
+            return training_state.gather_state(model_of(workers), workers, ALL)
 
-        for state in results_of_each(count, collect):
+        for state in results_on_workers(count, collect):
             copies = {array.path: array.copies for array in state}
             for path, seed, shape in ("moving_mean", 200, (2, 3)), ("loss/total", 600, ()):
                 actual = [bits_of(copy) for copy in copies[path]]
@@ -65,24 +65,24 @@ class TestOfReplicas:
     def test_comes_back_on_each_replica(self, count):
         def save_and_restore(workers):
             model, other = model_of(workers), model_of(workers, differing=0)
-            state = training_state.collect(model, workers, ALL)
+            state = training_state.gather_state(model, workers, ALL)
             assert other.state() != model.state()
             training_state.check(other, state, "x")
             training_state.assign(other, workers, state, ALL)
             return other.state() == model.state()
 
-        assert all(results_of_each(count, save_and_restore))
+        assert all(results_on_workers(count, save_and_restore))
 
     def test_worker_0_shares_epoch_and_every_bit(self, count):
         def share(own):
             model = model_of(own)
             keras_compat.set_initial_epoch(model, 5 if own.rank == 0 else 0)
-            training_state.share(model, own)
+            training_state.broadcast_state(model, own)
             return keras_compat.initial_epoch(model), model.state()
 
         first = model_of(Workers(0, count, None, None)).state()[::DEVICES]
         expected = [each for each in first for _ in range(DEVICES)]
-        assert results_of_each(count, share) == [(5, expected)] * count
+        assert results_on_workers(count, share) == [(5, expected)] * count
 
 
 def test_bits_count_and_not_numbers(recwarn):
@@ -95,7 +95,7 @@ def test_bits_count_and_not_numbers(recwarn):
         ],
         replicas=2,
     )
-    (state,) = results_of_each(1, lambda own: training_state.collect(model, own, ["model"]))
+    (state,) = results_on_workers(1, lambda own: training_state.gather_state(model, own, ["model"]))
     assert [len(array.copies) for array in state] == [2, 1, 2]
 
 
@@ -109,7 +109,7 @@ def test_another_number_of_replicas_takes_turns(copies):
         training_state.assign(model, workers, arrays, ["model"])
         return [each[0] for each in model.variables[0].numpy()]
 
-    assert np.ravel(results_of_each(2, restored)).tolist() == [i % copies for i in range(4)]
+    assert np.ravel(results_on_workers(2, restored)).tolist() == [i % copies for i in range(4)]
 
 
 class TestOfAnotherModel:
@@ -154,13 +154,13 @@ class TestOfAnotherModel:
         ((section, (variable,)),) = option.items()
         arrays = [*self.arrays(), Array(section.removesuffix("_state"), "own", copies)]
         with pytest.warns(UserWarning, match="is reset|remaining batches"):
-            results_of_each(1, lambda own: training_state.assign(model, own, arrays, ALL))
+            results_on_workers(1, lambda own: training_state.assign(model, own, arrays, ALL))
         np.testing.assert_array_equal(variable.numpy()[0], np.zeros(2))
         np.testing.assert_array_equal(model.variables[0].numpy()[0], 1)
 
     def test_what_the_model_has_not_is_left_out_silently(self, recwarn):
         arrays = [*self.arrays(), Array("rule", "own", [np.ones(3)])]
-        results_of_each(1, lambda own: training_state.assign(self.model(), own, arrays, ALL))
+        results_on_workers(1, lambda own: training_state.assign(self.model(), own, arrays, ALL))
         assert not list(recwarn)
 
     def test_the_smallest_size_counts_each_variable_once(self):

@@ -92,8 +92,8 @@ def test_models_of_another_strategy_are_refused(name):
 
 def test_workers_compare_the_arguments_of_callbacks_that_wait_for_all():
     """With another `every` on each worker, they would wait for each other."""
-    assert callbacks.ReplicaCheck(7).same_on_all_workers == "ReplicaCheck(every=7)"
-    assert callbacks.StragglerReport().same_on_all_workers.startswith("StragglerReport(")
+    assert callbacks.ReplicaCheck(7).settings_to_compare == "ReplicaCheck(every=7)"
+    assert callbacks.StragglerReport().settings_to_compare.startswith("StragglerReport(")
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,9 @@ def test_workers_compare_the_arguments_of_callbacks_that_wait_for_all():
     [
         (callbacks.GainTracker(every=3), ["every"]),
         (callbacks.OrthogonalityTracker(every=3, per_variable=False), ["every", "per_variable"]),
-        (callbacks.ReplicaCheck(7), ["every", "same_on_all_workers"]),
+        (callbacks.ReplicaCheck(7), ["every", "settings_to_compare"]),
         (callbacks.StopAtScaleInvariantStep(1000.5), ["total"]),
-        (callbacks.StragglerReport(), ["same_on_all_workers"]),
+        (callbacks.StragglerReport(), ["settings_to_compare"]),
         (callbacks.ElasticScale({0: 2, 3: 4.5}), ["schedule", "make_dataset", "dataset"]),
         (callbacks.ElasticScale(schedule_of_epoch, make_dataset), ["schedule", "make_dataset"]),
     ],

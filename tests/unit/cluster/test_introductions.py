@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from support.fuzzing import cases, json_values
+from support.fuzzing import fuzz_settings, json_values
 
 from tf_adasum.cluster import introductions, json_lines
 from tf_adasum.cluster.introductions import Distrusted, Introduction, Stranger
@@ -158,7 +158,7 @@ GARBAGE = st.one_of(
 )
 
 
-@cases(100)
+@fuzz_settings(100)
 @hypothesis.given(lines=st.lists(GARBAGE, min_size=1, max_size=2), greets=st.booleans())
 def test_garbage_is_no_task(lines, greets):
     greeting = {"rank": 2, "nonce": "0" * 32, "secret": True, "proof": "0" * 64}
@@ -174,7 +174,7 @@ CHANGED = st.dictionaries(
 )
 
 
-@cases(200)
+@fuzz_settings(200)
 @hypothesis.given(st.one_of(JSON, CHANGED.map(lambda new: {**dataclasses.asdict(SECOND), **new})))
 def test_an_introduction_is_one_or_no_task_s(message):
     try:

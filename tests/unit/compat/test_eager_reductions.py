@@ -27,7 +27,7 @@ class Unchanging(GradientCrossDeviceOps):
         super().__init__(["/device:CPU:0"], 1, options)
         self.traced = []  # for each function the version of the state, None without one
 
-    def leaves_one_gradient_alone(self, options):
+    def is_identity_for_one_replica(self, options):
         return False
 
     def combine_gradients(self, gradients, options):

@@ -46,7 +46,7 @@ def test_averages_of_many_models(strategy, warnings_of):
 def test_gradients_of_many_shapes_reduced_eagerly(warnings_of):
     options = tf.distribute.experimental.CommunicationOptions()
     ops = GradientCrossDeviceOps(["/device:CPU:0"], 1, options)
-    ops.leaves_one_gradient_alone = lambda options: False
+    ops.is_identity_for_one_replica = lambda options: False
     ops.combine_gradients = lambda gradients, options: gradients
 
     def action(number):

@@ -9,7 +9,7 @@ import types
 
 import pytest
 from support.launching import eventually
-from support.meetings import at_once, cluster_of
+from support.meetings import cluster_of, run_in_threads
 
 from tf_adasum.cluster.free_ports import held
 from tf_adasum.cluster.invitation import Invitation
@@ -60,7 +60,7 @@ def examined(
 
     with held(count) as ports:
         addresses = [f"127.0.0.1:{port}" for port in ports]
-        outcomes, _ = at_once(work, len(ranks), limit=SECONDS)
+        outcomes, _ = run_in_threads(work, len(ranks), limit=SECONDS)
     codes = dict(zip(ranks, outcomes, strict=True))
     return {rank: code for rank, code in codes.items() if code is not None}, shown
 

@@ -69,7 +69,7 @@ def stub(monkeypatch):
             "tf_adasum.ops": With(backend=lambda: "custom" if status.loaded else "tensorflow"),
             "tf_adasum.ops.self_test": With(failures=failures),
             "tf_adasum.ops.library": With(status=lambda: status, BUILD_IT=BUILD_IT),
-            "tf_adasum.transport.library": With(opened=opened, Unavailable=OSError),
+            "tf_adasum.transport.library": With(opened=opened, UcxUnavailableError=OSError),
             "tf_adasum.compat.keras": hooks,
             "tf_adasum.compat.tensorflow": hooks,
         }

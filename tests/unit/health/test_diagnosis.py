@@ -6,16 +6,16 @@ import json
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from support.fuzzing import cases, json_values
+from support.fuzzing import fuzz_settings, json_values
 from support.meetings import cluster_of
 
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import call_log, diagnosis
 from tf_adasum.health.diagnosis import (
+    ALL_WAITING_GRACE,
     DEADLOCK_SECONDS,
+    DIFFERENT_CALLS_GRACE,
     GRACE,
-    GRACE_OF_ALL,
-    GRACE_OF_DIFFERENT,
     MISMATCH_SECONDS,
     UNREACHABLE_SECONDS,
     CollectiveError,
@@ -23,13 +23,13 @@ from tf_adasum.health.diagnosis import (
 )
 
 CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("chief 0", "worker 0", "worker 1"), 1)
-PATIENCE = 300.0
+COLLECTIVE_TIMEOUT = 300.0
 
 
-def judged(own, *, is_broken=False, patience=PATIENCE, **others):
+def judged(own, *, is_broken=False, collective_timeout=COLLECTIVE_TIMEOUT, **others):
     """What worker 1 decides, with `_0` and `_2` as the statuses of the others."""
     statuses = {1: own, **{int(name[1:]): status for name, status in others.items()}}
-    return diagnosis.failure(CLUSTER, statuses, patience, is_broken)
+    return diagnosis.failure_message(CLUSTER, statuses, collective_timeout, is_broken)
 
 
 def waiting(waits, **fields):
@@ -105,13 +105,13 @@ def test_a_link_that_is_cut():
     own, cut = waiting(UNREACHABLE_SECONDS), waiting(UNREACHABLE_SECONDS, **UNREACHABLE)
     why = "chief 0 (a:1) cannot reach worker 1 (c:3): no answer"
     assert judged(own, _0=cut, _2=own).startswith(f"{why}. Restart all")
-    assert judged(waiting(20.0), _0=cut, _2=own, patience=20.0).startswith(why)
+    assert judged(waiting(20.0), _0=cut, _2=own, collective_timeout=20.0).startswith(why)
     healing = judged(
-        waiting(GRACE_OF_ALL), _0=in_python(UNREACHABLE_SECONDS, **UNREACHABLE), _2=own
+        waiting(ALL_WAITING_GRACE), _0=in_python(UNREACHABLE_SECONDS, **UNREACHABLE), _2=own
     )
     assert healing is None, "it may heal"
     assert judged(own, _0=cut, _2=RUNNING) is None, "it may be busy"
-    said = diagnosis.notice(CLUSTER, {0: cut, 1: own, 2: own})
+    said = diagnosis.waiting_message(CLUSTER, {0: cut, 1: own, 2: own})
     assert said == f"worker 0 has waited 30 s for the others, which are waiting as well ({why})"
 
 
@@ -121,7 +121,7 @@ def test_at_most_three_links_that_are_cut_are_named(count):
     statuses = {
         rank: waiting(UNREACHABLE_SECONDS, unreachable=f"host {rank}") for rank in range(count)
     }
-    said = diagnosis.notice(cluster, statuses | {4: waiting(UNREACHABLE_SECONDS)})
+    said = diagnosis.waiting_message(cluster, statuses | {4: waiting(UNREACHABLE_SECONDS)})
     named = [f"worker {rank} (a:{rank}) cannot reach host {rank}" for rank in range(3)]
     assert said.endswith(f"({'; '.join([*named, '…'][:count])})")
 
@@ -145,15 +145,15 @@ def test_the_first_calls_that_differ_are_named():
 
 
 def test_patience_ends():
-    assert judged(waiting(PATIENCE - 1), _0=LATE) is None
-    cause = judged(waiting(PATIENCE), _0=LATE, _2=waiting(PATIENCE))
+    assert judged(waiting(COLLECTIVE_TIMEOUT - 1), _0=LATE) is None
+    cause = judged(waiting(COLLECTIVE_TIMEOUT), _0=LATE, _2=waiting(COLLECTIVE_TIMEOUT))
     assert "has waited 300 s for chief 0 (a:1), which is at train.py:4 (main). All" in cause
-    cause = judged(waiting(PATIENCE), _2=waiting(5.0, collectives_entered=6))
+    cause = judged(waiting(COLLECTIVE_TIMEOUT), _2=waiting(5.0, collectives_entered=6))
     assert "for worker 1 (c:3)." in cause, "it waits in an earlier collective"
 
 
 def test_the_notice_names_who_is_awaited():
-    assert diagnosis.notice(CLUSTER, {1: WAITING, 0: LATE, 2: WAITING}) == (
+    assert diagnosis.waiting_message(CLUSTER, {1: WAITING, 0: LATE, 2: WAITING}) == (
         "worker 0 has waited 2 s for chief 0 (a:1), which is at train.py:4 (main)"
     )
 
@@ -162,7 +162,7 @@ def test_the_notice_names_who_is_awaited():
 def test_workers_in_different_collectives_of_one_number(other):
     differ = "The workers wait for each other, because they have not made the same calls: chief 0"
     own, other = (
-        dataclasses.replace(one, waiting_seconds=GRACE_OF_DIFFERENT) for one in (WAITING, other)
+        dataclasses.replace(one, waiting_seconds=DIFFERENT_CALLS_GRACE) for one in (WAITING, other)
     )
     assert judged(own, _0=other, _2=own).startswith(
         f"{differ} is at {other.location}, worker 0 is at"
@@ -183,38 +183,42 @@ def test_workers_in_different_collectives_of_one_number(other):
 def test_all_wait_for_each_other(other, limit):
     """Not before the limit is over: the last part of a collective may still travel."""
     assert judged(waiting(limit - 1), _0=other(limit), _2=waiting(limit)) is None
-    assert judged(waiting(limit), _0=other(GRACE_OF_ALL - 1), _2=waiting(limit)) is None
+    assert judged(waiting(limit), _0=other(ALL_WAITING_GRACE - 1), _2=waiting(limit)) is None
     long = [
         {"own": waiting(each), "_0": other(each), "_2": waiting(each)} for each in (limit, 20.0)
     ]
-    for cause in judged(**long[0]), judged(**long[1], patience=20.0):
+    for cause in judged(**long[0]), judged(**long[1], collective_timeout=20.0):
         assert "have not made the same calls" in cause
 
 
 def test_what_tensorflow_alone_knows():
     no = CollectiveError("no")
     reset = CollectiveError("Connection reset by peer", ("worker 1", "worker 0"))
-    assert diagnosis.broken(CLUSTER, reset, "", {}).startswith(
+    assert diagnosis.connection_error_message(CLUSTER, reset, "", {}).startswith(
         "the connection between worker 0 (b:2) and worker 1 (c:3) broke: Connection reset by peer. "
         "Restart all"
     )
-    assert "between worker 0 (b:2) and others broke" in diagnosis.broken(CLUSTER, no, "", {})
-    unreachable = diagnosis.broken(CLUSTER, reset, "chief 0 (a:1): no answer", {})
+    assert "between worker 0 (b:2) and others broke" in diagnosis.connection_error_message(
+        CLUSTER, no, "", {}
+    )
+    unreachable = diagnosis.connection_error_message(CLUSTER, reset, "chief 0 (a:1): no answer", {})
     assert "worker 0 (b:2) cannot reach chief 0 (a:1): no answer" in unreachable
     two = cluster_of("a:1", "b:2", rank=1)
     between = "between worker 1 (b:2) and worker 0 (a:1) broke"
-    assert between in diagnosis.broken(two, no, "", {})
+    assert between in diagnosis.connection_error_message(two, no, "", {})
     statuses = {
         1: Status("running", location="b.py:2 (f)"),
         0: Status("running", location="a.py:1 (f)"),
     }
     differ = CollectiveError("expected type 0", differ=True)
     places = "chief 0 is at a.py:1 (f), worker 0 is at b.py:2 (f). TensorFlow reports: expected"
-    assert places in diagnosis.broken(CLUSTER, differ, "", statuses)
+    assert places in diagnosis.connection_error_message(CLUSTER, differ, "", statuses)
 
 
 def test_the_advice_names_the_launcher_if_it_is_used():
-    alone, launched = (diagnosis.what_to_do({"TF_ADASUM_LAUNCHER": each}) for each in ("", "1"))
+    alone, launched = (
+        diagnosis.recovery_advice({"TF_ADASUM_LAUNCHER": each}) for each in ("", "1")
+    )
     assert "tf-adasum-launch" not in alone and alone.endswith(" backup.")
     assert "(tf-adasum-launch --max-restarts restarts them" in launched
 
@@ -271,7 +275,7 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-@cases(300)
+@fuzz_settings(300)
 @hypothesis.given(of_others=st.lists(FIELDS | json_values(), min_size=2, max_size=2))
 def test_fuzz_no_status_stops_a_diagnosis(of_others):
     read = [Status.from_fields(json.loads(json.dumps(fields))) for fields in of_others]

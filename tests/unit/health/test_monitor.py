@@ -15,7 +15,7 @@ from pathlib import Path
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from support.fuzzing import cases, json_values
+from support.fuzzing import fuzz_settings, json_values
 from support.launching import eventually
 from support.meetings import cluster_of
 
@@ -215,7 +215,7 @@ def test_what_nobody_knows_the_cause_of_is_reported_as_tensorflow_does(workers, 
 
 def test_a_connection_is_tried_while_all_wait(workers, monkeypatch):
     monkeypatch.setattr(monitor, "_TRY", 0.1)
-    monkeypatch.setattr("tf_adasum.health.diagnosis.GRACE_OF_ALL", 0.3)
+    monkeypatch.setattr("tf_adasum.health.diagnosis.ALL_WAITING_GRACE", 0.3)
     monkeypatch.setattr("tf_adasum.health.diagnosis.UNREACHABLE_SECONDS", 1.0)
     monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
     monitors = workers(2, counters=dict.fromkeys([0, 1], in_a_collective))
@@ -288,7 +288,7 @@ def test_nonsense_from_a_worker_is_refused(message, rank, sender):
     assert refused and not one._statuses
 
 
-@cases(200)
+@fuzz_settings(200)
 @hypothesis.given(rank=st.integers(0, 2), messages=st.lists(MESSAGE, max_size=4))
 def test_fuzz_no_message_stops_the_monitor(rank, messages):
     one, _, sent = alone(rank)

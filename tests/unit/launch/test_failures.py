@@ -98,7 +98,7 @@ STOPPED = end(1, -signal.SIGTERM, "ValueError: x", is_stopped=True)
     ids=["first", "named", "by itself", "unknown", "named without an error", "quoted"],
 )
 def test_the_worker_that_made_the_others_end_is_found(ends, rank):
-    assert failures.first_of(ends).rank == rank
+    assert failures.first_failure(ends).rank == rank
 
 
 def test_a_summary():
@@ -153,4 +153,4 @@ def test_one_that_its_guard_has_killed_is_not_out_of_memory():
     assert line.startswith(
         "worker 0 ended because of another worker, with SIGKILL: tf_adasum: worker"
     )
-    assert failures.first_of([killed, end(1, 1, "ValueError: x")]).rank == 1
+    assert failures.first_failure([killed, end(1, 1, "ValueError: x")]).rank == 1

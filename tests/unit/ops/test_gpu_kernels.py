@@ -32,7 +32,7 @@ def test_reasons_not_to_use_the_kernels(cuda, files, driver, gpus, reason, tmp_p
     monkeypatch.setattr(gpu_kernels, "driver_cuda", lambda: driver)
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    found = gpu_kernels.why_not(tmp_path, cuda)
+    found = gpu_kernels.unsupported_reason(tmp_path, cuda)
     assert found is None if reason is None else reason in found
 
 

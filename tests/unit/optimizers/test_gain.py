@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import keras_versions, optimizer_oracles
-from support.fuzzing import cases
+from support.fuzzing import fuzz_settings
 
 from tf_adasum.optimizers import AdaScale, gain
 
@@ -47,7 +47,7 @@ def test_the_gain_of_two_gradients_by_hand(gradients, expected, two_gradients):
     np.testing.assert_allclose(accumulated(2, gradients).gain, expected, rtol=1e-6)
 
 
-@cases(150)
+@fuzz_settings(150)
 @hypothesis.given(
     count=st.sampled_from([2, 3, 8, 64]),
     scale=st.sampled_from([1.0, 1.5, 2.0, 5.0, 1000.0]),

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.fake_workers import each_of
+from support.fake_workers import run_on_workers
 
 import tf_adasum
 from tf_adasum.errors import see
@@ -93,7 +93,7 @@ def test_the_first_variable_that_differs_is_named(value, other):
         equal_variables.check(strategy, variables[:1])
         equal_variables.check(strategy, variables)
 
-    errors = each_of(3, check)
+    errors = run_on_workers(3, check)
     assert {type(error) for error in errors} == {tf_adasum.ReplicasDiffer}
     (message,) = {str(error) for error in errors}
     assert "'kernel' (the first of 2 variables)" in message
@@ -109,7 +109,7 @@ def test_lists_of_other_lengths_are_refused_on_all_workers():
     def check(workers):
         equal_variables.check(strategy_of(workers, copies), variables[: 1 + workers.rank // 2])
 
-    errors = each_of(3, check)
+    errors = run_on_workers(3, check)
     assert {type(error) for error in errors} == {ValueError}
     for error in errors:
         assert "workers 0, 1: 1 variable; worker 2: 2 variables" in str(error)
@@ -123,7 +123,7 @@ def test_a_variable_that_one_worker_has_no_longer_is_not_compared():
         created = [None if workers.rank == 1 else gone, kept]
         equal_variables.check(strategy_of(workers, copies, created))
 
-    assert each_of(3, check) == [None] * 3
+    assert run_on_workers(3, check) == [None] * 3
 
 
 # ---- arguments ---------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ REFUSED = "Received: a secret on worker 0, another secret on worker 1"
 )
 def test_complaints_of_clients(trains, outcomes, wrong):
     case = client_cases.Case("a case", must_train=trains)
-    assert_begin_with(client_cases.complaints(case, dict(enumerate(outcomes)), "abc"), wrong)
+    assert_begin_with(client_cases.violations(case, dict(enumerate(outcomes)), "abc"), wrong)
 
 
 GOOD = of_disk()
@@ -68,7 +68,7 @@ ONE, TWO, KILLED = [Start()], [Start(), Start()], [Start(killed=True), Start()]
 def test_complaints_of_disks(starts, outcomes, wrong):
     case = disk_cases.Case("a case", tuple(starts))
     by_rank = [dict(enumerate(each)) for each in outcomes]
-    assert_begin_with(disk_cases.complaints(case, by_rank, "abc"), wrong)
+    assert_begin_with(disk_cases.violations(case, by_rank, "abc"), wrong)
 
 
 def test_the_pages_tables_are_what_the_script_writes(monkeypatch):

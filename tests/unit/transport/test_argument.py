@@ -39,13 +39,13 @@ def test_ucx_carries_no_gradients_of_gpus():
     with pytest.raises(ValueError, match=r"GPU:0, GPU:1\).*Received: transport='ucx' .*TFA-213"):
         argument.requested("ucx", ["GPU:0", "GPU:1"], {})
     assert argument.requested("auto", ["GPU:0"], {}) == "auto", "which other workers may have, too"
-    assert "NCCL (devices GPU:0)" in argument.obstacle(["CPU:0", "GPU:0"])
-    assert argument.obstacle(["/device:CPU:0", "cpu:1"]) == ""
+    assert "NCCL (devices GPU:0)" in argument.unsupported_reason(["CPU:0", "GPU:0"])
+    assert argument.unsupported_reason(["/device:CPU:0", "cpu:1"]) == ""
 
 
 def test_ucx_has_bits_for_so_many_replicas():
     devices = [f"CPU:{number}" for number in range(256)]
-    assert argument.obstacle(devices, workers=256) == ""
-    assert "at most 65536 replicas" in argument.obstacle(devices, workers=257)
+    assert argument.unsupported_reason(devices, workers=256) == ""
+    assert "at most 65536 replicas" in argument.unsupported_reason(devices, workers=257)
     with pytest.raises(ValueError, match=r"at most .* 256 devices per worker\. Use .*TFA-213"):
         argument.requested("ucx", [*devices, "CPU:256"], {})

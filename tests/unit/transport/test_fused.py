@@ -10,7 +10,7 @@ import tensorflow as tf
 from support import meshes, scheme_oracle
 from support.scheme_oracle import DTYPES, gradients_of
 
-from tf_adasum.aggregation import CollectiveExchange, Scheme, aggregate, rules
+from tf_adasum.aggregation import CollectiveReductionPlanner, Scheme, aggregate, rules
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.transport import mesh
 
@@ -28,15 +28,15 @@ def combination(replicas, scheme, fuses, bucket_bytes=None, first=0):
 
         return group
 
-    exchanges = [
-        CollectiveExchange(scheme, groups(own, first + i)) for i, own in enumerate(replicas)
+    planners = [
+        CollectiveReductionPlanner(scheme, groups(own, first + i)) for i, own in enumerate(replicas)
     ]
 
     @tf.function(autograph=False)
     def combine(gradients):
         return [
-            aggregate([own], exchange, bucket_bytes)
-            for own, exchange in zip(gradients, exchanges, strict=True)
+            aggregate([own], planner, bucket_bytes)
+            for own, planner in zip(gradients, planners, strict=True)
         ]
 
     return combine

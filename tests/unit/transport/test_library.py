@@ -100,7 +100,7 @@ functions = library.opened()
 try:
     functions.probe_in_subprocess("posix,tcp,self", "lo")
     functions.create("posix,tcp,self", "lo")
-except library.Unavailable as error:
+except library.UcxUnavailableError as error:
     print(error)
 functions.probe_in_subprocess("tcp,self", "lo")
 functions.create("tcp,self", "lo")
@@ -145,7 +145,7 @@ OLDER = "is older than this package and lacks"
     ],
 )
 def test_all_ops_are_needed(monkeypatch, names, op, message):
-    with pytest.raises(library.Unavailable, match=re.escape(message)):
+    with pytest.raises(library.UcxUnavailableError, match=re.escape(message)):
         opened_with(monkeypatch, names, op)
 
 

@@ -31,7 +31,9 @@ def attempt(name, milliseconds, failure=""):
     ],
 )
 def test_the_choice(attempts, stock, transport, expected, why):
-    best, said = selection.choose([attempt(*each) for each in attempts], stock / 1000, transport)
+    best, said = selection.choose_fastest(
+        [attempt(*each) for each in attempts], stock / 1000, transport
+    )
     assert (best and best.name) == expected
     assert why in said
 
@@ -65,7 +67,7 @@ def on_workers(
         cluster = cluster_of(rank, workers)
         try:
             return selection.select(cluster, transport, devices(rank), gather, is_monitored(rank))
-        except library.Unavailable as error:
+        except library.UcxUnavailableError as error:
             return error
 
     with ThreadPoolExecutor(workers) as pool:
@@ -106,7 +108,7 @@ class Fake:
 
     def _fail(self, where, transports):
         if (where, transports) in self.fails:
-            raise library.Unavailable("Operation not permitted")
+            raise library.UcxUnavailableError("Operation not permitted")
 
 
 @pytest.fixture
@@ -269,7 +271,7 @@ def test_ucx_itself_over_tcp(ucx, monkeypatch):
 
 def test_ucx_itself_waits_no_longer_than_asked(ucx):
     numbers = meshes.connected(2, selection.TCP)
-    with pytest.raises(library.Unavailable, match="an exchange did not end in time"):
+    with pytest.raises(library.UcxUnavailableError, match="an exchange did not end in time"):
         ucx.attempt(numbers[0], 0, 2, 0, 1000, 0.2)
     for number in numbers:
         ucx.close(number)

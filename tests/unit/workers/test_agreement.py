@@ -2,7 +2,7 @@
 
 import pytest
 import tensorflow as tf
-from support.fake_workers import each_of
+from support.fake_workers import run_on_workers
 
 import tf_adasum
 from tf_adasum.aggregation import Scheme
@@ -36,7 +36,7 @@ def test_other_numbers_of_batches_are_named(cardinalities, received):
     def check(own):
         return agreement.check_same_cardinality(own, cardinalities[own.rank])
 
-    message = message_of(each_of(len(cardinalities), check))
+    message = message_of(run_on_workers(len(cardinalities), check))
     assert_received(message, received, "TFA-405")
 
 
@@ -54,7 +54,7 @@ def test_lengths_may_differ_unless_some_are_infinite(cardinalities, expected):
     def ask(own):
         return agreement.is_same_length(own, cardinalities[own.rank])
 
-    outcomes = each_of(len(cardinalities), ask)
+    outcomes = run_on_workers(len(cardinalities), ask)
     if isinstance(expected, str):
         assert "are infinite, and others end" in message_of(outcomes)
         assert_received(message_of(outcomes), expected, "TFA-405")
@@ -87,7 +87,7 @@ def test_other_gradients_are_named(shapes, received):
         of_own = shapes[own.rank]
         agreement.SameGradients(own).check([f"of {shape}" for shape in of_own], of_own)
 
-    assert_received(message_of(each_of(len(shapes), check)), received, "TFA-305")
+    assert_received(message_of(run_on_workers(len(shapes), check)), received, "TFA-305")
 
 
 def test_workers_ask_once_for_each_shape():
@@ -99,7 +99,7 @@ def test_workers_ask_once_for_each_shape():
             same.check([f"of {shape}"], [shape])
         return len(asked)
 
-    assert each_of(2, calls) == [2, 2]
+    assert run_on_workers(2, calls) == [2, 2]
 
 
 def test_a_misspelt_variable_is_named(monkeypatch):

@@ -3,7 +3,7 @@
 import keras
 import pytest
 from support.fake_training import model_of
-from support.fake_workers import each_of
+from support.fake_workers import run_on_workers
 
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import see
@@ -23,14 +23,14 @@ class UsersBackup(BackupAndRestore):
 class Waiting(keras.callbacks.Callback):
     def __init__(self, settings):
         super().__init__()
-        self.same_on_all_workers = settings
+        self.settings_to_compare = settings
 
 
 def names_on(rank, count, callbacks):
     """The classes of the callbacks that a worker calls, the user's ones for those on worker 0."""
     model = model_of(Workers(rank, count, gather=None, add=None))
-    arranged = worker_callbacks.arranged(callbacks, model, None)
-    assert worker_callbacks.arranged(arranged, model, None) == arranged, "once is enough"
+    arranged = worker_callbacks.arrange(callbacks, model, None)
+    assert worker_callbacks.arrange(arranged, model, None) == arranged, "once is enough"
     return [type(getattr(callback, "callback", callback)).__name__ for callback in arranged]
 
 
@@ -45,7 +45,7 @@ def test_what_writes_is_called_on_worker_0_and_keras_own_backup_is_driven(rank, 
         Waiting("x"),
     ]
     expected = ["Waiting"] if rank else ["UsersBackup", "CSVLogger", "ModelCheckpoint", "Waiting"]
-    around = [["RestoreFirst", "FirstCallback"], ["LastCallback", "SaveLast"]]
+    around = [["RestoreFirst", "BeforeUserCallbacks"], ["AfterUserCallbacks", "SaveLast"]]
     assert names_on(rank, 2, given) == [*around[0], *expected, *around[1]]
 
 
@@ -56,7 +56,7 @@ def test_on_one_worker_the_list_stays(tmp_path):
 def begun(workers, callbacks):
     """The model after `on_train_begin` of all callbacks."""
     model = model_of(workers)
-    arranged = worker_callbacks.arranged(callbacks, model, None)
+    arranged = worker_callbacks.arrange(callbacks, model, None)
     for callback in arranged:
         callback.set_model(model)
     for callback in arranged:
@@ -72,7 +72,7 @@ def test_weights_are_compared_and_one_worker_stops_all():
             callback.on_epoch_end(0)
         return model.distribute_strategy.checks, model.stop_training
 
-    assert each_of(3, part) == [(1, True)] * 3
+    assert run_on_workers(3, part) == [(1, True)] * 3
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_waits_for_others_has_to_be_on_all(settings, received):
     def part(workers):
         begun(workers, [Waiting(each) for each in settings[workers.rank]])
 
-    for error in each_of(2, part):
+    for error in run_on_workers(2, part):
         assert (type(error) is ValueError) == (received is not None)
         message = f"with the same arguments. Received: {received} {see('TFA-510')}"
         assert error is None or str(error).endswith(message)
@@ -105,4 +105,4 @@ def test_what_a_users_backup_restores_reaches_all(is_there, tmp_path):
         return keras_compat.initial_epoch(begun(workers, [UsersBackup(str(folder))])[0])
 
     # Without a backup, worker 0's own callback has set its epoch all the same.
-    assert each_of(2, part) == [3, 3 if is_there else 0]
+    assert run_on_workers(2, part) == [3, 3 if is_there else 0]

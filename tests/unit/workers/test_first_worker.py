@@ -71,7 +71,7 @@ class Recorder(Own):
 def called_on_worker_0(callback):
     """The model, and what worker 0 of two calls for the callback."""
     model = model_of(Workers(0, 2, gather=None, add=None))
-    arranged = worker_callbacks.arranged([callback], model, None)
+    arranged = worker_callbacks.arrange([callback], model, None)
     (called,) = (each for each in arranged if isinstance(each, FirstWorkerOnly))
     called.set_model(model)
     called.set_params({"epochs": 2})

@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.fake_workers import each_of
+from support.fake_workers import run_on_workers
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
@@ -52,7 +52,7 @@ def checked(warned):
             dataset = own.with_valid_policy(make(workers.rank))
             return dataset.options().experimental_distribute.auto_shard_policy
 
-        outcomes = each_of(count, part)
+        outcomes = run_on_workers(count, part)
         assert len({str(each) for each in outcomes}) == 1, "the same on all workers"
         assert len(warned) in (0, count) and len(set(warned)) <= 1
         return outcomes[0], "".join(warned[:1])
@@ -125,7 +125,7 @@ def test_too_few_files_are_refused_under_file(checked, folder, count, received):
 def test_any_order_is_no_order_to_shard_by():
     options = tf.data.Options()
     options.deterministic = False
-    outcome, _ = each_of(
+    outcome, _ = run_on_workers(
         2, lambda own: Sharding(own).with_valid_policy(arrays().with_options(options))
     )
     assert outcome.options().deterministic is True
@@ -133,7 +133,7 @@ def test_any_order_is_no_order_to_shard_by():
 
 def test_in_one_process_nothing_is_changed():
     dataset = arrays()
-    assert each_of(1, lambda own: Sharding(own).with_valid_policy(dataset))[0] is dataset
+    assert run_on_workers(1, lambda own: Sharding(own).with_valid_policy(dataset))[0] is dataset
 
 
 # A function of the rank, and the warning; "" for none.
@@ -213,7 +213,7 @@ def test_batches_that_python_makes(warned, fetch, differ):
     def check(own):
         Sharding(own).check_batches(lambda: fetch(own.rank, noise))
 
-    assert each_of(2, check) == [None, None]
+    assert run_on_workers(2, check) == [None, None]
     assert warned == [sharding.DATA_DIFFERS] * 2 * differ
 
 
@@ -275,7 +275,7 @@ def test_in_order_lasts_as_long_as_its_context(folder):
             policies.append(options.experimental_distribute.auto_shard_policy)
         return policies
 
-    assert each_of(2, part) == [[Policy.AUTO, Policy.DATA, Policy.AUTO]] * 2
+    assert run_on_workers(2, part) == [[Policy.AUTO, Policy.DATA, Policy.AUTO]] * 2
 
 
 def test_after_a_dataset_all_workers_draw_the_same_seeds():
@@ -285,4 +285,4 @@ def test_after_a_dataset_all_workers_draw_the_same_seeds():
         sharding.with_valid_policy(tf.data.Dataset.range(8).batch(2))
         return sharding._drawn
 
-    assert each_of(2, part) == [1, 1]
+    assert run_on_workers(2, part) == [1, 1]

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support.fake_workers import each_of
+from support.fake_workers import run_on_workers
 
 import tf_adasum
 from tf_adasum.workers import workers as module
@@ -22,14 +22,17 @@ def same_of(outcomes):
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_numbers_of_all_of_any_and_of_the_first(count):
-    table = same_of(each_of(count, lambda own: own.gather([own.rank, -(2**62), own.count])))
+    table = same_of(run_on_workers(count, lambda own: own.gather([own.rank, -(2**62), own.count])))
     assert table.dtype == np.int64
     assert table.tolist() == [[rank, -(2**62), count] for rank in range(count)], "in their order"
-    assert not same_of(each_of(count, lambda own: own.any(False)))
-    assert same_of(each_of(count, lambda own: own.any(own.rank == count - 1)))
-    number = same_of(each_of(count, lambda own: own.broadcast(10 + own.rank)))
+    assert not same_of(run_on_workers(count, lambda own: own.any(False)))
+    assert same_of(run_on_workers(count, lambda own: own.any(own.rank == count - 1)))
+    number = same_of(run_on_workers(count, lambda own: own.broadcast(10 + own.rank)))
     assert number == 10 and isinstance(number, int)
-    assert same_of(each_of(count, lambda own: own.broadcast([own.rank, 7]))).tolist() == [0, 7]
+    assert same_of(run_on_workers(count, lambda own: own.broadcast([own.rank, 7]))).tolist() == [
+        0,
+        7,
+    ]
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 9, 16, 17, 100])
@@ -38,7 +41,7 @@ def test_bytes_come_from_one_worker_whatever_the_others_hold(count, size, monkey
     monkeypatch.setattr(module, "PIECE_BYTES", 16)
     data = np.random.default_rng(size).bytes(size)
     rank = count - 1
-    received = each_of(
+    received = run_on_workers(
         count, lambda own: own.broadcast_bytes(rank, data if own.rank == rank else b"other")
     )
     assert same_of(received) == data
@@ -50,7 +53,7 @@ def test_nothing_is_raised_if_all_have_the_same(count, value):
     def part(own):
         own.check_same("Needed.", value, shown=f"{value} of {own.rank}")
 
-    assert same_of(each_of(count, part)) is None
+    assert same_of(run_on_workers(count, part)) is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ def test_nothing_is_raised_if_all_have_the_same(count, value):
 )
 def test_all_workers_name_what_each_of_them_has(values, shown, received):
     options = {} if shown is None else {"shown": shown}
-    outcomes = each_of(
+    outcomes = run_on_workers(
         len(values), lambda own: own.check_same("All need it.", values[own.rank], **options)
     )
     assert {type(outcome) for outcome in outcomes} == {ValueError}

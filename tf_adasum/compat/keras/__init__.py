@@ -17,9 +17,9 @@ from tf_adasum.compat.keras import custom_loops, files, layers
 from tf_adasum.compat.keras.batch_logs import ignores_batch_logs, reads_batch_logs, reads_logs_of
 from tf_adasum.compat.keras.fit import (
     are_calls_under_way,
-    calls_under_way,
+    current_call_settings,
+    current_calls,
     replaceable_dataset,
-    settings_under_way,
     skip_log_reduction,
     variables_so_far,
     when_fit_ends,
@@ -52,8 +52,8 @@ from tf_adasum.errors import see
 if IS_KERAS_2:
     from tf_adasum.compat.keras.keras2 import files as files_of_keras2
     from tf_adasum.compat.keras.keras2.fit import (
-        BACKS_UP_ONE_WORKER,
         CALLBACKS_OF_WORKER_0,
+        KERAS_BACKUP_IS_SINGLE_WORKER,
         disable_async_callbacks,
         flush_async_callbacks,
         initial_epoch,
@@ -81,10 +81,10 @@ if IS_KERAS_2:
         Step,
         WrapperBase,
         add_accumulator,
-        average_weights,
-        exchange_learning_rate,
         floating,
         own_variables,
+        swap_learning_rate,
+        update_weight_ema,
         variables_to_save,
     )
 else:
@@ -98,8 +98,8 @@ else:
     from tf_adasum.compat.keras.keras3.build import is_model_built
     from tf_adasum.compat.keras.keras3.epochs import position_in_data, set_data_order
     from tf_adasum.compat.keras.keras3.fit import (
-        BACKS_UP_ONE_WORKER,
         CALLBACKS_OF_WORKER_0,
+        KERAS_BACKUP_IS_SINGLE_WORKER,
         disable_async_callbacks,
         flush_async_callbacks,
         initial_epoch,
@@ -124,10 +124,10 @@ else:
         OF_SWAP_EMA_WEIGHTS,
         WrapperBase,
         add_accumulator,
-        average_weights,
-        exchange_learning_rate,
         floating,
         own_variables,
+        swap_learning_rate,
+        update_weight_ema,
         variables_to_save,
     )
 

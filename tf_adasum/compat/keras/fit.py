@@ -109,17 +109,17 @@ def count_step():
     return _calls[-1].steps
 
 
-def call_under_way():
+def current_call():
     """Return the name of the innermost running call that all workers make, or None."""
     return _calls[-1].name if _calls else None
 
 
-def calls_under_way():
+def current_calls():
     """Return the names of all running calls as text, such as "evaluate within fit"."""
     return " within ".join(call.name for call in reversed(_calls)) or "none"
 
 
-def settings_under_way():
+def current_call_settings():
     """Return the `Settings` of the innermost running call. If no call runs, they are empty."""
     return _calls[-1].settings if _calls else Settings()
 

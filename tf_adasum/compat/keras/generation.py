@@ -5,11 +5,11 @@ import warnings
 import keras
 import tensorflow as tf
 
-from tf_adasum._version import SUPPORTED_VERSIONS, newer, why_not
+from tf_adasum._version import SUPPORTED_VERSIONS, newer, unsupported_reason
 from tf_adasum.compat.hooks import Hooks
 from tf_adasum.errors import see
 
-if what := why_not(tf.__version__, keras.__version__):
+if what := unsupported_reason(tf.__version__, keras.__version__):
     raise ImportError(
         f"tf_adasum works with {SUPPORTED_VERSIONS}. {what}. Found: Keras {keras.__version__}, "
         f"TensorFlow {tf.__version__} {see('TFA-103')}"

@@ -104,7 +104,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """
         raise NotImplementedError
 
-    def leaves_one_gradient_alone(self, options: GradientReduction) -> bool:
+    def is_identity_for_one_replica(self, options: GradientReduction) -> bool:
         """Return whether the rule does not change the gradients of a single replica."""
         raise NotImplementedError
 
@@ -216,7 +216,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
                 f"coefficients. Received: {reduce_op}"
             )
         by_variable = [_of_local_replicas(value) for value, _ in value_destination_pairs]
-        if self.replicas == 1 and self.leaves_one_gradient_alone(options):
+        if self.replicas == 1 and self.is_identity_for_one_replica(options):
             return [regroup(own, wrap_class=Mirrored) for own in by_variable]
         gradients = [list(own) for own in zip(*by_variable, strict=True)]
         # Optimizers have already checked gradients with a state. Check other gradients now, because

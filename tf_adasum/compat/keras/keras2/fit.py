@@ -22,7 +22,7 @@ from tf_adasum.errors import see
 CALLBACKS_OF_WORKER_0 = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
 
 # Whether Keras's `BackupAndRestore` supports only one worker.
-BACKS_UP_ONE_WORKER = False
+KERAS_BACKUP_IS_SINGLE_WORKER = False
 
 
 @hooks.replaces(TensorLikeDataAdapter, "__init__")

@@ -76,7 +76,7 @@ class Step(BaseStep):
 
     def average(self):
         """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
-        average_weights(self.optimizer, self.optimizer.iterations - 1)
+        update_weight_ema(self.optimizer, self.optimizer.iterations - 1)
 
 
 class WrapperBase(Optimizer):
@@ -180,7 +180,7 @@ def add_accumulator(optimizer):
     del optimizer  # AutoGraph needs a body
 
 
-def exchange_learning_rate(optimizer, learning_rate):
+def swap_learning_rate(optimizer, learning_rate):
     """Replace the learning rate of an optimizer, and return the previous learning rate.
 
     Args:
@@ -235,7 +235,7 @@ def variables_to_save(optimizer):
     return own_variables(optimizer) + of_inner
 
 
-def average_weights(optimizer, count):
+def update_weight_ema(optimizer, count):
     """Update the moving averages of the weights, as Keras does. Called in each replica.
 
     The averages start with the weights before the first step.

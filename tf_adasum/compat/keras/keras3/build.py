@@ -5,7 +5,7 @@ import weakref
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import call_under_way
+from tf_adasum.compat.keras.fit import current_call
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import py_datasets
 from tf_adasum.compat.keras.keras3.epochs import dataset_of, note_iterator
@@ -38,7 +38,7 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     if _is_all_built(self):
         return None
     data = data_batch if iterator is None else dataset_of(iterator).element_spec
-    is_training = call_under_way() in ("fit", "train_on_batch")
+    is_training = current_call() in ("fit", "train_on_batch")
     step = self.train_step if is_training else self.test_step
     if _is_users_own(step) or _are_shapes_open(data, self.run_eagerly):
         # With `run_eagerly`, the first step builds the model, because the step may need values.

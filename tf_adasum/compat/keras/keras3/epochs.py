@@ -5,7 +5,7 @@ import weakref
 from tensorflow.data import UNKNOWN_CARDINALITY
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import call_under_way, reduces_logs
+from tf_adasum.compat.keras.fit import current_call, reduces_logs
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import py_datasets
 from tf_adasum.compat.keras.keras3.private_names import (
@@ -105,7 +105,7 @@ def begin_epoch(original, self):
         return self
     if is_ours(self._distribute_strategy):
         self._distribute_strategy.sharding.end_check.begin()
-        if self.steps_per_epoch and call_under_way() == "fit":
+        if self.steps_per_epoch and current_call() == "fit":
             py_datasets.keep_reading(self.data_adapter)
         py_datasets.begin_pass(
             self._distribute_strategy, self.data_adapter, self.steps_per_epoch is not None
@@ -194,10 +194,10 @@ def get_metrics_result_or_logs(original, self, logs):
     order = getattr(_iterator_of_training.get(self, lambda: None)(), "data_order", None)
     if not logs and order:
         return self.get_metrics_result() if order.has_metrics else {}
-    if not logs and call_under_way() == "fit":
+    if not logs and current_call() == "fit":
         raise ValueError(NO_BATCH)
     result = original(self, logs)
-    if result is logs and is_ours(self._distribute_strategy) and not reduces_logs(call_under_way()):
+    if result is logs and is_ours(self._distribute_strategy) and not reduces_logs(current_call()):
         of_all = self.get_metrics_result()
         return {name: of_all.get(name, value) for name, value in logs.items()}
     return result

@@ -31,7 +31,7 @@ CALLBACKS_OF_WORKER_0 = (
 STEPS_WITHOUT_SYNC = 64
 
 # Whether Keras's `BackupAndRestore` supports only one worker.
-BACKS_UP_ONE_WORKER = True
+KERAS_BACKUP_IS_SINGLE_WORKER = True
 
 
 @hooks.replaces(Trainer, "_make_function")

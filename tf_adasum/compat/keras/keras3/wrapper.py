@@ -61,7 +61,7 @@ def variables_to_save(optimizer):
     return own_variables(optimizer)
 
 
-def average_weights(optimizer, count):
+def update_weight_ema(optimizer, count):
     """Update the moving averages of the weights, as Keras does. Called in each replica.
 
     `count` replaces Keras's count of iterations. The first update sets the averages to the weights.
@@ -88,7 +88,7 @@ def add_accumulator(optimizer):
         optimizer._accumulated_gradients.append(accumulator)
 
 
-def exchange_learning_rate(optimizer, learning_rate):
+def swap_learning_rate(optimizer, learning_rate):
     """Replace the learning rate of an optimizer, and return the previous learning rate.
 
     The property `learning_rate` is not used, because it removes the previous variable from a list

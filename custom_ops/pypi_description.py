@@ -10,7 +10,7 @@ LINK = re.compile(r"\[((?:[^][]|\[[^]]*\])*)\]\((?!https?:)([^)]+)\)")
 CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
-def index_page(readme=None, project=None):
+def pypi_description(readme=None, project=None):
     """Return the README with links to the project's `Source`; without one they become plain text.
 
     Args:

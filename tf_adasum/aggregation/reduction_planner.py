@@ -1,15 +1,15 @@
-"""An exchange plans how each bucket, and each sparse gradient, is combined.
+"""A reduction planner decides how each bucket, and each sparse gradient, is combined.
 
-An exchange makes a `BucketPlan` for a bucket. The plan defines how the bucket is cut into pieces,
+It makes a `BucketPlan` for a bucket. The plan defines how the bucket is cut into pieces,
 and the levels (see `levels`) on which the pieces are combined. There are three cases:
 
-* `LocalExchange`: every replica's gradients are in this process, and nothing is exchanged.
-* `CollectiveExchange`, for a small bucket: every replica receives and combines the whole bucket.
-  More bytes are sent, but one collective takes less time than three.
-* `CollectiveExchange`, for every other bucket: the radix plan. On each level, the vectors of a
-  group are cut into shards, every member combines one shard, and the combined shards are cut again
-  on the next level. All-gathers then join the shards, from the last level to the first. If a plan
-  has one level, some transports need no packed vectors, see `fused`.
+* `LocalReductionPlanner`: every replica's gradients are in this process, and nothing is exchanged.
+* `CollectiveReductionPlanner`, for a small bucket: every replica receives and combines the whole
+  bucket. More bytes are sent, but one collective takes less time than three.
+* `CollectiveReductionPlanner`, for every other bucket: the radix plan. On each level, the vectors
+  of a group are cut into shards, every member combines one shard, and the combined shards are cut
+  again on the next level. All-gathers then join the shards, from the last level to the first. If a
+  plan has one level, some transports need no packed vectors, see `fused`.
 
 An example is the radix plan ``[3, 2]`` on the six replicas 0 to 5. A *column* is a group that
 combines its vectors:
@@ -115,8 +115,8 @@ class PairwisePlan(LocalPlan):
         return [(vectors[0], segments)]
 
 
-class LocalExchange:
-    """An exchange within one process, which has the gradients of all replicas.
+class LocalReductionPlanner:
+    """Plans the reduction within one process, which has the gradients of all replicas.
 
     Args:
         scheme: the `Scheme`.
@@ -135,7 +135,7 @@ class LocalExchange:
                 pairwise plan nor a radix plan of several levels is possible.
         """
         radix_plan = self.scheme.radix_plan or ()
-        is_halving = set(radix_plan) == {2} and self.scheme.averaged_replicas == 1
+        is_halving = set(radix_plan) == {2} and self.scheme.local_reduction_size == 1
         if is_halving and self.scheme.rule.is_tree_of_pairs and not needs_full_gram:
             return PairwisePlan(bucket)
         return LocalPlan(bucket, [AllGatherLevel(self.scheme.single_level_rule, self.group)])
@@ -145,16 +145,16 @@ class LocalExchange:
         return [list(own) for own in zip(*slices, strict=True)]
 
 
-class CollectiveExchange:
-    """The exchanges of this replica with all other replicas.
+class CollectiveReductionPlanner:
+    """Plans the exchanges of this replica with all other replicas.
 
     Args:
         scheme: the `Scheme`.
         group_of: function of a stride and a radix. It returns a `CollectiveGroup` of `radix`
             replicas, including this replica. Their numbers differ by multiples of the stride.
-        gathered_bytes: if the bytes of a bucket, multiplied by the number of replicas, are at most
-            this number, every replica combines the whole bucket. Must be 0 unless the same
-            computation gives the same bits on all replicas. Defaults to `0`.
+        all_gather_threshold_bytes: if the bytes of a bucket, multiplied by the number of replicas,
+            are at most this number, every replica combines the whole bucket. Must be 0 unless the
+            same computation gives the same bits on all replicas. Defaults to `0`.
         default_costs: the cost model of the transport, used if the scheme has no cost model.
     """
 
@@ -162,12 +162,12 @@ class CollectiveExchange:
         self,
         scheme: Scheme,
         group_of: Callable[[int, int], CollectiveGroup],
-        gathered_bytes: int = 0,
+        all_gather_threshold_bytes: int = 0,
         default_costs: cost_model.CostModel = cost_model.DEFAULT,
     ):
         self.scheme = scheme
         self._group_of = group_of
-        self._gathered_bytes = gathered_bytes
+        self._all_gather_threshold_bytes = all_gather_threshold_bytes
         self._default_costs = default_costs
 
     @property
@@ -176,11 +176,11 @@ class CollectiveExchange:
         return self._group_of(1, self.scheme.replicas)
 
     def plan(self, bucket: Bucket, needs_full_gram: bool) -> BucketPlan | FusedPlan:
-        """Return the plan for a `Bucket`, the same on all replicas; see `LocalExchange.plan`."""
+        """Return the plan for a `Bucket`, the same on all replicas, as `LocalReductionPlanner`."""
         replicas = self.scheme.replicas
         wire_dtype = narrower(bucket.dtype, self.scheme.wire_dtype)
         size = bucket.size * (wire_dtype or bucket.dtype).size
-        if replicas * size <= self._gathered_bytes:
+        if replicas * size <= self._all_gather_threshold_bytes:
             together = AllGatherLevel(self.scheme.single_level_rule, self.group)
             return BucketPlan(bucket, [together], wire_dtype=wire_dtype)
 
@@ -204,15 +204,15 @@ class CollectiveExchange:
         self, size: int, segments: int, needs_full_gram: bool
     ) -> list[tuple[int, AggregationRule]]:
         """Return the radix and the rule of each level, for a bucket of `size` bytes."""
-        rule, averaged_replicas = self.scheme.rule, self.scheme.averaged_replicas
-        across = self.scheme.replicas // averaged_replicas
+        rule, local_reduction_size = self.scheme.rule, self.scheme.local_reduction_size
+        across = self.scheme.replicas // local_reduction_size
         if needs_full_gram or across == 1:
             return [(self.scheme.replicas, self.scheme.single_level_rule)]
         radix_plan = self.scheme.radix_plan
         if radix_plan is None and rule.is_tree_of_pairs and rule.works_in_levels:
             costs = self.scheme.costs
             radix_plan = cost_model.default_plan(
-                across, size // averaged_replicas, segments, costs, self._default_costs
+                across, size // local_reduction_size, segments, costs, self._default_costs
             )
         return self.scheme.levels(radix_plan or (across,))
 
@@ -248,7 +248,7 @@ class CollectiveExchange:
         ]
 
 
-Exchange = LocalExchange | CollectiveExchange
+ReductionPlanner = LocalReductionPlanner | CollectiveReductionPlanner
 
 
 def narrower(dtype: tf.DType, wire_dtype: tf.DType | None) -> tf.DType | None:

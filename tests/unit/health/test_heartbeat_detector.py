@@ -2,18 +2,18 @@
 
 import pytest
 
-from tf_adasum.health import heartbeat_timeout
+from tf_adasum.health import heartbeat_detector
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(heartbeat_timeout.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(heartbeat_detector.time, "monotonic", lambda: now[0])
     return now
 
 
 def test_silence_is_a_stop_where_nothing_ends(clock):
-    judge = heartbeat_timeout.HeartbeatTimeout(30.0)
+    judge = heartbeat_detector.HeartbeatDetector(30.0)
     judge.note(5)
     judge.note(5)
     assert not judge.has_stopped(1, silent=30.0, waits=30.0)
@@ -22,7 +22,7 @@ def test_silence_is_a_stop_where_nothing_ends(clock):
 
 
 def test_silence_is_none_while_collectives_end(clock):
-    judge = heartbeat_timeout.HeartbeatTimeout(30.0)
+    judge = heartbeat_detector.HeartbeatDetector(30.0)
     judge.note(5)
     judge.note(6)
     assert not judge.has_stopped(1, silent=31.0, waits=0.0)
@@ -36,7 +36,7 @@ def test_silence_is_none_while_collectives_end(clock):
 
 
 def test_what_ended_while_all_were_heard_says_nothing(clock):
-    judge = heartbeat_timeout.HeartbeatTimeout(30.0)
+    judge = heartbeat_detector.HeartbeatDetector(30.0)
     judge.note(None)
     judge.note(5)
     judge.note(None)

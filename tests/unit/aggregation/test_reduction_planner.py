@@ -42,20 +42,30 @@ def rank_orders():
 @parametrize_all_pairs(
     order=list(rank_orders()),
     rule=[rule() for rule in scheme_oracle.COMBINE],
-    gathered_bytes=[0, 2**40],
+    all_gather_threshold_bytes=[0, 2**40],
     bucket_bytes=[None, 1, 100],
     alignment=[4, 64],
 )
-def test_every_rule_in_every_rank_order(rule, order, gathered_bytes, bucket_bytes, alignment):
+def test_every_rule_in_every_rank_order(
+    rule, order, all_gather_threshold_bytes, bucket_bytes, alignment
+):
     gradients = gradients_of([(), (5, 7), (0,), (1000,), (1,), (3, 0), (17,), (2,)], len(order))
-    in_order(gradients, rule, order, gathered_bytes=gathered_bytes, bucket_bytes=bucket_bytes)
+    in_order(
+        gradients,
+        rule,
+        order,
+        all_gather_threshold_bytes=all_gather_threshold_bytes,
+        bucket_bytes=bucket_bytes,
+    )
 
 
 def test_a_small_bucket_takes_one_round():
-    """Up to and with `gathered_bytes` of rows; here of three buckets, of 400, 800 and 400 bytes."""
+    """Up to the threshold; here of three buckets, of 400, 800 and 400 bytes."""
     gradients = gradients_of([(100,), (200,), (100,)], 3)
     for limit, rounds in ((3 * 400 - 1, 9), (3 * 400, 5), (3 * 800 - 1, 5), (3 * 800, 3)):
-        hub = in_order(gradients, rules.Adasum(), (1, 2, 0), bucket_bytes=1, gathered_bytes=limit)
+        hub = in_order(
+            gradients, rules.Adasum(), (1, 2, 0), bucket_bytes=1, all_gather_threshold_bytes=limit
+        )
         assert [len(calls) for calls in hub.calls] == [rounds] * 3
 
 

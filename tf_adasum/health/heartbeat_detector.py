@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 
-class HeartbeatTimeout:
+class HeartbeatDetector:
     """Keeps track of the workers whose messages do not arrive.
 
     Args:

@@ -19,7 +19,7 @@ BUGS = [
     (
         "bf16: float16 gradients are rounded to bfloat16",
         "aggregation",
-        "tf_adasum/aggregation/exchange.py",
+        "tf_adasum/aggregation/reduction_planner.py",
         "wire_dtype.size >= dtype.size",
         "wire_dtype.size > dtype.size",
     ),
