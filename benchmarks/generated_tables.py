@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 import report
-from exchange_transport import ALONE, HOROVOD, UCX, WAYS
+from exchange_transport import ALONE, HOROVOD, TRANSPORTS, UCX
 
 DOCUMENTS = report.ROOT / "docs"
 FRAMEWORKS = ("stock strategy (1)", "Horovod 0.28 (2)", "Keras on JAX (2)", "tf_adasum")
@@ -138,14 +138,14 @@ def exchange_part():
             *case,
             *(
                 found[(*case, way, kind)][f"kind / {other}"].partition(" ")[0]
-                for way in WAYS
+                for way in TRANSPORTS
                 for kind, other in ((UCX, "adasum"), (ALONE, HOROVOD))
             ),
         ]
         for case in sorted(dict.fromkeys(key[:2] for key in found), key=workers_and_bytes)
     ]
     header = ["gradients", "workers"]
-    header += [f"{way}, / {other}" for way in WAYS for other in ("TensorFlow's", "Horovod's")]
+    header += [f"{way}, / {other}" for way in TRANSPORTS for other in ("TensorFlow's", "Horovod's")]
     return from_report(report.table(header, rows), path)
 
 

@@ -95,7 +95,7 @@ def refusing_together(cluster: Cluster | None) -> Iterator[None]:
         raise
 
 
-def local_reduction_size(local_reduction: str | None, cluster: Cluster | None, devices: int) -> int:
+def reduction_size(local_reduction: str | None, cluster: Cluster | None, devices: int) -> int:
     """Return the number of replicas that are averaged before the rule combines the averages.
 
     If `local_reduction` is "mean", it is the number of replicas of a host. If None, it is 1.

@@ -138,9 +138,7 @@ class AdasumMirroredStrategy(
             self._scheme = Scheme.from_arguments(
                 self._aggregation,
                 len(names) * count,
-                local_reduction_size=startup.local_reduction_size(
-                    local_reduction, cluster, len(names)
-                ),
+                local_reduction_size=startup.reduction_size(local_reduction, cluster, len(names)),
                 radix_plan=radix_plan,
                 wire_dtype=wire_dtype,
             )

@@ -81,14 +81,22 @@ class ProblemResults:
 
     def tests(self, *, tuned):
         """Return for each (replicas, rule) the corrected p against the mean."""
+        return self._tuned_tests if tuned else self._same_rate_tests
+
+    @functools.cached_property
+    def _tuned_tests(self):
+        return self._tests(lambda n, rule: self.best(n, rule))
+
+    @functools.cached_property
+    def _same_rate_tests(self):
+        return self._tests(lambda n, rule: self.k_alone)
+
+    def _tests(self, exponent):
         pairs = [(n, rule) for n in self.grids for rule in self.problem.rules if rule != "mean"]
-        values = []
-        for n, rule in pairs:
-            k_own, k_mean = (
-                (self.best(n, rule), self.best(n, "mean")) if tuned else (self.k_alone,) * 2
-            )
-            own = self.accuracies(n, rule, k_own)
-            values.append(paired_p(own, self.accuracies(n, "mean", k_mean)))
+        values = [
+            paired_p(*(self.accuracies(n, name, exponent(n, name)) for name in (rule, "mean")))
+            for n, rule in pairs
+        ]
         return dict(zip(pairs, holm(values), strict=True))
 
     def is_better(self, replicas, rule, *, tuned):

@@ -79,11 +79,11 @@ def accumulating(cls, learning_rate, steps, **options):
     """Return an optimizer that updates with the mean of so many gradients."""
     if not IS_KERAS_2:
         return cls(learning_rate, gradient_accumulation_steps=steps, **options)
-    assert calls_run_in_threads() == steps, f"this needs gradients_per_step({steps})"
+    assert calls_at_once() == steps, f"this needs gradients_per_step({steps})"
     return cls(learning_rate, **options)
 
 
-def calls_run_in_threads():
+def calls_at_once():
     """Return how many calls of Keras 3 are one here."""
     return tf.distribute.get_strategy().num_replicas_in_sync if IS_KERAS_2 else 1
 
@@ -114,7 +114,7 @@ def apply(optimizer, calls, variables):
 
 def apply_each(optimizer, calls, variables, before=lambda _: None, after=lambda _: None):
     """Apply gradients call by call; `before` and `after` are called around each of them."""
-    at_once = calls_run_in_threads()
+    at_once = calls_at_once()
     calls = [[g if g is None else _as_tensor(g) for g in gradients] for gradients in calls]
     for start in range(0, len(calls), at_once):
         together = calls[start : start + at_once]

@@ -125,8 +125,8 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
 )
 def test_workers_of_one_address_share_a_host(addresses, averaged):
     tasks = cluster_tasks.Cluster(addresses, addresses, 0)
-    assert startup.local_reduction_size("mean", tasks, devices=2) == averaged
-    assert startup.local_reduction_size(None, tasks, devices=2) == 1
+    assert startup.reduction_size("mean", tasks, devices=2) == averaged
+    assert startup.reduction_size(None, tasks, devices=2) == 1
 
 
 def test_only_the_first_three_arguments_are_positional():

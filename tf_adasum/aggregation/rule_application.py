@@ -43,7 +43,7 @@ class RuleApplication:
         self.groups = np.asarray(groups)
         self.state = dict(state or {})
         self.measures_orthogonality = measures_orthogonality
-        self._averaged_replicas = local_reduction_size
+        self._local_reduction_size = local_reduction_size
         self._norms: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
 
     @classmethod
@@ -90,7 +90,7 @@ class RuleApplication:
                 non-finite coefficients for a finite Gram matrix.
         """
         if self.measures_orthogonality:
-            norms = orthogonality.squared_norms(gram_SRR, self._averaged_replicas)
+            norms = orthogonality.squared_norms(gram_SRR, self._local_reduction_size)
             pairs = zip(*map(tf.unstack, norms), strict=True)
             self._norms |= dict(zip(indices, pairs, strict=True))
         groups, position = _numbered(self.groups[list(indices)])

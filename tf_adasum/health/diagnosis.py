@@ -163,7 +163,7 @@ class CollectiveError:
 CollectiveErrorOf = Callable[[BaseException], CollectiveError | None]
 
 
-def connection_error_message(
+def broken(
     cluster: Cluster,
     error: CollectiveError,
     unreachable: str,
@@ -228,7 +228,7 @@ def _at(status):
     return f" (at {status.location})" if status.location else ""
 
 
-def failure_message(
+def failure(
     cluster: Cluster,
     statuses: Mapping[int, Status],
     collective_timeout: float,

@@ -34,9 +34,8 @@ from tf_adasum.health.reason import reason_of
 SECONDS_BETWEEN_MESSAGES = 1.0
 
 # Used if communication_options.timeout_seconds is not set. HEARTBEAT_TIMEOUT: seconds after which a
-# silent worker counts as lost; this is half of the minute within which all workers should detect
-# the loss. COLLECTIVE_TIMEOUT: seconds to wait for a worker that is alive, because it may write a
-# large checkpoint.
+# silent worker counts as lost; all workers should detect the loss within a minute.
+# COLLECTIVE_TIMEOUT: seconds to wait for a worker that is alive, and may write a large checkpoint.
 HEARTBEAT_TIMEOUT, COLLECTIVE_TIMEOUT = 30.0, 600.0
 
 # Messages of this many seconds are handled together, as training needs Python's global lock.
@@ -187,11 +186,7 @@ class HealthMonitor:
                 if collective_error.line:
                     of_all = {**self._statuses, self._cluster.rank: self._own}
                     cut = self._reachability.unreachable
-                    self._set_cause(
-                        diagnosis.connection_error_message(
-                            self._cluster, collective_error, cut, of_all
-                        )
-                    )
+                    self._set_cause(diagnosis.broken(self._cluster, collective_error, cut, of_all))
                     raise WorkerLostError(self.cause) from error
             if self._depth == 1 and self._own.state == "running":
                 self._update_status(state="failed", why=reason_of(error))
@@ -399,9 +394,8 @@ class HealthMonitor:
         statuses = {rank: self._as_of_now(rank, one) for rank, one in self._statuses.items()}
         statuses[self._cluster.rank] = self._own
         cause = diagnosis.different_calls(self._cluster, statuses, call_log.first_difference)
-        cause = cause or diagnosis.failure_message(
-            self._cluster, statuses, self.collective_timeout, self._is_broken
-        )
+        limits = self.collective_timeout, self._is_broken
+        cause = cause or diagnosis.failure(self._cluster, statuses, *limits)
         if cause is not None:
             self._set_cause(cause)
             self._send_statuses()

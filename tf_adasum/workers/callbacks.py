@@ -68,11 +68,11 @@ def set_model(original, self, model):
     directory as soon as they get the model.
     """
     if model is not None:
-        self.callbacks = arranged(self.callbacks, model, self)
+        self.callbacks = arrange(self.callbacks, model, self)
     return original(self, model)
 
 
-def arranged(
+def arrange(
     callbacks: Sequence[keras.callbacks.Callback],
     model: keras.Model,
     callback_list: keras.callbacks.CallbackList,

@@ -29,7 +29,7 @@ COLLECTIVE_TIMEOUT = 300.0
 def judged(own, *, is_broken=False, collective_timeout=COLLECTIVE_TIMEOUT, **others):
     """What worker 1 decides, with `_0` and `_2` as the statuses of the others."""
     statuses = {1: own, **{int(name[1:]): status for name, status in others.items()}}
-    return diagnosis.failure_message(CLUSTER, statuses, collective_timeout, is_broken)
+    return diagnosis.failure(CLUSTER, statuses, collective_timeout, is_broken)
 
 
 def waiting(waits, **fields):
@@ -194,25 +194,23 @@ def test_all_wait_for_each_other(other, limit):
 def test_what_tensorflow_alone_knows():
     no = CollectiveError("no")
     reset = CollectiveError("Connection reset by peer", ("worker 1", "worker 0"))
-    assert diagnosis.connection_error_message(CLUSTER, reset, "", {}).startswith(
+    assert diagnosis.broken(CLUSTER, reset, "", {}).startswith(
         "the connection between worker 0 (b:2) and worker 1 (c:3) broke: Connection reset by peer. "
         "Restart all"
     )
-    assert "between worker 0 (b:2) and others broke" in diagnosis.connection_error_message(
-        CLUSTER, no, "", {}
-    )
-    unreachable = diagnosis.connection_error_message(CLUSTER, reset, "chief 0 (a:1): no answer", {})
+    assert "between worker 0 (b:2) and others broke" in diagnosis.broken(CLUSTER, no, "", {})
+    unreachable = diagnosis.broken(CLUSTER, reset, "chief 0 (a:1): no answer", {})
     assert "worker 0 (b:2) cannot reach chief 0 (a:1): no answer" in unreachable
     two = cluster_of("a:1", "b:2", rank=1)
     between = "between worker 1 (b:2) and worker 0 (a:1) broke"
-    assert between in diagnosis.connection_error_message(two, no, "", {})
+    assert between in diagnosis.broken(two, no, "", {})
     statuses = {
         1: Status("running", location="b.py:2 (f)"),
         0: Status("running", location="a.py:1 (f)"),
     }
     differ = CollectiveError("expected type 0", differ=True)
     places = "chief 0 is at a.py:1 (f), worker 0 is at b.py:2 (f). TensorFlow reports: expected"
-    assert places in diagnosis.connection_error_message(CLUSTER, differ, "", statuses)
+    assert places in diagnosis.broken(CLUSTER, differ, "", statuses)
 
 
 def test_the_advice_names_the_launcher_if_it_is_used():
