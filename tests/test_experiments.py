@@ -247,7 +247,6 @@ def test_every_experiment_is_compared_with_the_pages(load):
     assert {*FAST, *(case.values[0] for case in SLOWER)} == {*load("experiments.__main__").NAMES}
 
 
-@pytest.mark.costly
 def test_the_numbers_of_readme_and_choosing_are_those_of_the_lines(load):
     front_page = load("experiments.front_page")
     for file, text in front_page.texts(front_page.trainings()).items():
