@@ -51,7 +51,7 @@ TARGETS = {
     "launch": (["tf_adasum/launch/failures.py"], ["launch/test_failures.py"]),
     "workers": (
         ["tf_adasum/workers/sharding.py", "tf_adasum/workers/row_samples.py"],
-        ["workers/test_sharding.py", "compat/test_pipelines.py"],
+        ["workers/test_sharding.py", "workers/test_row_samples.py", "compat/test_pipelines.py"],
     ),
     "backup": ([], ["backup/test_backup_files.py"]),  # only for BUGS
 }
