@@ -40,7 +40,7 @@ SECONDS = 20  # of tests per mutant
 
 # Per target: what is changed, and the tests that have to notice.
 TARGETS = {
-    "aggregation": (["tf_adasum/aggregation"], ["aggregation"]),
+    "aggregation": (["tf_adasum/aggregation"], ["aggregation", "transport/test_fused.py"]),
     "ops": (["tf_adasum/ops/reference.py"], ["ops/test_ops.py", "ops/test_kernels.py"]),
     "optimizers": (["tf_adasum/optimizers"], ["optimizers"]),
     "health": (["tf_adasum/health/diagnosis.py"], ["health/test_diagnosis.py"]),
