@@ -60,6 +60,7 @@ def test_wrong_shapes_are_refused_at_run_time(backend):
         lambda: weighted_sum(ROWS, tf.ones([2, 2])),
         lambda: pairwise(ROWS, ROWS[:1]),
         lambda: gram_of(ROWS, no_offsets),
+        lambda: gram_of(ROWS, tf.constant([0, 4, 2, 6], tf.int64)),
         lambda: pairwise_of(ROWS, ROWS, no_offsets),
     ):
         with pytest.raises(
