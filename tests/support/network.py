@@ -97,24 +97,34 @@ class Host:
         holding = "ip link set lo up && echo && exec cat"
         self._holder = start(["unshare", "--net", "sh", "-c", holding])
 
+    @property
+    def holder(self):
+        """The pid of the process that holds the namespace."""
+        return self._holder.pid
+
     def popen(self, command, **options):
         """Start a process there; its pid is that of the command itself. `close` kills it."""
         process = subprocess.Popen([*self._enter(), *map(str, command)], **options)
         self._processes.append(process)
         return process
 
+    def run(self, *command):
+        """Run a command there, and wait until it has succeeded."""
+        command = [*self._enter(), *map(str, command)]
+        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS_FOR_A_COMMAND)
+
     def connect(self, device):
         """Take a device of this machine over as the host's only one, and give it the addresses."""
         subprocess.run(
-            ["ip", "link", "set", device, "netns", str(self._holder.pid)],
+            ["ip", "link", "set", device, "netns", str(self.holder)],
             check=True,
             timeout=SECONDS_FOR_A_COMMAND,
         )
-        self._ip("link", "set", device, "name", "net0", "up")
-        self._ip("address", "add", f"{self.address}/24", "dev", "net0")
+        self.run("ip", "link", "set", device, "name", "net0", "up")
+        self.run("ip", "address", "add", f"{self.address}/24", "dev", "net0")
         address6 = f"fd77::{self.number + 1}"
         with contextlib.suppress(subprocess.CalledProcessError):
-            self._ip("-6", "address", "add", f"{address6}/64", "dev", "net0", "nodad")
+            self.run("ip", "-6", "address", "add", f"{address6}/64", "dev", "net0", "nodad")
             self.address6 = address6
 
     def close(self):
@@ -126,10 +136,6 @@ class Host:
 
     def _enter(self):
         return ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net", "--"]
-
-    def _ip(self, *arguments):
-        command = [*self._enter(), "ip", *arguments]
-        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS_FOR_A_COMMAND)
 
 
 class Network(contextlib.AbstractContextManager):
