@@ -12,6 +12,7 @@ NAMES = (
     "cnn",
     "orthogonality",
     "sequential",
+    "local_steps",
     "word2vec",
     "residual",
     "transformer",

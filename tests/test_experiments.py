@@ -201,7 +201,14 @@ SLOW = [
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("cnn", marks=pytest.mark.costly), "orthogonality", "sequential", *SLOW]
+    "name",
+    [
+        pytest.param("cnn", marks=pytest.mark.costly),
+        "orthogonality",
+        "sequential",
+        "local_steps",
+        *SLOW,
+    ],
 )
 def test_smoke(load, name, monkeypatch, capsys):
     program = load("experiments.__main__")
@@ -224,7 +231,7 @@ def undrawn(figures, name, panels=1, **options):
     yield mock.MagicMock(**{"get_figwidth.return_value": 5}), axes
 
 
-FAST = "word2vec residual transformer adascale adacons latency time_to_accuracy ablations".split()
+FAST = "local_steps word2vec residual transformer adascale adacons latency time_to_accuracy ablations".split()
 SLOWER = [
     pytest.param(name, marks=pytest.mark.slow) for name in ("cnn", "orthogonality", "sequential")
 ]

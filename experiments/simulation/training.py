@@ -53,8 +53,12 @@ class Training:
         ]
 
     def gradients(self, weights, x, y):
-        """Return each replica's gradient of its own mean loss ``[N, n]``."""
-        rows = tf.broadcast_to(weights, [self.replicas, weights.shape[0]])
+        """Return each replica's gradient of its own mean loss ``[N, n]``, all at these weights."""
+        rows = tf.broadcast_to(weights, [self.replicas, weights.shape[-1]])
+        return self.gradients_at(rows, x, y)
+
+    def gradients_at(self, rows, x, y):
+        """Return each replica's gradient of its own mean loss ``[N, n]``, at its row of weights."""
         shape = [self.replicas, self.batch]
         x = tf.reshape(x, [*shape, *x.shape[1:]])
         y = tf.reshape(y, [*shape, *y.shape[1:]])

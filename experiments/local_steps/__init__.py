@@ -1,0 +1,5 @@
+"""Several steps of each replica between two combinations, and an outer optimizer."""
+
+from experiments.local_steps.experiment import EXPERIMENT
+
+__all__ = ["EXPERIMENT"]
