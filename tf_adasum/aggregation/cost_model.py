@@ -67,6 +67,17 @@ class CostModel:
             )
         )
 
+    def gather_seconds(self, replicas: int, size: float) -> float:
+        """Return the seconds if every replica gathers the bucket of all N and combines it alone.
+
+        Args:
+            replicas: N.
+            size: n, the size of the bucket in bytes.
+        """
+        products = replicas * size * ((replicas + 1) / 2 + 1)
+        sent = (replicas - 1) * size
+        return self.alpha * replicas + self.beta * sent + self.gamma * products
+
     def best(self, replicas: int, size: float, segments: int) -> tuple[int, ...]:
         """Return the fastest of the plans that respect Adasum's tree."""
         plans = radix_plans.tree_plans(replicas)

@@ -180,13 +180,14 @@ class CollectiveReductionPlanner:
         replicas = self.scheme.replicas
         wire_dtype = narrower(bucket.dtype, self.scheme.wire_dtype)
         size = bucket.size * (wire_dtype or bucket.dtype).size
-        if replicas * size <= self._all_gather_threshold_bytes:
+        segments = len(bucket.indices)
+        if self._gathers(size, segments):
             together = AllGatherLevel(self.scheme.single_level_rule, self.group)
             return BucketPlan(bucket, [together], wire_dtype=wire_dtype)
 
         levels: list[Level] = []
         stride = 1
-        for radix, rule in self._radices(size, len(bucket.indices), needs_full_gram):
+        for radix, rule in self._radices(size, segments, needs_full_gram):
             column = self._group_of(stride, radix)
             stride *= radix
             levels.append(ReduceScatterLevel(rule, column, self._group_of(1, stride)))
@@ -199,6 +200,18 @@ class CollectiveReductionPlanner:
             fused = FusedReduceScatterLevel(rule, column, column.fused, width, computes_gram)
             return FusedPlan(bucket, fused, wire_dtype)
         return BucketPlan(bucket, levels, pieces, multiple, wire_dtype)
+
+    def _gathers(self, size: int, segments: int) -> bool:
+        """Return whether every replica combines a whole bucket of `size` bytes.
+
+        A cost model that was measured on the user's cluster decides for small buckets: over a slow
+        link, the additional bytes take longer than the additional rounds.
+        """
+        replicas, costs = self.scheme.replicas, self.scheme.costs
+        if replicas * size > self._all_gather_threshold_bytes:
+            return False
+        by_plan = costs and costs.seconds([replicas], size, segments)
+        return costs is None or costs.gather_seconds(replicas, size) <= by_plan
 
     def _radices(
         self, size: int, segments: int, needs_full_gram: bool

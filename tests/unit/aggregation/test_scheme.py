@@ -13,6 +13,7 @@ from support.scheme_oracle import Returns
 from tf_adasum.aggregation import Scheme, buckets, cost_model
 from tf_adasum.aggregation.cost_model import CostModel
 from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.aggregation.levels import AllGatherLevel, ReduceScatterLevel
 from tf_adasum.aggregation.reduction_planner import (
     CollectiveReductionPlanner,
     LocalReductionPlanner,
@@ -196,7 +197,7 @@ PRODUCTS_ONLY = CostModel(alpha=0.0, beta=0.0, gamma=1.0)  # several levels are 
 
 
 def levels_of(scheme, **options):
-    """The rules and radices of the levels on which a bucket of 1 MiB is combined."""
+    """The rules, radices and kinds of the levels on which a bucket of 1 MiB is combined."""
     members = []
 
     def group_of(stride, radix):
@@ -207,7 +208,8 @@ def levels_of(scheme, **options):
     plan = CollectiveReductionPlanner(scheme, group_of, **options).plan(
         bucket, needs_full_gram=False
     )
-    return [level.rule for level in plan.levels], [radix for _, radix in members[::2]]
+    kinds = {type(level) for level in plan.levels}
+    return [level.rule for level in plan.levels], [radix for _, radix in members[::2]], kinds
 
 
 @pytest.mark.parametrize(
@@ -230,6 +232,20 @@ def levels_of(scheme, **options):
 )
 def test_exchanges_take_the_default_plan(scheme, options, radices):
     assert levels_of(scheme, **options)[1] == radices
+
+
+@pytest.mark.parametrize(
+    ("costs", "kind"),
+    [
+        (None, AllGatherLevel),
+        (CostModel(alpha=1.0, beta=1e-9, gamma=0.0), AllGatherLevel),
+        (CostModel(alpha=1e-4, beta=1e-7, gamma=0.0), ReduceScatterLevel),  # 80 Mbit/s
+    ],
+    ids=["unknown", "slow messages", "slow link"],
+)
+def test_measured_constants_decide_whether_a_small_bucket_is_gathered(costs, kind):
+    limits = {"all_gather_threshold_bytes": 8 * 2**20}
+    assert levels_of(Scheme(Adasum(), 8, costs=costs), **limits)[2] == {kind}
 
 
 # ---- subclasses of the rules -------------------------------------------------------------------
@@ -281,7 +297,9 @@ def test_only_rules_that_compute_as_adasum_get_plans_merging_and_the_pair_kernel
         bucket, needs_full_gram=False
     )
     assert isinstance(plan, PairwisePlan) == is_tree
-    assert levels_of(Scheme(rule, 32)) == (([rule, rule], [4, 8]) if is_tree else ([rule], [32]))
+    assert levels_of(Scheme(rule, 32))[:2] == (
+        ([rule, rule], [4, 8]) if is_tree else ([rule], [32])
+    )
 
 
 # ---- the environment variable ------------------------------------------------------------------
