@@ -1,13 +1,13 @@
 # Everything from a fresh clone: each target sets up what it needs.
 #
 #   make demo    four workers, mean against Adasum, one picture: demo/digits.png; four minutes
-#   make check   lint, types and the unit tests: minutes
+#   make check   lint, types, and the unit tests of `make test`: minutes
 #   make test    a sample of the cases of every test that is not costly: ten minutes
-#   make test-more  a sample of the costly tests: ten minutes
+#   make test-more  a sample of the costly tests, which take more than eight seconds of CPU time
 #   make test-all  every case of every test, slow ones too: hours
 #   make test-networks  training on hosts whose links are slow, lossy or cut; needs root
 #   make test-clusters  training that Slurm, mpirun and others start, those that are installed here
-#   make test-addons  both with TensorFlow 2.15, Keras 2 and TensorFlow Addons
+#   make test-addons  the tests of `test` and `test-more` with TensorFlow 2.15, Keras 2 and TensorFlow Addons
 #   make test-versions  what depends on versions, on the corners of the table of TensorFlow, Keras
 #                and Python versions: build/versions; CORNER=2.16 for one, RECORD=--record for the docs
 #   make lint    ruff, clang-format, and which package may import which (pyproject.toml)
@@ -56,16 +56,14 @@ ON_WORKERS = $(BIN)/tf-adasum-launch -n 4 --devices-per-worker 4 examples/train_
 check: lint types
 	$(PYTEST) $(PARALLEL) tests/unit
 
-# Tests without a shared worker group run in three processes, because many of them wait: for a
-# timeout, or for processes that start. Those with a group run in one process beside them, except
-# files that start their own workers.
+# Files whose tests share a worker group run in one process. At the same time, all other files run in
+# three processes, because their tests often wait.
 PARALLEL = -n 3 --dist loadfile
 OWN_WORKERS = $(addprefix tests/multi_worker/,test_doctor.py test_faults.py test_launch.py \
     test_notebook.py test_replica_check.py test_restart.py test_start.py test_stopping.py \
     test_transport_choice.py)
 SHARED_GROUP = $(filter-out $(OWN_WORKERS),$(wildcard tests/multi_worker/test_*.py))
-# Tests with workers run a second time with UCX in the place of TensorFlow's collectives: some files,
-# in `make test-all` all.
+# Some files with workers run again over UCX, and in `make test-all` all of them.
 OVER_UCX = $(addprefix tests/multi_worker/,test_custom_loops.py test_dtypes.py \
     test_empty_replicas.py test_nonfinite.py test_optimizers.py test_own_steps.py)
 test: $(READY)
@@ -79,7 +77,7 @@ test: $(READY)
 test-more: PART = --sample -m costly
 test-more: test
 
-# The table of what works is written anew; where it has changed, it belongs into docs/.
+# Also writes the compatibility table. If it has changed, copy it to docs/compatibility.md.
 test-all: PART = --slow
 test-all: PARALLEL =
 test-all: OWN_WORKERS =

@@ -1,16 +1,16 @@
 """A plugin that selects the cases of `make test` and `make test-more`; `make test-all` runs all.
 
-If nothing is selected by hand, slow tests are skipped, and a test runs only some of its cases:
+If nothing is selected by hand, a test runs only some of its cases:
 
-- one of a test with workers, whose cases take seconds each;
-- one of every test under Keras 2, where everything runs a second time, and none of what the
-  versions of TensorFlow and Keras have no part in: `pytest.mark.version_independent`;
-- of any other test so many that every value of each of its parameters occurs;
-- and all cases that are marked `pytest.mark.always`.
+- of a test with workers, and of every test under Keras 2: the cases that are marked
+  `pytest.mark.always`, or one case if none is marked;
+- of any other test: the cases marked `always`, and so many others that every value of each of its
+  parameters occurs.
 
-Which ones is chance that does not change from run to run. No test is left out. Everything that is
-selected with `--slow`, `-k`, `-m`, `--last-failed` or by its name, file.py or file.py::test, runs;
-`--sample` takes a sample of that, too.
+The selection is pseudo-random and the same in every run. Slow tests are skipped. Under Keras 2,
+tests marked `pytest.mark.version_independent` are left out. Everything that is selected with
+`--slow`, `-k`, `-m`, `--last-failed` or by its name, file.py or file.py::test, runs; with
+`--sample`, a sample of it.
 """
 
 import collections
@@ -23,15 +23,17 @@ from support import keras_versions
 # The folders of tests with workers.
 FOLDERS_WITH_WORKERS = ("multi_worker", "networks", "clusters")
 
-# Where a test has the choice it takes one of the first, so that few worker groups have to start
-# and few replicas to be traced; under Keras 2 one process, if that is enough.
+# If a test supports several topologies, it uses one of the first, so that few worker groups have to
+# start and few replicas to be traced; under Keras 2 one process, if that is enough.
 PREFERRED_TOPOLOGIES = (("1x2", "2x1"), ("2x2",))
 PREFERRED_UNDER_KERAS_2 = (("1x2",), ("2x1",), ("2x2",))
 
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run all tests, the slow ones too")
-    parser.addoption("--sample", action="store_true", help="take a sample also of what is named")
+    parser.addoption(
+        "--sample", action="store_true", help="run only a sample of the selected tests"
+    )
 
 
 def pytest_collection_modifyitems(config, items):
@@ -57,7 +59,7 @@ def is_selected_by_hand(config):
 
 
 def sample(cases):
-    """Return those of the cases of a test that are taken; skipped ones only if all of them are."""
+    """Return the cases of a test that run; a skipped case only if all are skipped."""
     can_run = [case for case in cases if not case.get_closest_marker("skip")]
     always = [case for case in can_run if case.get_closest_marker("always")]
     by_chance = sorted(can_run or cases[:1], key=stable_hash)

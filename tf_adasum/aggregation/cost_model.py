@@ -10,6 +10,7 @@ replicas:
                                    α + 2 (P_l - 1) (α + β g_l / P_l)     otherwise, by a ring
     Gram matrix, weighted sum      γ n_l ((R_l + 1) / 2 + 1)
 
+A bucket that every replica gathers and combines takes ``N α + (N-1) β n + γ N n ((N+1)/2 + 1)``.
 The inner products have ``g_l = 8 S R_l (R_l + 1) / 2`` bytes. A large bucket is sent in p pieces. A
 collective costs one α more than its messages, because its members first wait for each other.
 
@@ -68,7 +69,7 @@ class CostModel:
         )
 
     def gather_seconds(self, replicas: int, size: float) -> float:
-        """Return the seconds if every replica gathers the bucket of all N and combines it alone.
+        """Return the seconds of a bucket that every replica gathers from all N and combines.
 
         Args:
             replicas: N.

@@ -5,7 +5,7 @@ and the levels (see `levels`) on which the pieces are combined. There are three 
 
 * `LocalReductionPlanner`: every replica's gradients are in this process, and nothing is exchanged.
 * `CollectiveReductionPlanner`, for a small bucket: every replica receives and combines the whole
-  bucket. More bytes are sent, but one collective takes less time than three.
+  bucket. More bytes are sent, but one collective usually takes less time than three.
 * `CollectiveReductionPlanner`, for every other bucket: the radix plan. On each level, the vectors
   of a group are cut into shards, every member combines one shard, and the combined shards are cut
   again on the next level. All-gathers then join the shards, from the last level to the first. If a
@@ -153,8 +153,9 @@ class CollectiveReductionPlanner:
         group_of: function of a stride and a radix. It returns a `CollectiveGroup` of `radix`
             replicas, including this replica. Their numbers differ by multiples of the stride.
         all_gather_threshold_bytes: if the bytes of a bucket, multiplied by the number of replicas,
-            are at most this number, every replica combines the whole bucket. Must be 0 unless the
-            same computation gives the same bits on all replicas. Defaults to `0`.
+            are at most this number, every replica combines the whole bucket, unless the scheme has
+            a cost model and the model estimates that this takes longer. Must be 0 unless the same
+            computation gives the same bits on all replicas. Defaults to `0`.
         default_costs: the cost model of the transport, used if the scheme has no cost model.
     """
 
@@ -202,10 +203,10 @@ class CollectiveReductionPlanner:
         return BucketPlan(bucket, levels, pieces, multiple, wire_dtype)
 
     def _gathers(self, size: int, segments: int) -> bool:
-        """Return whether every replica combines a whole bucket of `size` bytes.
+        """Return whether every replica gathers and combines a whole bucket of `size` bytes.
 
-        A cost model that was measured on the user's cluster decides for small buckets: over a slow
-        link, the additional bytes take longer than the additional rounds.
+        Buckets above the threshold are never gathered. Smaller ones are gathered, unless the user's
+        cost model estimates that the plan `[N]` takes less time, as on a slow link.
         """
         replicas, costs = self.scheme.replicas, self.scheme.costs
         if replicas * size > self._all_gather_threshold_bytes:

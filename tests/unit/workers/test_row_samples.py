@@ -21,7 +21,8 @@ NAN = np.nan
     ("array", "expected"),
     [
         # The count of rows, whether they are strings, and a weighted mean of each row: the weights
-        # go from 0.5 to 1.5, so a row of one number counts half.
+        # go from 0.5 to 1.5, so a row of one number counts half. NaN counts as 0, and a complex
+        # number as its absolute value.
         ([[1.0, 3.0], [5.0, 7.0]], [2, 0, (0.5 + 4.5) / 2, (2.5 + 10.5) / 2]),
         ([4, 5, 6], [3, 0, 2, 2.5, 3]),
         (7.0, [1, 0, 3.5]),
@@ -40,7 +41,8 @@ def test_samples(array, expected):
     assert np.isnan(samples[0, len(expected) :]).all() and np.isnan(samples[1:]).all()
 
 
-def test_of_a_long_row_some_numbers_are_read():
+def test_only_every_nth_number_of_a_long_row_is_read():
+    """Here every second one: those that are 1."""
     row = np.tile([1.0, 100.0], 4096)
     assert samples_of([row[None]])[0, 2] == pytest.approx(1)
 
@@ -61,7 +63,7 @@ def test_arrays_of_a_batch():
     assert sorted(kinds) == ["U", "f"]
 
 
-def samples(*of_each_worker):
+def row_samples(*of_each_worker):
     values = np.full([len(of_each_worker), ARRAYS, 2 + ROWS], NAN)
     for sample, arrays in zip(values, of_each_worker, strict=True):
         for row, numbers in zip(sample, arrays, strict=False):
@@ -70,9 +72,9 @@ def samples(*of_each_worker):
 
 
 @pytest.mark.parametrize(("share", "equal"), [(0.99, True), (1.01, False)])
-def test_means_may_differ_by_a_share_of_their_range_and_of_their_size(share, equal):
+def test_means_within_the_tolerance_are_equal(share, equal):
     other = 1000 + share * (TOLERANCE * 50 + ROUNDING * 1050)
-    found = samples([[2, 0, 1000, 1050]], [[2, 0, other, 1050]])
+    found = row_samples([[2, 0, 1000, 1050]], [[2, 0, other, 1050]])
     assert found.equal.tolist() == [[True] * ARRAYS, [equal, *[True] * (ARRAYS - 1)]]
     assert found.all_equal == equal and found.rows_differ != equal
 
@@ -82,15 +84,16 @@ def test_means_may_differ_by_a_share_of_their_range_and_of_their_size(share, equ
     [
         ([[2, 0, 1, 2]], [[2, 0, 1, NAN]], True),
         ([[2, 0, 1, 2]], [[3, 0, 1, 2]], True),
-        # An array that is the same everywhere shows that the rows are, if its rows differ.
+        # If one array is the same on all workers, and its rows differ from each other, the
+        # workers have the same rows.
         ([[2, 0, 1, 2], [2, 0, 5, 6]], [[2, 0, 1, 2], [2, 0, 7, 8]], False),
         ([[2, 0, 0.2, 0.7], [2, 0, 5, 6]], [[2, 0, 0.2, 0.7], [2, 0, 7, 8]], False),
         ([[2, 0, 1, 1], [2, 0, 5, 6]], [[2, 0, 1, 1], [2, 0, 7, 8]], True),
-        # Strings contain no noise.
+        # Strings contain no random noise, so if they differ, the rows differ.
         ([[2, 0, 1, 2], [2, 1, 5, 6]], [[2, 0, 1, 2], [2, 1, 7, 8]], True),
     ],
-    ids=["a row less", "counts", "one array", "small range", "one number", "strings"],
+    ids=["a row is missing", "counts", "varied rows", "nearly equal rows", "equal rows", "strings"],
 )
 def test_whether_rows_differ(first, second, differ):
-    assert samples(first, second).rows_differ == differ
-    assert samples(second, first).rows_differ == differ
+    assert row_samples(first, second).rows_differ == differ
+    assert row_samples(second, first).rows_differ == differ
