@@ -36,7 +36,7 @@ CASES = [
         "3x1",
         "lamb",
         {"local_steps": 2},
-        marks=[pytest.mark.version_independent, pytest.mark.always],
+        marks=[pytest.mark.version_independent, pytest.mark.always, pytest.mark.costly],
     ),
 ]
 
@@ -44,7 +44,6 @@ CASES = [
 @pytest.mark.parametrize(
     ("group", "name", "arguments"), CASES, ids=str, indirect=["group"], scope="module"
 )
-@pytest.mark.costly
 def test_each_replica_has_an_optimizer_and_their_steps_are_combined(group, name, arguments):
     """As one optimizer per replica, in NumPy between the combinations."""
     weights, slots = scenarios.reference(group.replicas, name, **arguments)
