@@ -2,8 +2,8 @@
 
     python benchmarks/slow_links.py [--mbit 10 100 1000]
 
-Each worker runs on a host of its own: a network namespace, whose link to a bridge `tc tbf` limits
-in both directions. Writes benchmarks/results/DATE-slow_links.md.
+Each worker runs on a separate host, a network namespace. `tc tbf` limits the rate of its link in
+both directions. Writes benchmarks/results/DATE-slow_links.md.
 """
 
 import argparse
@@ -24,19 +24,20 @@ sys.path[:0] = [str(report.ROOT / "tests")]
 from support import network  # noqa: E402 - found on the path above
 
 WORKERS, PORT = 4, 12345
-SECONDS = 1500  # after which workers are ended
+SECONDS = 1500  # until the benchmark stops waiting for a worker
 EPOCHS = 3  # that are measured, after one that traces
 # Arguments of the strategy, and local steps; None: no DeltaAdasum.
 METHODS = {
     "mean": ({"aggregation": "mean"}, None),
     "Adasum": ({}, None),
     "Adasum, bfloat16": ({"wire_dtype": "bfloat16"}, None),
+    "Adasum, bfloat16, cost model": ({"wire_dtype": "bfloat16"}, None),
     "DeltaAdasum, k = 4": ({}, 4),
     "DeltaAdasum, k = 16": ({}, 16),
     "DeltaAdasum, k = 64": ({}, 64),
 }
 SIZE = "1 MB"
-# UCX looks for interfaces in /sys, which is another one in each network namespace.
+# UCX looks for interfaces in /sys, and each network namespace has a separate /sys.
 WITH_ITS_INTERFACES = ["unshare", "--mount", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@"']
 
 
@@ -60,7 +61,7 @@ class Links:
             host.run("ip", "link", "set", device, "name", "net0", "up")
             host.run("ip", "address", "add", f"{host.address}/24", "dev", "net0")
             for own, name in ((host, "net0"), (self.switch, port)):
-                burst = max(16, mbit)  # kbit: some milliseconds
+                burst = max(16, mbit)  # kilobytes: what the link sends in 8 to 13 ms
                 limit = ("rate", f"{mbit}mbit", "burst", f"{burst}kb", "latency", "100ms")
                 own.run("tc", "qdisc", "add", "dev", name, "root", "tbf", *limit)
 
@@ -80,14 +81,18 @@ def sent():
 
 
 def work():
-    """Measure all methods on this worker; return what `measured` returns for each."""
+    """Measure all methods on this worker; return the result of `measured` for each."""
     import keras
 
     import tf_adasum
+    from tf_adasum.aggregation import cost_model
 
     found = {}
     for name, (options, local_steps) in METHODS.items():
+        if "cost model" in name:
+            os.environ[cost_model.VARIABLE] = os.environ["COST_MODEL_OF_LINKS"]
         strategy = tf_adasum.AdasumMirroredStrategy(**options)
+        os.environ.pop(cost_model.VARIABLE, None)
         with strategy.scope():
             optimizer = keras.optimizers.Adam(1e-4)
             if local_steps:
@@ -100,7 +105,7 @@ def work():
 
 
 def measured(model, steps, strategy):
-    """Return seconds and sent bytes of a step, in each epoch but the first."""
+    """Return seconds and sent bytes of a step in each epoch but the first, and the transport."""
     import keras
 
     found = {"seconds": [], "bytes": []}
@@ -123,7 +128,7 @@ def measured(model, steps, strategy):
 
 
 def summary_of(strategy):
-    """Return what the strategy says of its transport."""
+    """Return the strategy's summary of its transport."""
     from tf_adasum.compat import tensorflow as tensorflow_compat
 
     return tensorflow_compat.cross_device_ops(strategy.extended).transport_summary
@@ -141,12 +146,17 @@ def on_links(mbit):
                 "TF_ADASUM_RANK": str(host.number),
                 "TF_ADASUM_WORLD_SIZE": str(WORKERS),
                 "TF_CPP_MIN_LOG_LEVEL": "2",
+                # As shipped for UCX, but with the seconds of a byte on this link.
+                "COST_MODEL_OF_LINKS": f"alpha=2.4e-4,beta={8e-6 / mbit},gamma=6.3e-11",
             }
             command = [*WITH_ITS_INTERFACES, "sh", sys.executable, __file__, "--out", out]
             processes.append(host.popen(command, env=environment, stdout=subprocess.DEVNULL))
-        for process in processes:
-            if process.wait(SECONDS):
-                raise SystemExit(f"A worker has ended with {process.returncode}")
+        for number, process in enumerate(processes):
+            if status := process.wait(SECONDS):
+                raise SystemExit(
+                    f"Worker {number} exited with status {status} on the link of {mbit} Mbit/s. "
+                    "Its error is above."
+                )
         return json.loads(out.read_text())
 
 
@@ -160,6 +170,8 @@ def main():
         if os.environ["TF_ADASUM_RANK"] == "0":
             pathlib.Path(arguments.out).write_text(json.dumps(found))
         return
+    if reason := network.missing("tc") or network.reason_to_skip():
+        raise SystemExit(reason)
     found = {mbit: on_links(mbit) for mbit in arguments.mbit}
     rows = []
     for name in METHODS:
@@ -175,13 +187,15 @@ def main():
     report.write(
         "slow_links",
         "Steps of workers behind slow links",
-        f"{WORKERS} workers, each on a host of its own whose link to the others `tc tbf` limits in "
-        "both directions; all share this machine's cores. A dense model of 1 MB of parameters, "
-        f"{frameworks.ROWS[SIZE]} rows of each worker, Adam. *ms*: a step of `fit` on worker 0, "
-        f"median (quartiles) of {EPOCHS} epochs; an epoch of DeltaAdasum has k steps and one "
-        "combination. *MB sent*: in a step, by worker 0, as its network interface counts them, "
-        "with headers, median of all links. */ mean*: the "
-        "ratio of the medians.\n\n"
+        f"{WORKERS} workers, each on a separate host (a network namespace) whose link `tc tbf` "
+        "limits in both directions; all share this machine's cores. A dense model of 1 MB of "
+        f"parameters, {frameworks.ROWS[SIZE]} rows of each worker, Adam. *ms*: a step of `fit` on "
+        f"worker 0, median (quartiles) of {EPOCHS} epochs. An epoch has 8 steps, or k if k is "
+        "larger, so the time and the bytes of a combination are divided by k. *MB sent*: in a "
+        "step, by worker 0, as its network interface counts them, with headers, median of all "
+        "links. */ mean*: median time divided by the median time of the mean on the same link. "
+        "*Cost model*: `TF_ADASUM_COST_MODEL` has the β of this link, and the α and γ shipped for "
+        "UCX. Without it, the bfloat16 bucket of 0.5 MB is gathered whole.\n\n"
         f"Transports: {'; '.join(sorted(summaries))}\n\n" + report.table(header, rows),
     )
 

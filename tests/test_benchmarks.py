@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from support import keras_versions
+from support import keras_versions, network
 
 from tf_adasum.health.connections import MOST_UNAUTHENTICATED
 
@@ -208,6 +208,17 @@ def test_steps_of_the_experiments_are_measured_on_workers(load, reported, tmp_pa
     assert {(line["task"], line["rule"]) for line in steps} == expected
     assert min(line["seconds"] for line in steps) > 0
     assert body.count("| 2x1 |") == len(expected)
+
+
+@pytest.mark.slow
+def test_local_steps_send_fewer_bytes_over_slow_links(load, reported):
+    if reason := network.missing("tc") or network.reason_to_skip():
+        pytest.skip(reason)
+    rows = load("report").tables(reported("slow_links", "--mbit", "200"))
+    sent = {row["method"]: float(row["MB sent"]) for row in rows}
+    assert 0.9 < sent["Adasum"] / sent["mean"] < 1.1
+    assert 14 < sent["Adasum"] / sent["DeltaAdasum, k = 16"] < 18
+    assert sent["Adasum, bfloat16, cost model"] < 0.6 * sent["Adasum"]
 
 
 @pytest.mark.slow
