@@ -39,11 +39,14 @@ ROOT = report.ROOT
 RECORD = ROOT / "build" / "mutants.jsonl"
 SECONDS = 20  # of tests per mutant
 
+# Not addons_lamb.py, which runs under Keras 2 only.
+OPTIMIZERS = "adascale adascale_step delta_adasum gain lamb lamb_arguments wrapper".split()
+
 # Per target: what is changed, and the tests that have to notice.
 TARGETS = {
     "aggregation": (["tf_adasum/aggregation"], ["aggregation", "transport/test_fused.py"]),
     "ops": (["tf_adasum/ops/reference.py"], ["ops/test_ops.py", "ops/test_kernels.py"]),
-    "optimizers": (["tf_adasum/optimizers"], ["optimizers"]),
+    "optimizers": ([f"tf_adasum/optimizers/{name}.py" for name in OPTIMIZERS], ["optimizers"]),
     "health": (["tf_adasum/health/diagnosis.py"], ["health/test_diagnosis.py"]),
     "cluster": (
         ["tf_adasum/cluster/detection.py"],
