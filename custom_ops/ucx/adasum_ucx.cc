@@ -62,7 +62,7 @@ constexpr int kRehearsalMs = 10000;
 // The life of that child: it writes what failed to `out`. No handler of TensorFlow's or Python's runs
 // in a crash, no core is dumped, and nothing that UCX says is printed twice.
 [[noreturn]] void ProbeInChild(const UcxLibrary& ucx, const char* transports, const char* device,
-                           int out) {
+                               int out) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (const int number : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL}) signal(number, SIG_DFL);
   const rlimit none{0, 0};
