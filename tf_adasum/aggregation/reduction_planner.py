@@ -211,8 +211,9 @@ class CollectiveReductionPlanner:
         replicas, costs = self.scheme.replicas, self.scheme.costs
         if replicas * size > self._all_gather_threshold_bytes:
             return False
-        by_plan = costs and costs.seconds([replicas], size, segments)
-        return costs is None or costs.gather_seconds(replicas, size) <= by_plan
+        if costs is None:
+            return True
+        return costs.gather_seconds(replicas, size) <= costs.seconds([replicas], size, segments)
 
     def _radices(
         self, size: int, segments: int, needs_full_gram: bool
