@@ -30,7 +30,7 @@ def newest(name):
 def parts(resnet50_shapes):
     """Return for each document its generated parts, by their names."""
     return {
-        "scaling.md": {"rounding on the wire": rounding_part()},
+        "scaling.md": {"rounding on the wire": rounding_part(), "slow links": slow_links_part()},
         "cost_model.md": cost_model_parts(resnet50_shapes),
         "kernels.md": {"gpu kernels": gpu_kernels_part()},
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
@@ -194,6 +194,16 @@ def steps_part():
     ]
     header = ["step of `fit`", "milliseconds", "/ stock"]
     return from_report(report.table(header, rows), path)
+
+
+def slow_links_part():
+    """Return the table of steps over slow links."""
+    path = newest("slow_links")
+    rows = report.tables(path.read_text())
+    header = [name for name in rows[0] if not name.endswith("/ mean")]
+    cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
+    text = "Time of a step of `fit` on 4 workers, and MB that worker 0 sends in a step:"
+    return f"{text}\n\n{from_report(report.table(header, cells), path)}"
 
 
 def small_steps_part():

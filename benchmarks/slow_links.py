@@ -182,7 +182,7 @@ def main():
             ratio = np.median(each["seconds"]) / np.median(of_link["mean"]["seconds"])
             rows[-1] += [report.quartiles(each["seconds"], 1000, 1), f"{ratio:.2f}"]
     header = ["method", "MB sent"]
-    header += [text for mbit in found for text in (f"{mbit} Mbit/s, ms", "/ mean")]
+    header += [text for mbit in found for text in (f"{mbit} Mbit/s, ms", f"{mbit} Mbit/s, / mean")]
     summaries = {each["transport"] for of_link in found.values() for each in of_link.values()}
     report.write(
         "slow_links",
