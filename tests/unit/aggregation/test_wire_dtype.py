@@ -58,7 +58,7 @@ def test_rounds_gradients_and_result_once(dtype, rule, wire, way):
         scheme_oracle.assert_close(actual, one, own, dtype=wire, levels=levels)
 
 
-@pytest.mark.parametrize("own_dtype", WIRES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize(("own_dtype", "wire"), [WIRES, WIRES[::-1]], ids=["float16", "bfloat16"])
 def test_leaves_gradients_of_16_bits_as_they_are(own_dtype, wire, way):
     """The other 16-bit type cannot hold them: its precision or its range is too small."""
     scale = own_dtype.as_numpy_dtype(2.0**100 if own_dtype == tf.bfloat16 else 1)
