@@ -9,7 +9,8 @@ import dataclasses
 import statistics
 
 from experiments import data, schedules
-from experiments.classification.problem import WARMUP
+from experiments.classification.experiment import score
+from experiments.classification.problem import TITLES, WARMUP
 from experiments.comparison import SIGNIFICANT, holm, p_text, paired_p, with_range
 from experiments.experiment import Claim, Experiment, Report, Verdict
 from experiments.figures import COLOURS, legend, median_and_range
@@ -24,13 +25,6 @@ METHODS = {  # rule, and whether there is an outer optimizer
 }
 REPLICAS, BATCH = 8, 4
 EVALUATIONS = 20
-TITLES = {"digits": "digits", "mnist1d": "MNIST-1D"}
-
-
-def score(result):
-    """Return what is compared in a search: accuracy, then the loss."""
-    loss = result["loss"]
-    return result["accuracy"], -1e9 if loss is None else -loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,12 +199,11 @@ def compared(found, title, method, other):
 
 def draw(found, dataset, pictures):
     """Draw the accuracies of each method over k."""
-    styles = {"mean": "mean", "adasum": "adasum"}
     with pictures.drawn(dataset, size=(5.0, 3.2)) as (figure, axes):
         (own,) = axes
         for method, (rule, outer) in METHODS.items():
             y = [of_k.accuracies[method] for of_k in found.values()]
-            style = {"color": COLOURS[styles[rule]], "ls": "--" if outer else "-"}
+            style = {"color": COLOURS[rule], "ls": "--" if outer else "-"}
             median_and_range(own, list(found), y, label=method, **style)
         own.set_xscale("log", base=2)
         own.set_xticks(list(found), [str(k) for k in found])
