@@ -1,0 +1,276 @@
+"""The shared store: keys, watches and leases, first without and then over connections."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from support.fuzzing import fuzz_settings
+
+from tf_adasum.cluster import channel, json_lines, store
+from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel
+from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.store import Store, StoreServer
+from tf_adasum.cluster.store_client import Refused, StoreClient
+
+SOON = 20.0
+SECRET = Secret(b"key")
+SESSIONS = st.sampled_from(["a", "b", "c"])
+KEYS = st.sampled_from(["member/1", "member/2", "round/1", "end"])
+PREFIXES = st.sampled_from(["member/", "round/", "", "end"])
+
+
+class Histories(RuleBasedStateMachine):
+    """Sessions set keys, watch and end, in any order; partitions end sessions."""
+
+    def __init__(self):
+        super().__init__()
+        self.store = Store()
+        self.expected, self.owners = {}, {}
+        self.prefixes = {}  # from each watching session to its prefixes
+        self.seen = {}  # from each watching session to the keys as its changes show them
+
+    def deliver(self, changes):
+        for session, key, value in changes:
+            assert any(key.startswith(prefix) for prefix in self.prefixes[session])
+            if value is None:
+                self.seen[session].pop(key, None)
+            else:
+                self.seen[session][key] = value
+
+    @rule(session=SESSIONS, key=KEYS, value=st.none() | st.integers(), owned=st.booleans())
+    def set(self, session, key, value, owned):
+        self.owners.pop(key, None)
+        self.expected[key] = value
+        if value is None:
+            del self.expected[key]
+        elif owned:
+            self.owners[key] = session
+        self.deliver(self.store.set(session, key, value, owned=owned))
+
+    @rule(session=SESSIONS, prefix=PREFIXES)
+    def watch(self, session, prefix):
+        self.prefixes.setdefault(session, set()).add(prefix)
+        self.seen.setdefault(session, {})
+        self.deliver(self.store.watch(session, prefix))
+
+    @rule(session=SESSIONS)
+    def end(self, session):
+        self.prefixes.pop(session, None)
+        self.seen.pop(session, None)
+        for key in [key for key, owner in self.owners.items() if owner == session]:
+            del self.expected[key], self.owners[key]
+        self.deliver(self.store.end(session))
+
+    @invariant()
+    def every_session_sees_the_keys_that_it_watches(self):
+        for session, seen in self.seen.items():
+            prefixes = tuple(self.prefixes[session])
+            assert seen == {k: v for k, v in self.expected.items() if k.startswith(prefixes)}
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = fuzz_settings(200)
+
+
+@pytest.mark.parametrize("key", ["k" * 201, "new"])
+def test_the_store_has_limits(key, monkeypatch):
+    monkeypatch.setattr(store, "_MOST_KEYS", 1)
+    own = Store()
+    own.set("a", "known", 1)
+    with pytest.raises(ValueError, match="cannot hold another key"):
+        own.set("a", key, 1)
+
+
+# ---- over connections --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def address(monkeypatch):
+    """The address of a store, whose leases are short."""
+    monkeypatch.setattr(store, "LEASE_SECONDS", 2.0)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = StoreServer(listener, SECRET, threading.Lock())
+    yield f"127.0.0.1:{listener.getsockname()[1]}"
+    server.close()
+
+
+class Session:
+    """A client, with the keys as it sees them."""
+
+    def __init__(self, address, secret=SECRET):
+        self.keys, self.is_lost = {}, threading.Event()
+        lock = threading.Lock()
+        self.client = StoreClient(
+            address, secret, lock, self.keys.__setitem__, self.is_lost.set, seconds=SOON
+        )
+
+    def eventually(self, **expected):
+        deadline = time.monotonic() + SOON
+        while any(self.keys.get(key) != value for key, value in expected.items()):
+            assert time.monotonic() < deadline, self.keys
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def session(address):
+    """A function that begins a session."""
+    with contextlib.ExitStack() as stack:
+
+        def begin(secret=SECRET):
+            made = Session(address, secret)
+            stack.callback(made.client.close)
+            return made
+
+        yield begin
+
+
+def test_keys_reach_those_who_watch_and_go_with_their_owner(session):
+    first, second = session(), session()
+    first.client.watch("m")
+    second.client.set("mine", [1, {"a": None}], owned=True)
+    second.client.set("more", 2)
+    second.client.set("other", 3)
+    first.eventually(mine=[1, {"a": None}], more=2)
+    second.client.close()
+    first.eventually(mine=None, more=2)
+    assert "other" not in first.keys
+
+
+def test_a_silent_session_loses_its_keys_and_detects_it(session, monkeypatch):
+    first, second = session(), session()
+    first.client.watch("")
+    second.client.set("mine", 1, owned=True)
+    first.eventually(mine=1)
+    second.client._lock.acquire()  # as in a suspended process
+    try:
+        first.eventually(mine=None)
+    finally:
+        second.client._lock.release()
+    assert second.is_lost.wait(SOON)
+    assert not first.is_lost.is_set()
+
+
+def test_a_lost_server_is_reported():
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = StoreServer(listener, SECRET, threading.Lock())
+    own = Session(f"127.0.0.1:{listener.getsockname()[1]}")
+    server.close()
+    assert own.is_lost.wait(SOON)
+    own.client.close()
+
+
+@pytest.mark.parametrize("theirs", [Secret(), Secret(b"other")])
+def test_another_secret_is_refused(session, theirs):
+    with pytest.raises(Refused, match="the same secret"):
+        session(theirs)
+
+
+def test_no_server_is_an_error():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    args = Secret(), threading.Lock(), print, print
+    with pytest.raises(ConnectionError, match="no server answers"):
+        StoreClient(f"127.0.0.1:{port}", *args, seconds=0.5)
+
+
+STRANGE = [b"\n", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": 1}\n', b'{"proof": "x"}\n', b"x" * 99_999]
+
+
+@pytest.mark.parametrize("data", STRANGE, ids=lambda data: repr(data[:9]))
+def test_unauthenticated_clients_are_disconnected_and_others_served(address, session, data):
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), timeout=SOON) as stranger:
+        stranger.sendall(data)
+        while stranger.recv(1000):
+            pass
+    own = session()
+    own.client.watch("")
+    own.client.set("key", 1)
+    own.eventually(key=1)
+
+
+def test_many_silent_clients_do_not_keep_others_out(address, session):
+    host, port = address.split(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=SOON))
+        own = session()
+        own.client.watch("")
+        own.client.set("key", 1)
+        own.eventually(key=1)
+
+
+@pytest.fixture
+def ends():
+    """The two ends of an authenticated connection: the client's and the server's."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(each) for each in socket.socketpair()]
+        server = Channel(sockets[1], SECRET, is_server=True)
+        client = Channel(sockets[0], SECRET, is_server=False)
+        while not (client.is_authenticated and server.is_authenticated):
+            for end in client, server:
+                end.flush()
+                assert not end.receive() and end.is_open
+        yield client, server
+
+
+def received(end, count):
+    messages, deadline = [], time.monotonic() + SOON
+    while len(messages) < count and end.is_open and time.monotonic() < deadline:
+        json_lines.wait([end.socket], 1)
+        messages += end.receive()
+    return messages
+
+
+def test_messages_arrive_in_both_directions_in_order(ends):
+    for first, second in (ends, ends[::-1]):
+        sent = [{"n": number, "text": "ü" * number} for number in range(50)]
+        for message in sent:
+            first.send(message)
+        assert received(second, 50) == sent
+
+
+def test_messages_are_sent_in_parts_to_a_slow_reader(ends):
+    client, server = ends
+    for number in range(40):
+        client.send([number, "x" * 50_000])
+    messages = []
+    while len(messages) < 40:
+        client.flush()
+        messages += received(server, 1)
+    assert [number for number, _ in messages] == list(range(40))
+
+
+def test_a_reader_that_never_reads_is_disconnected(ends):
+    client, _ = ends
+    for _ in range(100):
+        client.send("x" * 60_000)
+    assert not client.is_open
+
+
+@pytest.mark.parametrize("change", ["repeated", "changed", "unproved", "reflected", "long"])
+def test_a_message_without_the_right_proof_closes_the_channel(ends, change):
+    client, server = ends
+    lines = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(channel.json_lines, "encode", lambda line: lines.append(line) or b"")
+        client.send({"op": "set"})
+        if change == "reflected":
+            server.send({"op": "set"})
+    line = lines[-1]
+    if change == "changed":
+        line = line | {"text": line["text"].replace("set", "get")}
+    if change == "unproved":
+        line = line | {"proof": None}
+    if change == "long":
+        line = line | {"text": "x" * LONGEST_MESSAGE}
+    for each in [line, line] if change == "repeated" else [line]:
+        client.socket.setblocking(True)
+        client.socket.sendall(json_lines.encode(each))
+    expected = [{"op": "set"}] if change == "repeated" else []
+    assert received(server, 2) == expected
+    assert not server.is_open

@@ -1,0 +1,135 @@
+"""Authenticated messages over one connection, in both directions. Standard library only.
+
+    client                                  server
+                                 ◀──        nonce
+    nonce, proof of both         ──▶
+                                 ◀──        proof of both, or "refused"
+    number, text, proof          ◀─▶        number, text, proof
+
+Each line is a JSON object. A proof is made with the `Secret`, and covers the role of its sender,
+both nonces, and the number of the message. So a message cannot be repeated, left out or used in
+another connection. The connection is not encrypted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import socket
+from typing import Any
+
+from tf_adasum.cluster import json_lines
+from tf_adasum.cluster.secret import Secret
+
+LONGEST_MESSAGE = 1 << 16  # bytes, as a line
+_MOST_UNSENT = 1 << 22  # bytes; a peer that reads so slowly is disconnected
+_NONCE = re.compile(r"[0-9a-f]{32}")
+
+
+class Channel:
+    """One end of a connection. No method blocks.
+
+    Args:
+        connection: a connected socket, which this object will close.
+        secret: the `Secret`.
+        is_server: whether this end has accepted the connection.
+
+    Attributes:
+        is_open: False after the other end has closed the connection, or has sent something wrong.
+        is_authenticated: whether the other end has proved the secret.
+        is_refused: whether the secrets of the two ends differ.
+    """
+
+    def __init__(self, connection: socket.socket, secret: Secret, *, is_server: bool):
+        self._connection = json_lines.Connection(connection, LONGEST_MESSAGE)
+        self._secret = secret
+        self._own, self._other = ("server", "client") if is_server else ("client", "server")
+        self._nonces: list[str] = [secrets.token_hex(16)] if is_server else []
+        self._sent = self._received = 0
+        self._unsent = b""
+        self.is_open, self.is_authenticated, self.is_refused = True, False, False
+        if is_server:
+            self._write({"nonce": self._nonces[0]})
+
+    @property
+    def socket(self) -> socket.socket:
+        """The socket, on which the caller can wait for data."""
+        return self._connection.socket
+
+    @property
+    def begun(self) -> float:
+        """When the connection began, by `time.monotonic`."""
+        return self._connection.begun
+
+    @property
+    def heard(self) -> float:
+        """When the last message arrived, by `time.monotonic`."""
+        return self._connection.heard
+
+    def send(self, message: Any) -> None:
+        """Send a message (JSON types); data that does not fit into the socket is sent later."""
+        text = json.dumps(message)
+        proof = self._secret.proof(self._own, *self._nonces, self._sent, text)
+        self._write({"n": self._sent, "text": text, "proof": proof})
+        self._sent += 1
+
+    def flush(self) -> None:
+        """Send what did not fit into the socket."""
+        try:
+            sent = self.socket.send(self._unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            sent = len(self._unsent)  # nobody receives it; data that has arrived can still be read
+        self._unsent = self._unsent[sent:]
+        self.is_open &= len(self._unsent) <= _MOST_UNSENT
+
+    def receive(self) -> list[Any]:
+        """Return the messages that have arrived; a wrong message closes the channel."""
+        received = []
+        for line in self._connection.receive():
+            if self.is_authenticated:
+                text, proof = line.get("text"), line.get("proof")
+                of = (self._other, *self._nonces, self._received, text)
+                if not isinstance(text, str) or not self._secret.proves(proof, *of):
+                    self.is_open = False
+                    break
+                self._received += 1
+                received.append(json.loads(text))
+            elif not self._authenticate(line):
+                self.is_open = False
+                break
+        self.is_open &= self._connection.is_open
+        return received
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.flush()
+        self._connection.close()
+        self.is_open = False
+
+    def _authenticate(self, line: dict[str, Any]) -> bool:
+        """Take in a line of the handshake; return False if it is wrong."""
+        nonce, proof = line.get("nonce"), line.get("proof")
+        is_nonce = isinstance(nonce, str) and _NONCE.fullmatch(nonce) is not None
+        if self._own == "client" and not self._nonces:
+            if is_nonce:
+                self._nonces = [nonce, secrets.token_hex(16)]
+                proof = self._secret.proof("client", *self._nonces)
+                self._write({"nonce": self._nonces[1], "proof": proof})
+            return is_nonce
+        if self._own == "server":
+            if not is_nonce:
+                return False
+            self._nonces.append(nonce)
+        self.is_authenticated = self._secret.proves(proof, self._other, *self._nonces)
+        self.is_refused = not self.is_authenticated
+        if self._own == "server":
+            own = self._secret.proof("server", *self._nonces)
+            self._write({"refused": True} if self.is_refused else {"proof": own})
+        return self.is_authenticated
+
+    def _write(self, message):
+        self._unsent += json_lines.encode(message)
+        self.flush()
