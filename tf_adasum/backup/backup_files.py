@@ -28,7 +28,7 @@ SUFFIX = ".backup"
 
 # The limits of the numbers in a file. Larger numbers make no sense, even if the digest is correct.
 COUNTS = ("epoch", "batch", "position", "pass")
-COUNTS_OF_STOPPED = ("since", "validating")  # not in files of earlier versions
+LATER_COUNTS = ("since", "validating", "rows", "batches")  # not in files of earlier versions
 LARGEST_COUNT, LARGEST_SEED, MOST_COPIES = 10**12, 1 << 64, 1 << 16
 
 
@@ -55,7 +55,8 @@ class Backup:
         facts: dict of JSON types. "epoch" and "batch" are the progress of the training; "position",
             "pass" and "seed" belong to the `DataOrder`; "since" is how many batches were done after
             the last regular backup (a backup that was due by `save_freq`); "validating" is 1 if the
-            steps of the epoch are done, but its validation is not.
+            steps of the epoch are done, but its validation is not. "rows" and "batches" are the
+            number of rows in a global batch and of batches in the data; 0 if not known.
         arrays: list of `Array`.
     """
 
@@ -66,6 +67,26 @@ class Backup:
     def progress(self):
         """The epoch and the batch that come next, counted from 0."""
         return self.facts["epoch"], self.facts["batch"]
+
+    def with_batches_of(self, rows, batches):
+        """Return this backup with its position counted in batches of another size.
+
+        The position is rounded down, so a part of a batch may be trained again.
+
+        Args:
+            rows: the rows of a global batch; 0 if not known.
+            batches: the number of batches of the data; 0 if not known.
+        """
+        before, now = self.facts.get("rows", 0), rows
+        if not before or not now:
+            before, now = batches, self.facts.get("batches", 0)
+        if not before or not now or before == now:
+            return self
+        most = batches or LARGEST_COUNT  # the last batch of an epoch may have fewer rows
+        facts = dict(self.facts)
+        for name in ("batch", "position"):
+            facts[name] = min(facts[name] * before // now, most)
+        return dataclasses.replace(self, facts=facts)
 
     def encoded(self):
         """Return the content of the file as a list of bytes-like objects."""
@@ -120,7 +141,7 @@ def _check_facts(facts):
     for name in COUNTS:
         if not _is_int(facts[name], 0, LARGEST_COUNT):
             raise ValueError(f"{name} is {facts[name]!r}")
-    for name in COUNTS_OF_STOPPED:
+    for name in LATER_COUNTS:
         if not _is_int(facts.get(name, 0), 0, LARGEST_COUNT):
             raise ValueError(f"{name} is {facts[name]!r}")
     if not _is_int(facts["seed"], -LARGEST_SEED, LARGEST_SEED):

@@ -143,6 +143,8 @@ class TrainingBackup:
         self._prepare(model)
         backup = self._newest(model)
         if backup is not None:
+            if not backup.facts.get("validating", 0):
+                backup = backup.with_batches_of(*keras_compat.batches_of_data(model))
             self._restore(model, backup)
             epoch, batch = backup.progress
             if self._is_writer():  # Keras's "Epoch 1/4" does not show a resume
@@ -244,6 +246,7 @@ class TrainingBackup:
                 f"BackupAndRestore(refuse_nonfinite=False) {see('TFA-608')}"
             )
         if self._is_writer():
+            rows, batches = keras_compat.batches_of_data(model)
             facts = {
                 "epoch": epoch,
                 "batch": batch,
@@ -252,6 +255,8 @@ class TrainingBackup:
                 "seed": self._order.seed,
                 "since": since,
                 "validating": int(is_validating),
+                "rows": rows,
+                "batches": batches,
                 "replicas": model.distribute_strategy.num_replicas_in_sync,
             }
             self._files.write(Backup(facts, arrays))

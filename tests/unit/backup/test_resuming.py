@@ -1,5 +1,6 @@
 """A training of one process that is killed, or stopped by a signal, resumes bit for bit."""
 
+import contextlib
 import functools
 import gc
 import os
@@ -306,3 +307,50 @@ def test_in_a_custom_loop(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-0-batch-2.backup"]
     made.on_train_end()
     assert signal.getsignal(USR1) == signal.SIG_DFL
+
+
+class Recording(keras.Model):
+    """Notes the rows of each training step."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.rows = keras.layers.Dense(1), []
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        self.rows += data[0][:, 0].numpy().astype(int).tolist()
+        return super().train_step(data)
+
+
+@pytest.mark.parametrize("as_dataset", [False, True])
+@pytest.mark.parametrize(("before", "now"), [(4, 8), (8, 4), (3, 6), (6, 3), (4, 6), (5, 24)])
+def test_an_epoch_resumes_with_another_batch_size(before, now, as_dataset, tmp_path):
+    """As with another number of workers: no row is left out, and few rows are used twice."""
+    x = np.arange(24, dtype="float32")[:, None]
+    done = 2  # batches, when the training is interrupted
+
+    def rows_until(batch_size, callbacks):
+        keras.utils.set_random_seed(3)
+        model = Recording()
+        model(x)
+        model.compile("sgd", "mse", run_eagerly=True)
+        data = {"x": x, "y": x, "batch_size": batch_size}
+        if as_dataset:
+            data = {"x": tf.data.Dataset.from_tensor_slices((x, x)).batch(batch_size)}
+        with contextlib.suppress(InterruptedError):
+            model.fit(**data, verbose=0, callbacks=callbacks)
+        return model.rows
+
+    def stop(batch, logs):
+        if batch == done:
+            raise InterruptedError
+
+    backup = BackupAndRestore(tmp_path / "backup", save_freq=1)
+    stopping = keras.callbacks.LambdaCallback(on_train_batch_begin=stop)
+    first = rows_until(before, [backup, stopping])
+    then = rows_until(now, [backup])
+    assert len(first) == done * before
+    assert sorted({*first, *then}) == x[:, 0].tolist()
+    assert len(first) + len(then) == len(x) + done * before % now

@@ -54,6 +54,7 @@ if IS_KERAS_2:
     from tf_adasum.compat.keras.keras2.fit import (
         CALLBACKS_OF_WORKER_0,
         KERAS_BACKUP_IS_SINGLE_WORKER,
+        batches_of_data,
         disable_async_callbacks,
         flush_async_callbacks,
         initial_epoch,
@@ -96,7 +97,11 @@ else:
     from tf_adasum.compat.keras.keras3 import scopes as scopes_of_keras3
     from tf_adasum.compat.keras.keras3 import variables as variables_of_keras3
     from tf_adasum.compat.keras.keras3.build import is_model_built
-    from tf_adasum.compat.keras.keras3.epochs import position_in_data, set_data_order
+    from tf_adasum.compat.keras.keras3.epochs import (
+        batches_of_data,
+        position_in_data,
+        set_data_order,
+    )
     from tf_adasum.compat.keras.keras3.fit import (
         CALLBACKS_OF_WORKER_0,
         KERAS_BACKUP_IS_SINGLE_WORKER,

@@ -177,6 +177,17 @@ def set_data_order(model, order):
         _iterator_of_training.pop(model, None)
 
 
+def batches_of_data(model):
+    """Return the rows of a global batch of the `fit` that is running, and the number of batches.
+
+    A number is 0 if it is not known. In a custom loop, both are 0.
+    """
+    iterator = _iterator_of_training.get(model, _last_iterator.get(model, lambda: None))()
+    if iterator is None:
+        return 0, 0
+    return iterator.data_adapter.batch_size or 0, iterator._num_batches or 0
+
+
 @hooks.replaces(BaseTrainer, "_get_metrics_result_or_logs", feature=AFTER_LAST_BATCH)
 def get_metrics_result_or_logs(original, self, logs):
     """If all batches of an epoch were done before the training resumed, return the epoch's metrics.
