@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from tf_adasum import commands
-from tf_adasum.launch import hosts
+from tf_adasum.launch import elastic, hosts
 from tf_adasum.launch.cpu_shares import BIND_TO
 from tf_adasum.launch.environments import automatic_workers
 from tf_adasum.launch.jobs import launch
@@ -82,8 +82,9 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
         "bind_to": options.bind_to,
     }
     workers, devices = _number(options.workers), options.devices_per_worker
+    nnodes = elastic.parse_range(options.nnodes) or _count(options.nnodes)
     if options.hosts is not None:
-        if options.nnodes != 1 or options.node_rank is not None:
+        if nnodes != 1 or options.node_rank is not None:
             raise ValueError(
                 "--hosts starts the workers of all machines, so leave out --nnodes and "
                 "--node-rank. "
@@ -94,15 +95,24 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
             raise ValueError("--status: expected to be left out. Received: --status with --hosts")
         chosen = parse_hosts(options.hosts)
         return hosts.launch_on(chosen, command, workers, devices, options.coordinator, **settings)
-    if options.node_rank is None and options.nnodes > 1:
-        raise ValueError(
-            f"--node-rank: expected a number from 0 to {options.nnodes - 1}, different on each "
-            "machine. "
-            f"Received: --nnodes {options.nnodes} without it"
-        )
     if workers is None:
         workers = automatic_workers(os.environ, devices)
-    nodes = Nodes(options.nnodes, options.node_rank or 0, options.coordinator)
+    if isinstance(nnodes, tuple):
+        if options.node_rank is not None:
+            raise ValueError(
+                "--node-rank: expected to be left out, because ranks change if hosts join and "
+                f"leave. Received: --nnodes {options.nnodes} --node-rank {options.node_rank}"
+            )
+        settings |= {"status": options.status}
+        coordinator = options.coordinator
+        return elastic.launch_elastic(command, workers, devices, nnodes, coordinator, **settings)
+    if options.node_rank is None and nnodes > 1:
+        raise ValueError(
+            f"--node-rank: expected a number from 0 to {nnodes - 1}, different on each "
+            "machine. "
+            f"Received: --nnodes {nnodes} without it"
+        )
+    nodes = Nodes(nnodes, options.node_rank or 0, options.coordinator)
     return launch(command, workers, devices, nodes=nodes, status=options.status, **settings)
 
 
@@ -169,11 +179,10 @@ def _add_machines(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--nnodes",
-        type=int,
-        default=1,
+        default="1",
         metavar="M",
         help="without ssh: number of machines. Start this command on each, with the same -n "
-        "(default: 1)",
+        "(default: 1). With MIN:MAX, training continues when machines are lost or join",
     )
     group.add_argument(
         "--node-rank", type=int, metavar="I", help="with --nnodes: this machine's rank, 0 to M-1"
@@ -210,6 +219,16 @@ def _add_failures_and_output(group: argparse._ArgumentGroup) -> None:
         help="show all messages of TensorFlow's start (default: errors only, unless "
         "TF_CPP_MIN_LOG_LEVEL is set)",
     )
+
+
+def _count(text: str) -> int:
+    """Return the number of machines."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(
+            f"--nnodes: expected a number, or a range such as 1:4. Received: --nnodes {text}"
+        ) from None
 
 
 def _number(text: str) -> int | None:

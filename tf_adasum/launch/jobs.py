@@ -18,7 +18,7 @@ from tf_adasum.launch.cpu_shares import BIND_TO, cpu_shares
 from tf_adasum.launch.environments import visible_gpus, worker_environments
 from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import logs_in
-from tf_adasum.launch.processes import RunResult, WorkerGroup, run_group
+from tf_adasum.launch.processes import Control, RunResult, WorkerGroup, run_group
 from tf_adasum.launch.status import Board
 
 GRACE_SECONDS = 5.0
@@ -134,12 +134,16 @@ def run_job(
     status: bool = False,
     bind_to: str = "cores",
     captures_output: bool = False,
+    control: Control | None = None,
+    earlier_starts: int = 0,
 ) -> RunResult:
     """Run a job as `launch` does, and return how it ended. Most arguments are those of `launch`.
 
     Args:
         captures_output: whether the output of a single worker also goes through this process.
             Defaults to False.
+        control: of another part of the launcher that may stop the workers. Defaults to None.
+        earlier_starts: how often the workers were started before this call. Defaults to 0.
     """
     check(command, num_workers, timeout, max_restarts)
     if bind_to not in BIND_TO:
@@ -156,6 +160,7 @@ def run_job(
             environments = worker_environments(
                 addresses, devices_per_worker, nodes=nodes, verbose=verbose
             )
+            restart += earlier_starts
             told = {"TF_ADASUM_RESTART_COUNT": str(restart)}
             if 1 < in_all == num_workers:
                 told |= _new_secret()
@@ -169,7 +174,7 @@ def run_job(
         board = Board(folder, ranks) if folder else None
         cpus = cpu_shares(num_workers) if is_bound else []
         group = WorkerGroup(ranks, in_all, logs, captures_output, board, cpus)
-        return run_group(command, group, environments_of, timeout, grace, max_restarts)
+        return run_group(command, group, environments_of, timeout, grace, max_restarts, control)
 
 
 def check(

@@ -67,16 +67,45 @@ class WorkerGroup:
 
 
 @dataclasses.dataclass(frozen=True)
+class StopRequest:
+    """An event: another part of the launcher stops the workers.
+
+    Attributes:
+        reason: why, for people.
+        grace: seconds between SIGTERM and SIGKILL.
+    """
+
+    reason: str
+    grace: float
+
+
+@dataclasses.dataclass(frozen=True)
 class RunResult:
     """Describes how a job ended.
 
     Attributes:
         code: the exit status that `tf_adasum.launch.launch` returns.
         first: the worker that failed first in the last start; None if no worker failed.
+        stopped_by: the signal that stopped the job; None if no signal did.
     """
 
     code: int
     first: failures.ProcessExit | None = None
+    stopped_by: signal.Signals | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Control:
+    """Connects a run to another part of the launcher.
+
+    Attributes:
+        events: the queue of events, which also gets `StopRequest`s.
+        fork_lock: a lock that other threads hold while they run Python code. The run holds it while
+            it starts processes.
+    """
+
+    events: queue.SimpleQueue = dataclasses.field(default_factory=queue.SimpleQueue)
+    fork_lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
 
 EnvironmentsOf = Callable[[int], contextlib.AbstractContextManager[list[dict[str, str]]]]
@@ -89,6 +118,7 @@ def run_group(
     timeout: float | None,
     grace: float,
     max_restarts: int = 0,
+    control: Control | None = None,
 ) -> RunResult:
     """Run one worker per environment until all workers have ended or are stopped.
 
@@ -105,16 +135,17 @@ def run_group(
             limit.
         grace: seconds between SIGTERM and SIGKILL.
         max_restarts: how often the group is started again at most.
+        control: of another part of the launcher that may stop the workers. Defaults to None.
 
     Raises:
         OSError: if a worker could not be started. Workers that had started were stopped.
     """
-    job = _Job(command, group, environments_of, grace)
+    job = _Job(command, group, environments_of, grace, control or Control())
     with signals_sent_to(job.events):
         code = job.run(timeout, max_restarts)
     # This waits until our output is read. Handlers are restored, so an interrupt ends the wait.
     job.drain()
-    return RunResult(code, job.first)
+    return RunResult(code, job.first, job.stopped_by)
 
 
 @contextlib.contextmanager
@@ -145,6 +176,7 @@ class _Job:
     Attributes:
         events: the queue of workers that ended, and of signals to this process.
         first: the worker that failed first in the last start; None if no worker failed.
+        stopped_by: the signal that stopped the job; None if no signal did.
     """
 
     def __init__(
@@ -153,8 +185,11 @@ class _Job:
         group: WorkerGroup,
         environments_of: EnvironmentsOf,
         grace: float,
+        control: Control,
     ):
-        self.events: queue.SimpleQueue[Worker | signal.Signals] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[Worker | signal.Signals | StopRequest] = control.events
+        self.stopped_by: signal.Signals | None = None
+        self._fork_lock = control.fork_lock
         self.first: failures.ProcessExit | None = None
         self._command = list(command)
         self._group = group
@@ -223,9 +258,7 @@ class _Job:
         for thread in showing:
             thread.join(OUTPUT_SECONDS)
         if self._is_stopped and any(end.code == EXIT_STOP_REQUESTED for end in self._ends):
-            code = (
-                EXIT_STOP_REQUESTED  # workers also received the signal, and have made their backup
-            )
+            code = EXIT_STOP_REQUESTED  # workers received the signal, and have made their backup
         if self.first is not None:
             self.first = failures.first_failure(self._ends)
             for line in failures.summary(self._ends) if self._group.num_workers > 1 else ():
@@ -252,7 +285,7 @@ class _Job:
         return None
 
     def _stopped_by(self, number: signal.Signals) -> int:
-        self._is_stopped = True
+        self._is_stopped, self.stopped_by = True, number
         # At SIGPIPE, the reader of our output has ended. The signal that ended it may also have
         # reached the workers, so they may be making a backup.
         if number in (signal.SIGTERM, signal.SIGPIPE):
@@ -283,14 +316,15 @@ class _Job:
                     log.begin(rank, group.num_workers, restart)
                 if group.board:
                     environment = {**environment, **group.board.environment(rank)}
-                process = subprocess.Popen(
-                    self._command,
-                    env=environment,
-                    bufsize=0,
-                    start_new_session=True,
-                    preexec_fn=functools.partial(begin_worker, os.getpid(), own),
-                    **streams,
-                )
+                with self._fork_lock:
+                    process = subprocess.Popen(
+                        self._command,
+                        env=environment,
+                        bufsize=0,
+                        start_new_session=True,
+                        preexec_fn=functools.partial(begin_worker, os.getpid(), own),
+                        **streams,
+                    )
                 is_quiet = log_filter.hides_information(environment)
                 self._running.append(Worker(rank, process, is_quiet, log))
         finally:  # even if a later worker could not start, because `_stop` waits for all of these
@@ -327,6 +361,10 @@ class _Job:
                 continue
             if isinstance(event, signal.Signals):
                 return self._stopped_by(event)
+            if isinstance(event, StopRequest):
+                self._is_stopped, self._grace = True, event.grace
+                self._console.say(f"{event.reason}: stopping the workers of this machine")
+                return 128 + signal.SIGTERM
             end = self._reap(event)
             if (
                 end.code == EXIT_STOP_REQUESTED
@@ -360,15 +398,17 @@ class _Job:
             if isinstance(event, Worker):
                 self._reap(event)
                 continue
-            if event in _PASSED_ON:
+            if event in _PASSED_ON or isinstance(event, StopRequest):
                 continue
             self._is_stopped |= event is not None
+            if isinstance(event, signal.Signals):
+                self.stopped_by = event
             if event is None or event is signal.SIGINT:
                 deadline = None
                 for worker in self._running:
                     worker.signal_group(signal.SIGKILL)
 
-    def _next_event(self, deadline: float | None) -> Worker | signal.Signals | None:
+    def _next_event(self, deadline: float | None) -> Worker | signal.Signals | StopRequest | None:
         """Return the next event, or None if there is no event before the deadline."""
         wait = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:

@@ -1,0 +1,195 @@
+"""Launchers of hosts that join and leave, with tiny workers that do not import TensorFlow."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+from support.launching import LIMIT, eventually, is_running, running
+
+from tf_adasum.cluster import free_ports
+
+# A worker notes its pid, round, rank and cluster in a file, and stays until the file "finish" is
+# there. After SIGTERM, it exits with status 75, as after a backup.
+WORKER = """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+environment = os.environ.get
+names = "TF_ADASUM_RESTART_COUNT", "TF_ADASUM_RANK", "TF_ADASUM_WORLD_SIZE", "TF_ADASUM_COORDINATOR"
+config = json.loads(environment("TF_CONFIG", "{}"))
+rank = environment("TF_ADASUM_RANK") or config["task"]["index"]
+size = environment("TF_ADASUM_WORLD_SIZE") or len(config["cluster"]["worker"])
+folder, name = sys.argv[1:]
+path = os.path.join(folder, f"{environment('TF_ADASUM_RESTART_COUNT')}.{rank}.{size}.{name}")
+open(path + ".new", "w").write(f"{os.getpid()} {environment('TF_ADASUM_COORDINATOR')}")
+os.rename(path + ".new", path)
+while not os.path.exists(os.path.join(folder, "finish")):
+    if os.path.exists(os.path.join(folder, f"fail.{name}")):
+        os.remove(os.path.join(folder, f"fail.{name}"))
+        sys.exit(7)
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def job(script, tmp_path):
+    """A job with no hosts."""
+    with free_ports.held(1) as (port,):
+        pass
+    with contextlib.ExitStack() as stack:
+        yield Job(script(WORKER), tmp_path, port, stack)
+
+
+class Job:
+    """Launchers on this machine, each as one host."""
+
+    def __init__(self, path, folder, port, stack):
+        self.path, self.folder, self.stack = path, folder, stack
+        self.coordinator = f"127.0.0.1:{port}"
+        self.launchers = {}
+
+    def join(self, name, *arguments, nnodes="1:3", **environment):
+        """Start the launcher of a host with one worker."""
+        options = ["--nnodes", nnodes, "-n", "1", "--coordinator", self.coordinator, *arguments]
+        self.launchers[name] = self.stack.enter_context(
+            running(
+                *options,
+                self.path,
+                self.folder,
+                name,
+                env={**os.environ, "TF_ADASUM_SECRET": "key", **environment},
+                stderr=open(self.folder / f"{name}.log", "w"),
+            )
+        )
+
+    def files(self, number, count):
+        """The workers of a round with so many hosts: from the host's name to the file."""
+        found = self.folder.glob(f"{number - 1}.*.{count}.*")
+        return {path.name.split(".")[3]: path for path in found if path.suffix != ".new"}
+
+    def wait_for(self, number, *names):
+        """Wait for a round of these hosts; return the ranks of their workers."""
+        eventually(lambda: self.files(number, len(names)).keys() >= set(names), 2 * LIMIT)
+        return {
+            name: int(self.files(number, len(names))[name].name.split(".")[1]) for name in names
+        }
+
+    def finish(self):
+        (self.folder / "finish").touch()
+
+    def end_of(self, name):
+        """The exit status of a launcher, and its messages."""
+        return self.launchers[name].wait(LIMIT), (self.folder / f"{name}.log").read_text()
+
+
+def test_a_host_is_lost_and_another_joins(job):
+    """Worker 0 stays on the coordinator's host; nothing of an earlier round is left."""
+    for name in "abc":
+        job.join(name)
+        eventually(lambda name=name: "waiting for" in (job.folder / f"{name}.log").read_text())
+    assert job.wait_for(1, *"abc")["a"] == 0
+    pids = [int(path.read_text().split()[0]) for path in job.files(1, 3).values()]
+    job.launchers["b"].kill()
+    assert job.wait_for(2, "a", "c")["a"] == 0
+    assert not any(map(is_running, pids))
+    job.join("d")
+    assert job.wait_for(3, "a", "c", "d")["a"] == 0
+    coordinators = {path.read_text().split()[1] for path in job.files(3, 3).values()}
+    assert len(coordinators) == 1 and coordinators != {job.coordinator}
+    job.finish()
+    for name in "acd":
+        assert job.end_of(name)[0] == 0
+    log = job.end_of("a")[1]
+    assert f"lost host {socket.gethostname()}: stopping the workers" in log
+    assert f"host {socket.gethostname()} joins: stopping the workers" in log
+    assert "round 3: 3 workers on 3 hosts" in log
+
+
+def test_a_host_that_is_asked_to_stop_leaves_after_a_backup(job):
+    for name in "ab":
+        job.join(name, nnodes="1:2")
+    job.wait_for(1, "a", "b")
+    leader = next(name for name, rank in job.wait_for(1, "a", "b").items() if rank == 0)
+    other = "b" if leader == "a" else "a"
+    job.launchers[other].send_signal(signal.SIGTERM)
+    assert job.end_of(other)[0] == 75
+    job.wait_for(2, leader)  # on one host: without a coordinator
+    job.finish()
+    assert job.end_of(leader)[0] == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_without_the_coordinators_launcher_all_end(job, number):
+    job.join("a", nnodes="2:2")
+    eventually(lambda: "waiting for" in (job.folder / "a.log").read_text())
+    job.join("b", nnodes="2:2", TF_ADASUM_START_TIMEOUT="3")
+    job.wait_for(1, "a", "b")
+    pid = int(job.files(1, 2)["b"].read_text().split()[0])
+    job.launchers["a"].send_signal(number)
+    status, log = job.end_of("b")
+    assert not is_running(pid)
+    if number == signal.SIGTERM:
+        assert status == 75 and "was stopped by SIGTERM" in log
+    else:
+        assert status == 1 and "lost the launcher at 127.0.0.1" in log
+        assert "the job has ended: The launcher at" in log
+
+
+def test_the_coordinators_launcher_may_come_back(job):
+    job.join("a", nnodes="2:2")
+    eventually(lambda: "waiting for" in (job.folder / "a.log").read_text())
+    job.join("b", nnodes="2:2")
+    job.wait_for(1, "a", "b")
+    for path in job.files(1, 2).values():
+        path.unlink()
+    job.launchers["a"].kill()
+    job.join("a", nnodes="2:2")
+    assert job.wait_for(1, "a", "b")["a"] == 0
+    job.finish()
+    assert [job.end_of(name)[0] for name in "ab"] == [0, 0]
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_failures_of_workers_are_counted(job, restarts):
+    for name in "ab":
+        job.join(name, "--max-restarts", str(restarts), nnodes="2:2")
+    for number in range(1, restarts + 2):
+        job.wait_for(number, "a", "b")
+        (job.folder / "fail.b").touch()
+    for name in "ab":
+        status, log = job.end_of(name)
+        assert status == 7
+        assert f"the job has ended: a worker of host {socket.gethostname()} failed" in log
+
+
+def test_too_few_hosts_end_the_job(job):
+    job.join("a", nnodes="2:2", TF_ADASUM_START_TIMEOUT="1")
+    status, log = job.end_of("a")
+    assert status == 1 and "there were fewer than 2 hosts" in log
+
+
+def test_another_secret_is_an_error(job):
+    job.join("a", nnodes="2:2")
+    eventually(lambda: "waiting for" in (job.folder / "a.log").read_text())
+    job.join("b", nnodes="2:2", TF_ADASUM_SECRET="other")
+    status, log = job.end_of("b")
+    assert status == 2 and "the same secret" in log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--nnodes", "3:2"], "MIN:MAX with 1 <= MIN <= MAX"),
+        (["--nnodes", "0:2"], "MIN:MAX"),
+        (["--nnodes", "1:x"], "--nnodes 1:x"),
+        (["--nnodes", "1:2"], "--coordinator"),
+        (["--nnodes", "1:2", "--node-rank", "0", "--coordinator", "a:1"], "--node-rank"),
+        (["--nnodes", "1:2", "--hosts", "a,b"], "--hosts"),
+    ],
+)
+def test_unusable_arguments_are_named(script, arguments, named):
+    command = [sys.executable, "-m", "tf_adasum.launch", "-n", "1", *arguments, script("")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
+    assert ended.returncode == 2 and named in ended.stderr

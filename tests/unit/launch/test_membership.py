@@ -1,0 +1,253 @@
+"""Who trains when hosts join, fail and are lost: random histories with a clock of the test."""
+
+import dataclasses
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.fuzzing import fuzz_settings
+
+from tf_adasum.launch.membership import (
+    SECONDS_BEFORE_FIRST_ROUND,
+    SECONDS_BEFORE_JOINING,
+    Begin,
+    End,
+    Host,
+    Membership,
+    Stop,
+)
+
+LEADER = "leader"
+PATIENCE = 60.0
+MINIMUM, MAXIMUM, RESTARTS = 2, 4, 3
+
+
+class Job:
+    """A `Membership` with its hosts, and what it has decided.
+
+    Attributes:
+        hosts: from the id of each connected host to the host, in joining order.
+        running: from the id of each host whose workers run to the round.
+        ended: the `End`; None before it.
+    """
+
+    def __init__(self, minimum=MINIMUM, maximum=MAXIMUM, max_restarts=RESTARTS):
+        self.membership = Membership(minimum, maximum, max_restarts, LEADER, PATIENCE)
+        self.hosts, self.running, self.decisions = {}, {}, []
+        self.now, self.ended, self.stopping = 100.0, None, 0
+        self.join(LEADER)
+
+    def join(self, name):
+        self.hosts[name] = Host(name, name, 1)
+        self.decide()
+
+    def lose(self, name):
+        del self.hosts[name]
+        self.running.pop(name, None)
+        self.decide()
+
+    def finish(self, name, status=0, is_first=False):
+        """The workers of a host end."""
+        self.hosts[name] = dataclasses.replace(
+            self.hosts[name], ended=self.running.pop(name), status=status, is_first=is_first
+        )
+        self.decide()
+
+    def wait(self, seconds):
+        self.now += seconds
+        self.decide()
+
+    def decide(self):
+        for decision in self.membership.decide(list(self.hosts.values()), self.now):
+            self.decisions.append(decision)
+            assert self.ended is None
+            if isinstance(decision, Begin):
+                # A host never gets a round while its workers run, nor one that it is not part of.
+                assert not self.running
+                self.running = {host.id: decision.round for host in decision.hosts}
+                assert self.running.keys() <= self.hosts.keys()
+            elif isinstance(decision, Stop):
+                assert decision.round in self.running.values()
+                self.stopping = decision.round
+            else:
+                self.ended = decision
+
+    def obey(self):
+        """The workers of the round that stops end on all hosts."""
+        for name in list(self.running):
+            self.finish(name, 143)
+
+    @property
+    def last(self):
+        return self.decisions[-1]
+
+
+class Histories(RuleBasedStateMachine):
+    """Hosts come and go, workers fail and finish, in any order."""
+
+    def __init__(self):
+        super().__init__()
+        self.job, self.count = Job(), 0
+
+    def name(self, among, data):
+        return data.draw(st.sampled_from(sorted(among)))
+
+    @property
+    def others(self):
+        return self.job.hosts.keys() - {LEADER}
+
+    @precondition(lambda self: len(self.job.hosts) < 7)
+    @rule()
+    def join(self):
+        self.count += 1
+        self.job.join(f"host{self.count}")
+
+    @precondition(lambda self: self.others)
+    @rule(data=st.data())
+    def lose(self, data):
+        self.job.lose(self.name(self.others, data))
+
+    @precondition(lambda self: self.job.running)
+    @rule(data=st.data(), status=st.sampled_from([0, 1, 75, 143]), is_first=st.booleans())
+    def finish(self, data, status, is_first):
+        name = self.name(self.job.running, data)
+        self.job.finish(name, status, is_first and status == 1)
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 11.0]))
+    def wait(self, seconds):
+        self.job.wait(seconds)
+
+    @invariant()
+    def rounds_have_the_right_size(self):
+        for decision in self.job.decisions:
+            if isinstance(decision, Begin):
+                assert MINIMUM <= len(decision.hosts) <= MAXIMUM
+                assert decision.hosts[0].id == LEADER
+
+    @invariant()
+    def rounds_are_numbered(self):
+        begun = [each.round for each in self.job.decisions if isinstance(each, Begin)]
+        assert begun == list(range(1, len(begun) + 1))
+
+    def teardown(self):
+        """The job neither waits for ever, nor stops workers that can train."""
+        job = self.job
+        for _ in range(8):  # enough hosts join; workers obey
+            if self.job.stopping in job.running.values() or any(
+                host.ended == max(job.running.values(), default=0) and host.ended
+                for host in job.hosts.values()
+            ):
+                job.obey()
+            while len(job.hosts) < MINIMUM:
+                self.join()
+            job.wait(11.0)
+        assert job.ended or len(job.running) >= MINIMUM
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = fuzz_settings(200)
+
+
+def begun(count, **options):
+    """A job whose first round runs on so many hosts."""
+    job = Job(**options)
+    for number in range(1, count):
+        job.join(f"host{number}")
+    job.wait(SECONDS_BEFORE_FIRST_ROUND)
+    assert isinstance(job.last, Begin) and len(job.last.hosts) == count
+    return job
+
+
+def test_the_first_round_waits_for_late_hosts_unless_all_are_there():
+    job = Job()
+    job.join("a")
+    job.wait(SECONDS_BEFORE_FIRST_ROUND - 1)
+    job.join("b")
+    job.wait(SECONDS_BEFORE_FIRST_ROUND - 1)
+    assert job.decisions == []
+    job.join("c")
+    assert job.last == Begin(1, tuple(job.hosts.values()))
+
+
+def test_a_lost_host_leaves_the_others_training_without_a_counted_restart():
+    job = begun(4, max_restarts=0)
+    job.lose("host2")
+    assert isinstance(job.last, Stop) and "host2" in job.last.reason
+    job.obey()
+    job.wait(SECONDS_BEFORE_JOINING)
+    assert [host.id for host in job.last.hosts] == [LEADER, "host1", "host3"]
+
+
+def test_a_host_that_is_lost_after_workers_reported_their_failure_is_not_counted():
+    """Workers detect a silent host before its lease ends."""
+    job = begun(3, max_restarts=0)
+    for name in LEADER, "host1":
+        job.finish(name, 1)
+    job.wait(3.0)
+    assert isinstance(job.last, Stop)
+    job.lose("host2")
+    job.wait(SECONDS_BEFORE_JOINING)
+    assert isinstance(job.last, Begin) and len(job.last.hosts) == 2
+
+
+def test_a_host_that_joins_takes_part_after_a_backup():
+    job = begun(2)
+    job.join("new")
+    job.wait(SECONDS_BEFORE_JOINING)
+    assert isinstance(job.last, Stop) and job.last.grace >= 30
+    for name in list(job.running):
+        job.finish(name, 75)
+    job.wait(SECONDS_BEFORE_JOINING)
+    assert isinstance(job.last, Begin) and len(job.last.hosts) == 3
+
+
+def test_a_spare_waits_until_a_host_is_lost():
+    job = begun(4)
+    job.join("spare")
+    job.wait(100.0)
+    assert isinstance(job.last, Begin)
+    job.lose("host1")
+    job.obey()
+    job.wait(0.1)
+    assert [host.id for host in job.last.hosts] == [LEADER, "host2", "host3", "spare"]
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_failures_of_workers_are_counted_and_name_the_host(restarts):
+    job = begun(2, max_restarts=restarts)
+    for _ in range(restarts + 1):
+        job.finish("host1", 7, is_first=True)
+        job.obey()
+        job.wait(SECONDS_BEFORE_JOINING)
+    assert job.ended == End(7, "a worker of host host1 failed")
+    assert sum(isinstance(each, Begin) for each in job.decisions) == restarts + 1
+
+
+@pytest.mark.parametrize("status", [75, 2])
+def test_some_exit_statuses_are_final(status):
+    """The workers were asked to end; or the same arguments would fail again."""
+    job = begun(2)
+    for name in list(job.running):
+        job.finish(name, status, is_first=status == 2)
+    assert job.ended.status == status
+
+
+def test_a_job_that_has_finished_on_one_host_is_not_trained_again():
+    job = begun(3)
+    job.finish("host1", 0)
+    job.lose("host2")
+    job.join("new")
+    job.wait(10.0)
+    assert isinstance(job.last, Begin)
+    job.finish(LEADER, 0)
+    assert job.ended == End(0, "")
+
+
+def test_too_few_hosts_for_too_long_end_the_job():
+    job = begun(2)
+    job.lose("host1")
+    job.obey()
+    job.wait(PATIENCE - 1)
+    assert job.ended is None
+    job.wait(2)
+    assert job.ended.status == 1 and "fewer than 2 hosts: leader" in job.ended.reason

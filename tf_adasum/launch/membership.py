@@ -1,0 +1,192 @@
+"""Decides which hosts train together, when hosts join and leave a job. No input or output.
+
+A *round* is the training on one set of hosts. TensorFlow's server cannot change its members, so a
+round ends when a host joins or is lost, and all workers start again in the next round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, EXIT_STOP_REQUESTED, EXIT_USAGE
+
+# The first round waits so long after the last host has joined, if more hosts are allowed.
+SECONDS_BEFORE_FIRST_ROUND = 10.0
+# So long after the last host has joined, a round is stopped to take in new hosts.
+SECONDS_BEFORE_JOINING = 1.0
+# Between SIGTERM and SIGKILL, if workers wait for a lost worker and cannot make a backup.
+LOST_GRACE_SECONDS = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """A host with a launcher that is connected.
+
+    Attributes:
+        id: a random name for this start of the launcher.
+        name: the name of the host.
+        workers: the number of its workers.
+        ended: the last round whose workers have ended on this host; 0 before the first.
+        status: the exit status of this host's workers in that round.
+        is_first: whether a worker of this host failed, and not because of another worker.
+    """
+
+    id: str
+    name: str
+    workers: int
+    ended: int = 0
+    status: int = 0
+    is_first: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Begin:
+    """A decision: these hosts begin a round, in the order of their ranks."""
+
+    round: int
+    hosts: Sequence[Host]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """A decision: the workers of a round stop, and the hosts wait for the next round.
+
+    Attributes:
+        round: the round.
+        reason: why, for people.
+        grace: seconds between SIGTERM and SIGKILL.
+    """
+
+    round: int
+    reason: str
+    grace: float
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """A decision: the job ends with an exit status, and a reason unless all workers succeeded."""
+
+    status: int
+    reason: str
+
+
+Decision = Begin | Stop | End
+
+
+class Membership:
+    """The rounds of a job.
+
+    Args:
+        minimum: the smallest number of hosts that train.
+        maximum: the largest number of hosts that train; more hosts wait as spares.
+        max_restarts: how many rounds may end because a worker failed.
+        leader: the id of the host that calls `decide`. It is node 0 of each round.
+        seconds_below_minimum: for how long there may be fewer hosts than `minimum`.
+    """
+
+    def __init__(
+        self,
+        minimum: int,
+        maximum: int,
+        max_restarts: int,
+        leader: str,
+        seconds_below_minimum: float,
+    ):
+        self._minimum, self._maximum = minimum, maximum
+        self._max_restarts, self._leader = max_restarts, leader
+        self._patience = seconds_below_minimum
+        self._round = self._failures = 0
+        self._members: list[Host] = []  # of the round that is running
+        self._is_stopping = self._has_ended = False
+        self._has_other_hosts = False  # whether a host was lost, or joins after this round
+        self._ids: list[str] = []  # of the hosts that are connected
+        self._changed_at = self._enough_at = -math.inf
+
+    def decide(self, hosts: Sequence[Host], now: float) -> list[Decision]:
+        """Return what follows from the hosts that are connected.
+
+        Args:
+            hosts: in the order in which they joined.
+            now: seconds of a clock that does not go back.
+        """
+        if self._has_ended:
+            return []
+        if self._enough_at == -math.inf:  # the first call
+            self._enough_at = now
+        ids = [host.id for host in hosts]
+        if ids != self._ids:
+            self._ids, self._changed_at = ids, now
+        decide = self._watch_round if self._members else self._begin_round
+        decision = decide(hosts, now)
+        self._has_ended = isinstance(decision, End)
+        return [decision] if decision else []
+
+    def _begin_round(self, hosts: Sequence[Host], now: float) -> Begin | End | None:
+        """Decide while no round is running, so that no host has workers."""
+        if len(hosts) >= self._minimum:
+            self._enough_at = now
+            is_quiet = now >= self._changed_at + SECONDS_BEFORE_FIRST_ROUND
+            if self._round or len(hosts) >= self._maximum or is_quiet:
+                self._round += 1
+                leader_first = sorted(hosts, key=lambda host: host.id != self._leader)
+                self._members = leader_first[: self._maximum]
+                self._is_stopping = self._has_other_hosts = False
+                return Begin(self._round, tuple(self._members))
+        elif now > self._enough_at + self._patience:
+            names = ", ".join(host.name for host in hosts)
+            return End(
+                1,
+                f"for {self._patience:.0f} s, there were fewer than {self._minimum} hosts: {names}",
+            )
+        return None
+
+    def _watch_round(self, hosts: Sequence[Host], now: float) -> Stop | End | None:
+        """Decide while a round is running."""
+        present = {host.id: host for host in hosts}
+        found = [present[own.id] for own in self._members if own.id in present]
+        ended = [host for host in found if host.ended == self._round]
+        lost = [own.name for own in self._members if own.id not in present]
+        self._has_other_hosts |= bool(lost)
+        has_finished = any(host.status == 0 for host in ended)
+        if self._is_stopping or len(ended) == len(found):
+            return self._end_round(ended, has_finished, now) if len(ended) == len(found) else None
+        if has_finished:  # training is complete on all hosts, so the others will end soon
+            return None
+        if lost:
+            return self._stop(f"lost host {', '.join(lost)}", LOST_GRACE_SECONDS)
+        if ended:
+            was_asked = any(host.status == EXIT_STOP_REQUESTED for host in ended)
+            grace = BACKUP_GRACE_SECONDS if was_asked else LOST_GRACE_SECONDS
+            return self._stop(f"a worker of host {ended[0].name} has ended", grace)
+        members = {own.id for own in self._members}
+        new = [host.name for host in hosts if host.id not in members]
+        is_quiet = now >= self._changed_at + SECONDS_BEFORE_JOINING
+        if new and len(members) < self._maximum and is_quiet:
+            self._has_other_hosts = True
+            return self._stop(f"host {', '.join(new)} joins", BACKUP_GRACE_SECONDS)
+        return None
+
+    def _end_round(self, ended: Sequence[Host], has_finished: bool, now: float) -> End | None:
+        """Decide when the workers of a round have ended on all hosts that are left."""
+        self._members, self._enough_at = [], now
+        failed = sorted((host for host in ended if host.status), key=lambda host: not host.is_first)
+        if ended and not failed:
+            return End(0, "")
+        if not failed:  # all hosts of the round were lost
+            return None
+        first = failed[0]
+        end = End(first.status, f"a worker of host {first.name} failed")
+        if has_finished or first.status == EXIT_USAGE:
+            return end
+        if self._has_other_hosts:
+            return None
+        if not first.is_first and any(host.status == EXIT_STOP_REQUESTED for host in failed):
+            return End(EXIT_STOP_REQUESTED, "the workers were asked to end")
+        self._failures += 1
+        return end if self._failures > self._max_restarts else None
+
+    def _stop(self, reason: str, grace: float) -> Stop:
+        self._is_stopping = True
+        return Stop(self._round, reason, grace)
