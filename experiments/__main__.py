@@ -13,6 +13,7 @@ NAMES = (
     "orthogonality",
     "sequential",
     "local_steps",
+    "jobs",
     "word2vec",
     "residual",
     "transformer",

@@ -3,7 +3,9 @@
 import json
 import pathlib
 import sys
+from unittest import mock
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -34,6 +36,30 @@ def test_digits_on_two_workers(tmp_path):
     assert written["replicas"] == 2
     assert written["loss"][1] < written["loss"][0]
     assert (tmp_path / "run.png").stat().st_size > 10_000
+
+
+@pytest.mark.keras3_only("the examples are written for Keras 3")
+@pytest.mark.costly
+@pytest.mark.parametrize("rule", ["adasum", "mean"])
+@pytest.mark.parametrize(
+    "script", ["adversarial_training", "image_classifier", "recommender", "text_model", "vae"]
+)
+def test_a_job_prints_its_score(load, script, rule, monkeypatch, capsys):
+    """On little data; docs/evidence/jobs.md has the results on all of it."""
+    random = np.random.default_rng(0)
+    images = random.integers(256, size=[6200, 28, 28], dtype=np.uint8)
+    labels = random.integers(10, size=6200)
+    clothes = mock.Mock(return_value=((images, labels), (images[:100], labels[:100])))
+    monkeypatch.setattr(keras.datasets.fashion_mnist, "load_data", clothes)
+    module = load(script)
+    monkeypatch.setattr(module, "RATINGS", 2000, raising=False)
+    options = ["--rule", rule, "--epochs", "1", "--test"]
+    options += ["--text", str(ROOT / "README.md")] if script == "text_model" else []
+    monkeypatch.setattr(sys, "argv", [script, *options])
+    module.main()
+    jobs = load("experiments.jobs.experiment")
+    assert jobs.RESULT.search(capsys.readouterr().out)
+    assert any(job.script == script for job in jobs.JOBS)
 
 
 def median_clip(gradients):

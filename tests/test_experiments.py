@@ -207,6 +207,7 @@ SLOW = [
         "orthogonality",
         "sequential",
         "local_steps",
+        pytest.param("jobs", marks=pytest.mark.costly),
         *SLOW,
     ],
 )
@@ -219,7 +220,7 @@ def test_smoke(load, name, monkeypatch, capsys):
     program.main()
     printed = capsys.readouterr().out
     assert "> **Claim:** " in printed and "| training | verdict |" in printed
-    assert ".svg" in printed.splitlines()[-1]
+    assert ".svg" in printed.splitlines()[-1] or name == "jobs"
 
 
 @contextlib.contextmanager
@@ -231,8 +232,17 @@ def undrawn(figures, name, panels=1, **options):
     yield mock.MagicMock(**{"get_figwidth.return_value": 5}), axes
 
 
-FAST = ("local_steps", "word2vec", "residual", "transformer", "adascale", "adacons", "latency")
-FAST += ("time_to_accuracy", "ablations")
+FAST = (
+    "local_steps",
+    "jobs",
+    "word2vec",
+    "residual",
+    "transformer",
+    "adascale",
+    "adacons",
+    "latency",
+)
+FAST += ("latency", "time_to_accuracy", "ablations")
 SLOWER = [
     pytest.param(name, marks=pytest.mark.slow) for name in ("cnn", "orthogonality", "sequential")
 ]

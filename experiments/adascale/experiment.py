@@ -24,22 +24,90 @@ SEARCH = Search(base=0.01, exponents=(-1, 0, 1), seeds=(100, 101, 102), final_se
 
 
 @dataclasses.dataclass(frozen=True)
-class AdaScaleExperiment(Experiment):
-    """AS, LSW and LSW+ on two tasks.
+class Task:
+    """What is trained.
 
     Attributes:
-        tasks: data, and the epochs of S = 1.
+        data: a function of `experiments.data`.
+        epochs: of S = 1.
         scales: S, besides 1.
-        elastic: S of each third of a training that is elastic, upwards.
+        elastic: S of each third of a training that is elastic, upwards; may be empty.
         tuned: the S at which all methods are retuned.
         search: the grid.
     """
 
-    tasks: tuple[tuple[str, int], ...] = (("digits", 12), ("mnist1d", 8))
+    data: str
+    epochs: int
     scales: tuple[int, ...] = (4, 16, 64)
     elastic: tuple[int, ...] = (4, 16, 64)
     tuned: tuple[int, ...] = (64,)
     search: Search = SEARCH
+
+    def setting(self, scale, method, iterations=None):
+        """Return a case without rate, seed and split."""
+        own = {"data": self.data, "epochs": self.epochs, "scale": scale, "method": method}
+        return own if iterations is None else own | {"iterations": iterations}
+
+    def elastic_settings(self):
+        """Return the settings with an S that changes."""
+        rising = "-".join(map(str, self.elastic)), "-".join(map(str, self.elastic[::-1]))
+        phases = rising if self.elastic else ()
+        return [self.setting(scale, method) for scale in phases for method in (AS, LSW)]
+
+    def tests(self, setting, k):
+        """Return the cases of a setting on the test split."""
+        own = dict(setting, rate=self.search.rate(k), split="test")
+        return [dict(own, seed=seed) for seed in self.search.final_seeds]
+
+    def alone(self, results):
+        """Return the grid of S = 1."""
+        return self.search.grid(results, [self.setting(1, ONE)], score)
+
+    def settings(self, results, scale, k_alone):
+        """Return the settings of one S; without LSW+ as long as its iterations are not known."""
+        settings = [self.setting(scale, AS), self.setting(scale, LSW)]
+        iterations = self.iterations(results, scale, k_alone)
+        if iterations is not None:
+            settings.append(self.setting(scale, LSW_PLUS, iterations))
+        return settings
+
+    def iterations(self, results, scale, k_alone):
+        """Return what LSW+ takes: the median of AdaScale's iterations; None before these ran."""
+        cases = self.tests(self.setting(scale, AS), k_alone)
+        if any(case not in results for case in cases):
+            return None
+        return round(statistics.median(results[case]["iterations"] for case in cases))
+
+    def retuned(self, results, scale, k_alone):
+        """Return the grid of all methods at one S."""
+        settings = self.settings(results, scale, k_alone)
+        return self.search.grid(results, settings, score, also=(k_alone,))
+
+
+TASKS = (
+    Task("digits", 12),
+    Task("mnist1d", 8),
+    # AS and LSW+ at S = 64 take as long as seven trainings at S = 1, so there are fewer seeds.
+    Task(
+        "fashion_mnist",
+        1,
+        scales=(8, 32, 64),
+        elastic=(),
+        tuned=(),
+        search=dataclasses.replace(SEARCH, seeds=(100, 101), final_seeds=tuple(range(6))),
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class AdaScaleExperiment(Experiment):
+    """AS, LSW and LSW+.
+
+    Attributes:
+        tasks: what is trained.
+    """
+
+    tasks: tuple[Task, ...] = TASKS
 
     name = "adascale"
     title = "AdaScale against linear scaling"
@@ -47,85 +115,42 @@ class AdaScaleExperiment(Experiment):
     @property
     def packages(self):
         """What its data and its figures need."""
-        return "scipy", "matplotlib", *{data.PACKAGES[name] for name, _ in self.tasks}
+        needed = {data.PACKAGES.get(task.data) for task in self.tasks} - {None}
+        return "scipy", "matplotlib", *sorted(needed)
 
     def small(self):
         """Return it on the first task, for an epoch, with one S."""
         search = Search(0.02, (0, 1), widenings=0, seeds=(100,), final_seeds=(0, 1))
-        tasks = ((self.tasks[0][0], 1),)
-        return dataclasses.replace(
-            self, tasks=tasks, scales=(8,), elastic=(4, 8), tuned=(8,), search=search
-        )
-
-    # ---- cases -----------------------------------------------------------------------------
-
-    def setting(self, task, scale, method, iterations=None):
-        """Return a case without rate, seed and split."""
-        name, epochs = task
-        own = {"data": name, "epochs": epochs, "scale": scale, "method": method}
-        return own if iterations is None else own | {"iterations": iterations}
-
-    def alone(self, results, task):
-        """Return the grid of S = 1."""
-        return self.search.grid(results, [self.setting(task, 1, ONE)], score)
-
-    def tests(self, setting, k):
-        """Return the cases of a setting on the test split."""
-        own = dict(setting, rate=self.search.rate(k), split="test")
-        return [dict(own, seed=seed) for seed in self.search.final_seeds]
-
-    def iterations(self, results, task, scale, k_alone):
-        """Return what LSW+ takes: the median of AdaScale's iterations; None before these ran."""
-        cases = self.tests(self.setting(task, scale, AS), k_alone)
-        if any(case not in results for case in cases):
-            return None
-        return round(statistics.median(results[case]["iterations"] for case in cases))
-
-    def settings(self, results, task, scale, k_alone):
-        """Return the settings of one S; without LSW+ as long as its iterations are not known."""
-        settings = [self.setting(task, scale, AS), self.setting(task, scale, LSW)]
-        iterations = self.iterations(results, task, scale, k_alone)
-        if iterations is not None:
-            settings.append(self.setting(task, scale, LSW_PLUS, iterations))
-        return settings
-
-    def elastics(self, task):
-        """Return the settings with an S that changes."""
-        phases = "-".join(map(str, self.elastic)), "-".join(map(str, self.elastic[::-1]))
-        return [self.setting(task, scale, method) for scale in phases for method in (AS, LSW)]
-
-    def retuned(self, results, task, scale, k_alone):
-        """Return the grid of all methods at one S."""
-        settings = self.settings(results, task, scale, k_alone)
-        return self.search.grid(results, settings, score, also=(k_alone,))
+        own = {"epochs": 1, "scales": (8,), "elastic": (4, 8), "tuned": (8,), "search": search}
+        return AdaScaleExperiment((dataclasses.replace(self.tasks[0], **own),))
 
     def plan(self, results):
         """Return the tables of all tasks first, then what is retuned."""
         cases = []
         for task in self.tasks:
-            alone = self.alone(results, task)
+            alone = task.alone(results)
             cases += alone.cases()
             if not alone.is_complete:
                 return cases
             k_alone = alone.best(results, alone.settings[0])
-            cases += self.tests(alone.settings[0], k_alone)
+            cases += task.tests(alone.settings[0], k_alone)
             settings = [
-                own for scale in self.scales for own in self.settings(results, task, scale, k_alone)
+                own for scale in task.scales for own in task.settings(results, scale, k_alone)
             ]
-            for own in settings + self.elastics(task):
-                cases += self.tests(own, k_alone)
+            for own in settings + task.elastic_settings():
+                cases += task.tests(own, k_alone)
             if any(case not in results for case in cases):
                 return cases
         for task in self.tasks:
-            alone = self.alone(results, task)
+            alone = task.alone(results)
             k_alone = alone.best(results, alone.settings[0])
-            for scale in self.tuned:
-                grid = self.retuned(results, task, scale, k_alone)
+            for scale in task.tuned:
+                grid = task.retuned(results, scale, k_alone)
                 cases += grid.cases()
                 if not grid.is_complete:
                     return cases
                 for own in grid.settings:
-                    cases += self.tests(own, grid.best(results, own))
+                    cases += task.tests(own, grid.best(results, own))
         return cases
 
     def run(self, case):
@@ -134,7 +159,8 @@ class AdaScaleExperiment(Experiment):
         from experiments.simulation import gains
 
         splits = getattr(data, case["data"])()
-        model = CNN() if case["data"] == "digits" else CNN((1, 40, 1), (1, 5), (1, 2))
+        models = {"mnist1d": CNN((1, 40, 1), (1, 5), (1, 2)), "fashion_mnist": CNN((28, 28, 1))}
+        model = models.get(case["data"], CNN())
         total = case["epochs"] * (len(splits.train[1]) // BATCH)
         rates = falling(case["rate"], total)
         phases = phases_of(case["scale"])
@@ -163,7 +189,7 @@ class AdaScaleExperiment(Experiment):
 
     def is_finished(self, results, task, tuned=()):
         """Whether all runs of a task's table are there, and those that are retuned."""
-        own = dataclasses.replace(self, tasks=(task,), tuned=tuned)
+        own = AdaScaleExperiment((dataclasses.replace(task, tuned=tuned),))
         return all(case in results for case in own.plan(results))
 
 

@@ -6,6 +6,7 @@ import statistics
 import numpy as np
 
 from experiments.adascale.experiment import AS, BATCH, LSW, LSW_PLUS, METHODS, phases_of
+from experiments.classification.problem import TITLES
 from experiments.comparison import SIGNIFICANT, holm, p_text, paired_p, with_range
 from experiments.experiment import Claim, Verdict
 from experiments.figures import GREY, legend, median_and_range
@@ -17,7 +18,6 @@ CLAIMS = (
     "Linear scaling (LSW) loses accuracy as S grows",
     "If S changes during training, AdaScale keeps its accuracy and linear scaling does not",
 )
-NAMES = {"digits": "digits", "mnist1d": "MNIST-1D"}
 COLOURS = {AS: "#2a8fd0", LSW: "#e07b39", LSW_PLUS: "#3aa675"}
 MARKERS = {AS: "o", LSW: "s", LSW_PLUS: "^"}
 OF_SCALES = ("#58b4d1", "#2a7fd0", "#8a63d2", "#e07b39", "#c0542d")
@@ -30,21 +30,21 @@ class ProblemResults:
 
     def __init__(self, experiment, results, task):
         self.experiment, self.results, self.task = experiment, results, task
-        self.rate = experiment.search.rate
-        grid = experiment.alone(results, task)
+        self.rate = task.search.rate
+        grid = task.alone(results)
         (self.alone,) = grid.settings
         self.k_alone = grid.best(results, self.alone)
         self.of_scales = {}
-        for scale in experiment.scales:
-            settings = experiment.settings(results, task, scale, self.k_alone)
+        for scale in task.scales:
+            settings = task.settings(results, scale, self.k_alone)
             self.of_scales[scale] = {own["method"]: own for own in settings}
-        for own in experiment.elastics(task):
+        for own in task.elastic_settings():
             self.of_scales.setdefault(own["scale"], {})[own["method"]] = own
 
     def runs(self, setting, k=None):
         """Return the results on the test split, at the rate of S = 1 by default."""
         k = self.k_alone if k is None else k
-        return [self.results[case] for case in self.experiment.tests(setting, k)]
+        return [self.results[case] for case in self.task.tests(setting, k)]
 
     def accuracies(self, setting, k=None):
         """Return the accuracies by seed; 0 where a training diverged."""
@@ -82,24 +82,27 @@ def report(experiment, results, pictures):
     """Return verdicts and body."""
     finished = [task for task in experiment.tasks if experiment.is_finished(results, task)]
     body = []
-    left = [NAMES[task[0]] for task in experiment.tasks if task not in finished]
+    left = [TITLES[task.data] for task in experiment.tasks if task not in finished]
     found = [ProblemResults(experiment, results, task) for task in finished]
     if found:
         draw(found, pictures)
         body.append(pictures.image("scales", "Accuracy over S, for each method"))
         body.append(pictures.image("gains", "Gain over the training, for each S"))
     for own in found:
-        body.append(f"### {NAMES[own.task[0]][:1].upper()}{NAMES[own.task[0]][1:]}, {total(own)}")
+        title = TITLES[own.task.data]
+        body.append(f"### {title[:1].upper()}{title[1:]}, {total(own)}")
         body.append(table(own))
-        for scale in experiment.tuned:
+        for scale in own.task.tuned:
             if experiment.is_finished(results, own.task, (scale,)):
                 body.append(retuned(own, scale))
             else:
-                left.append(f"{NAMES[own.task[0]]} retuned at S = {scale}")
+                left.append(f"{TITLES[own.task.data]} retuned at S = {scale}")
     if left:
         body.append(f"Not run yet: {', '.join(left)}.")
     said = zip(*map(verdicts, found), strict=True) if found else [()] * len(CLAIMS)
-    claims = [Claim(text, SOURCE, own) for text, own in zip(CLAIMS, said, strict=True)]
+    claims = [
+        Claim(text, SOURCE, list(filter(None, own))) for text, own in zip(CLAIMS, said, strict=True)
+    ]
     return claims, "\n\n".join(body)
 
 
@@ -149,8 +152,8 @@ def accuracy_text(found, setting, k=None):
 
 def retuned(found, scale):
     """Return what the methods come to where each is tuned at one S, on one grid."""
-    experiment, results = found.experiment, found.results
-    grid = experiment.retuned(results, found.task, scale, found.k_alone)
+    results = found.results
+    grid = found.task.retuned(results, scale, found.k_alone)
     best = {own["method"]: grid.best(results, own) for own in grid.settings}
     values = {own["method"]: found.accuracies(own, best[own["method"]]) for own in grid.settings}
     others = [method for method in METHODS if method != AS]
@@ -176,8 +179,8 @@ def retuned(found, scale):
 
 def tuned_text(found, scale):
     """Return the accuracies of all methods retuned, with p of LSW+ against AS."""
-    experiment, results = found.experiment, found.results
-    grid = experiment.retuned(results, found.task, scale, found.k_alone)
+    results = found.results
+    grid = found.task.retuned(results, scale, found.k_alone)
     values = {
         own["method"]: found.accuracies(own, grid.best(results, own)) for own in grid.settings
     }
@@ -187,8 +190,8 @@ def tuned_text(found, scale):
 
 
 def verdicts(found):
-    """Return the verdict on each claim, on one task."""
-    worse, name = found.worse(), NAMES[found.task[0]]
+    """Return the verdict on each claim, on one task; None for a claim that it does not test."""
+    worse, name = found.worse(), TITLES[found.task.data]
     fixed = [scale for scale in found.of_scales if len(phases_of(scale)) == 1]
     elastic = [scale for scale in found.of_scales if scale not in fixed]
 
@@ -207,12 +210,14 @@ def verdicts(found):
     numbers |= {f"accuracy at S = {fixed[-1]}": f"{last} (S = 1: {alone:.3f})"}
     numbers |= {
         f"S = {scale}, retuned": tuned_text(found, scale)
-        for scale in found.experiment.tuned
+        for scale in found.task.tuned
         if found.experiment.is_finished(found.results, found.task, (scale,))
     }
     first = Verdict(word, name, numbers)
     numbers = {f"LSW at S = {scale}": f"{lost(scale, LSW):.3f}" for scale in fixed}
     second = Verdict("confirmed" if fixed[-1] not in linear else "unconfirmed", name, numbers)
+    if not elastic:
+        return first, second, None
     keeps, loses = len(kept(elastic, AS)), len(elastic) - len(kept(elastic, LSW))
     word = "unconfirmed"
     if keeps and loses:
@@ -243,7 +248,7 @@ def draw(found, pictures):
             axis.axhline(alone, color=GREY, ls="--", label="S = 1")
             axis.set_xscale("log", base=2)
             axis.set_xticks(scales, list(map(str, scales)))
-            axis.set_title(NAMES[own.task[0]])
+            axis.set_title(TITLES[own.task.data])
             axis.set_xlabel("S, small batches in a step")
         axes[0].set_ylabel("test accuracy (higher is better)")
         axes[0].set_ylim(0, 1.02)
@@ -264,7 +269,7 @@ def draw(found, pictures):
             axis.set_yscale("log", base=2)
             ticks = [2**power for power in range(7)]
             axis.set_yticks(ticks, list(map(str, ticks)))
-            axis.set_title(NAMES[own.task[0]])
+            axis.set_title(TITLES[own.task.data])
             axis.set_xlabel("scale-invariant step τ / T")
         axes[0].set_ylabel("gain ratio r (S: all is noise)")
         legend(figure, axes)

@@ -1,0 +1,245 @@
+"""How long it takes until training continues when a host is lost or joins; needs root.
+
+    python benchmarks/elastic.py [--times 10] [--workers 1]
+
+Each of four hosts, network namespaces of this machine, runs the same `tf-adasum-launch --nnodes
+2:4`. This script lets things happen to the hosts, again and again, and measures the time until the
+next training step. At the end, the accuracy is compared with that of runs in which nothing
+happened. Writes benchmarks/results/DATE-elastic.md.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+import report
+from slow_links import WITH_ITS_INTERFACES
+
+sys.path[:0] = [str(report.ROOT / "tests")]
+
+from support import network  # noqa: E402 - found on the path above
+
+HOSTS, PORT = 4, 12345
+ROWS, EPOCHS = 8, 12  # of a replica; after the last event
+SECONDS_PER_STEP = 0.05  # at least
+SECONDS = 180  # until an event counts as not survived
+QUIET_SECONDS = 3  # of training between two events
+UNDISTURBED = 10  # runs
+
+
+def train(folder, is_undisturbed):
+    """Train on digits until the file "finish" has been there for some epochs; note the steps."""
+    import keras
+    from sklearn.datasets import load_digits
+
+    import tf_adasum
+
+    strategy = tf_adasum.AdasumMirroredStrategy()
+    keras.utils.set_random_seed(int(os.environ.get("SEED", "0")))
+    digits = load_digits()
+    x, y = (digits.data / 16).astype("float32"), digits.target
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.layers.Input([64]),
+                keras.layers.Dense(64, activation="relu"),
+                keras.layers.Dense(10),
+            ]
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss, metrics=["accuracy"])
+    replicas, start = strategy.num_replicas_in_sync, os.environ.get("TF_ADASUM_RESTART_COUNT")
+
+    class Notes(keras.callbacks.Callback):
+        """Notes the first step of a start, and ends the training."""
+
+        is_first, left = True, EPOCHS
+
+        def on_train_batch_end(self, batch, logs=None):
+            if self.is_first and strategy.is_first_worker and not is_undisturbed:
+                path = folder / f"step-{start}-{replicas}"
+                path.write_text(str(time.time()))
+            self.is_first = False
+            time.sleep(0 if is_undisturbed else SECONDS_PER_STEP)
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.left -= is_undisturbed or (folder / "finish").exists()
+            self.model.stop_training = self.left < 1
+
+    backup = tf_adasum.callbacks.BackupAndRestore(folder / "backup", save_freq=10)
+    model.fit(
+        x[300:],
+        y[300:],
+        batch_size=ROWS * replicas,
+        epochs=10_000,
+        verbose=0,
+        callbacks=[Notes(), *([] if is_undisturbed else [backup])],
+    )
+    _, accuracy = model.evaluate(x[:300], y[:300], batch_size=300, verbose=0)
+    if strategy.is_first_worker:
+        (folder / "accuracy").write_text(str(accuracy))
+
+
+class Job:
+    """The launchers of all hosts.
+
+    Args:
+        folder: a folder that all hosts share.
+        hosts: the `network.Network`.
+        workers: the number of workers of each host.
+    """
+
+    def __init__(self, folder, hosts, workers):
+        self.folder, self.network, self.workers = folder, hosts, workers
+        self.launchers = {}
+        self.log = open(folder / "log", "a")
+
+    def join(self, number):
+        """Start the launcher of a host."""
+        host = self.network.hosts[number]
+        coordinator = f"{self.network.hosts[0].address}:{PORT}"
+        launch = [sys.executable, "-m", "tf_adasum.launch", "--nnodes", f"2:{HOSTS}"]
+        launch += ["-n", self.workers, "--max-restarts", 1000, "--coordinator", coordinator]
+        environment = {**os.environ, "TF_ADASUM_SECRET": "key", "PYTHONPATH": str(report.ROOT)}
+        self.launchers[number] = host.popen(
+            [*WITH_ITS_INTERFACES, "sh", *launch, __file__, "--train", self.folder],
+            env=environment,
+            stdout=self.log,
+            stderr=self.log,
+        )
+
+    def steps(self):
+        """Return for each start its first step: the time, and the number of replicas."""
+        found = {}
+        for path in self.folder.glob("step-*"):
+            _, start, replicas = path.name.split("-")
+            with contextlib.suppress(ValueError):  # it is being written
+                found[int(start)] = float(path.read_text()), int(replicas)
+        return found
+
+    def seconds_until(self, hosts, since):
+        """Return how long after an event training continues on so many hosts."""
+        before = time.time()
+        while time.time() < before + SECONDS:
+            for at, replicas in self.steps().values():
+                if at > since and replicas == hosts * self.workers:
+                    time.sleep(QUIET_SECONDS)
+                    return at - since
+            time.sleep(0.05)
+        raise TimeoutError(f"no step on {hosts} hosts: {(self.folder / 'log').read_text()[-5000:]}")
+
+    def happen(self, event):
+        """Let an event happen to host 3, which is there, or comes back; return its seconds."""
+        since = time.time()
+        if event == "a worker is killed":
+            children = subprocess.run(
+                ["pgrep", "-P", str(self.launchers[3].pid)], capture_output=True, text=True
+            )
+            os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
+            return self.seconds_until(HOSTS, since)
+        if event == "a host's launcher is killed":
+            self.launchers[3].kill()
+            self.launchers[3].wait()
+        elif event == "a host is asked to stop":
+            self.launchers[3].send_signal(signal.SIGTERM)
+        elif event == "a host's network is cut":
+            self.network.cut(3)
+        elif event == "a host's network is healed":
+            self.network.heal()
+            return self.seconds_until(HOSTS, since)
+        else:
+            self.launchers[3].wait(60)
+            since = time.time()
+            self.join(3)
+            return self.seconds_until(HOSTS, since)
+        return self.seconds_until(HOSTS - 1, since)
+
+
+EVENTS = (
+    "a worker is killed",
+    "a host's launcher is killed",
+    "a host joins",
+    "a host is asked to stop",
+    "a host joins",
+    "a host's network is cut",
+    "a host's network is healed",
+)
+
+
+def disturbed(times, workers):
+    """Return for each event its seconds; the accuracy at the end, and the number of starts."""
+    found = {event: [] for event in EVENTS}
+    with tempfile.TemporaryDirectory() as folder, network.Network(HOSTS) as hosts:
+        job = Job(pathlib.Path(folder), hosts, workers)
+        for number in range(HOSTS):
+            job.join(number)
+        job.seconds_until(HOSTS, 0)
+        for turn in range(times):
+            for event in EVENTS:
+                found[event].append(job.happen(event))
+                print(turn, event, round(found[event][-1], 1), flush=True)
+        (job.folder / "finish").touch()
+        statuses = [launcher.wait(SECONDS) for launcher in job.launchers.values()]
+        if any(statuses):
+            raise RuntimeError(f"{statuses}: {(job.folder / 'log').read_text()[-5000:]}")
+        return found, float((job.folder / "accuracy").read_text()), len(job.steps())
+
+
+def undisturbed(workers):
+    """Return the accuracies of runs on as many replicas in one process."""
+    accuracies = []
+    for seed in range(UNDISTURBED):
+        with tempfile.TemporaryDirectory() as folder:
+            environment = {
+                **os.environ,
+                "SEED": str(seed),
+                "TF_ADASUM_DEVICES_PER_WORKER": str(HOSTS * workers),
+                "PYTHONPATH": str(report.ROOT),
+            }
+            command = [sys.executable, __file__, "--train", folder, "--undisturbed"]
+            subprocess.run(command, env=environment, check=True, timeout=SECONDS)
+            accuracies.append(float(pathlib.Path(folder, "accuracy").read_text()))
+    return accuracies
+
+
+def main():
+    """Measure and write the report, or train."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--workers", type=int, default=1, help="of each host")
+    parser.add_argument("--train", type=pathlib.Path, help=argparse.SUPPRESS)
+    parser.add_argument("--undisturbed", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.train:
+        train(arguments.train, arguments.undisturbed)
+        return
+    found, accuracy, starts = disturbed(arguments.times, arguments.workers)
+    expected = undisturbed(arguments.workers)
+    rows = [
+        [event, len(own), f"{np.median(own):.1f} ({min(own):.1f} to {max(own):.1f})"]
+        for event, own in found.items()
+    ]
+    report.write(
+        "elastic",
+        "Hosts that are lost and join: time until training continues",
+        f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} worker each, "
+        f"and `tf-adasum-launch --nnodes 2:{HOSTS}`. A small dense network learns digits, with "
+        "`BackupAndRestore` after every 10 steps. Seconds from the event until worker 0 has "
+        "finished its next training step, median (lowest to highest). Python and TensorFlow start "
+        "anew each time; all hosts share the cores of this machine.\n\n"
+        + report.table(["event", "times", "seconds"], rows)
+        + f"\n\nAll workers started {starts} times. Accuracy at the end, {EPOCHS} epochs after the "
+        f"last event: {accuracy:.3f}. {UNDISTURBED} runs of {EPOCHS} epochs in which nothing "
+        f"happened: {np.median(expected):.3f} ({min(expected):.3f} to {max(expected):.3f}).",
+    )
+
+
+if __name__ == "__main__":
+    main()
