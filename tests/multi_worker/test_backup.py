@@ -99,6 +99,17 @@ class TestGoingOn:
         continues_as_unbroken(group, tmp_path, at, first, **options)
 
 
+@pytest.mark.parametrize("group", ["1x2"], indirect=True)
+@pytest.mark.costly
+def test_a_dataset_of_distribute_datasets_from_function(group, tmp_path):
+    """It has no batch size, and its batches are those of the replicas."""
+    options = {"data": "from function", "save_freq": 4}
+    (result,) = group.run(
+        scenarios.break_off_and_go_on, folder=str(tmp_path / "backup"), at=[1, 1], **options
+    )
+    assert result["batches"].tolist() == [101, 102, 200, 201, 202]
+
+
 @on_two_workers
 @pytest.mark.feature("`callbacks.BackupAndRestore`: a damaged file, one on another worker, none")
 def test_whose_backup_it_is_and_how_good(group, tmp_path):

@@ -68,24 +68,25 @@ class Backup:
         """The epoch and the batch that come next, counted from 0."""
         return self.facts["epoch"], self.facts["batch"]
 
-    def with_batches_of(self, rows, batches):
-        """Return this backup with its position counted in batches of another size.
+    def with_batch_size(self, rows, batches):
+        """Return this backup with its position counted in batches of the size that is used now.
 
-        The position is rounded down, so a part of a batch may be trained again.
+        The position is rounded down, so a part of a batch may be trained again. If neither of the
+        two numbers is known now and in the backup, the position is not changed.
 
         Args:
             rows: the rows of a global batch; 0 if not known.
             batches: the number of batches of the data; 0 if not known.
         """
-        before, now = self.facts.get("rows", 0), rows
-        if not before or not now:
-            before, now = batches, self.facts.get("batches", 0)
-        if not before or not now or before == now:
+        factor = self.facts.get("rows", 0), rows
+        if not all(factor):
+            factor = batches, self.facts.get("batches", 0)
+        if not all(factor):
             return self
         most = batches or LARGEST_COUNT  # the last batch of an epoch may have fewer rows
         facts = dict(self.facts)
         for name in ("batch", "position"):
-            facts[name] = min(facts[name] * before // now, most)
+            facts[name] = min(facts[name] * factor[0] // factor[1], most)
         return dataclasses.replace(self, facts=facts)
 
     def encoded(self):
@@ -203,6 +204,7 @@ class BackupFiles:
     def __init__(self, folder, keep=2):
         self.folder, self.keep = pathlib.Path(folder), keep
         self._good = []  # paths, the newest last
+        self._only_next = False
 
     def prepare(self, size):
         """Check that backups can be written, before the first backup is written.
@@ -265,8 +267,16 @@ class BackupFiles:
                 f"{error.strerror}: the backup {path.name} ({_mebibytes(size)}) cannot be written "
                 f"to {self.folder.absolute()} {see('TFA-601')}",
             ) from error
-        self._good = [*(each for each in self._good if each != path), path][-self.keep :]
+        earlier = [] if self._only_next else [each for each in self._good if each != path]
+        self._good, self._only_next = [*earlier, path][-self.keep :], False
         self._remove_but(self._good)
+
+    def keep_only_next(self):
+        """Let the next `write` remove all older backups.
+
+        Their names have batches of another size, so they do not show which backup is newer.
+        """
+        self._only_next = True
 
     def _remove_but(self, kept):
         for path in self._paths():

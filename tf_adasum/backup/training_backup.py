@@ -143,8 +143,7 @@ class TrainingBackup:
         self._prepare(model)
         backup = self._newest(model)
         if backup is not None:
-            if not backup.facts.get("validating", 0):
-                backup = backup.with_batches_of(*keras_compat.batches_of_data(model))
+            backup = self._with_batch_size(model, backup)
             self._restore(model, backup)
             epoch, batch = backup.progress
             if self._is_writer():  # Keras's "Epoch 1/4" does not show a resume
@@ -246,7 +245,7 @@ class TrainingBackup:
                 f"BackupAndRestore(refuse_nonfinite=False) {see('TFA-608')}"
             )
         if self._is_writer():
-            rows, batches = keras_compat.batches_of_data(model)
+            rows, batches = keras_compat.batches_of_data(model, begins=False)
             facts = {
                 "epoch": epoch,
                 "batch": batch,
@@ -309,6 +308,15 @@ class TrainingBackup:
         if owner == self._workers.rank:
             return found[1]
         return Backup.decoded(data, f"the backup of worker {owner}")
+
+    def _with_batch_size(self, model, backup):
+        """Return a backup with its position counted in batches of the `fit` that begins."""
+        if backup.facts.get("validating", 0):
+            return backup
+        converted = backup.with_batch_size(*keras_compat.batches_of_data(model, begins=True))
+        if converted.progress != backup.progress and self._files:
+            self._files.keep_only_next()
+        return converted
 
     def _restore(self, model, backup):
         facts = backup.facts

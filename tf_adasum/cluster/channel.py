@@ -2,8 +2,8 @@
 
     client                                  server
                                  ◀──        nonce
-    nonce, proof of both         ──▶
-                                 ◀──        proof of both, or "refused"
+    nonce, proof over nonces     ──▶
+                                 ◀──        proof over nonces, or "refused"
     number, text, proof          ◀─▶        number, text, proof
 
 Each line is a JSON object. A proof is made with the `Secret`, and covers the role of its sender,
@@ -36,7 +36,8 @@ class Channel:
         is_server: whether this end has accepted the connection.
 
     Attributes:
-        is_open: False after the other end has closed the connection, or has sent something wrong.
+        is_open: False after either end has closed the connection, the other end has sent something
+            wrong, or the other end has not read 4 MiB of data.
         is_authenticated: whether the other end has proved the secret.
         is_refused: whether the secrets of the two ends differ.
     """
@@ -58,12 +59,12 @@ class Channel:
         return self._connection.socket
 
     @property
-    def begun(self) -> float:
+    def opened_at(self) -> float:
         """When the connection began, by `time.monotonic`."""
         return self._connection.begun
 
     @property
-    def heard(self) -> float:
+    def last_received_at(self) -> float:
         """When the last message arrived, by `time.monotonic`."""
         return self._connection.heard
 

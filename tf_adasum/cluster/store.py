@@ -2,14 +2,13 @@
 
 `Store` holds the keys, without any input or output. `StoreServer` serves it to clients, see
 `store_client`. A client is a session: keys that it owns are deleted when its connection ends, or
-when it has been silent for `LEASE_SECONDS`. Each watching client receives all changes of the keys
-with a prefix, in the same order as all other clients. The model is etcd's leases and watches.
+when it has been silent for `LEASE_SECONDS`. A client that watches a prefix receives every change of
+matching keys. All clients receive changes in the same order. Leases and watches are those of etcd.
 Standard library only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 import time
@@ -21,14 +20,14 @@ from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
 
 LEASE_SECONDS = 5.0
-SECONDS_BETWEEN_BEATS = 1.0
+HEARTBEAT_SECONDS = 1.0
 
 _MOST_KEYS = 10_000
 _LONGEST_KEY = 200  # characters
 # Clients that have not proved the secret: how many there may be, and for how long.
 _MOST_UNAUTHENTICATED = 32
 _SECONDS_TO_AUTHENTICATE = 5.0
-_SECONDS_BETWEEN_LOOKS = 0.2
+_POLL_SECONDS = 0.2
 _SECONDS_TO_CLOSE = 2.0  # in which clients can read the last changes
 
 Change = tuple[Hashable, str, Any]  # the session that receives it, the key, and the new value
@@ -57,7 +56,8 @@ class Store:
         Raises:
             ValueError: if the key is too long, or there are too many keys.
         """
-        if len(key) > _LONGEST_KEY or len(self._values) >= _MOST_KEYS:
+        is_full = key not in self._values and len(self._values) >= _MOST_KEYS
+        if value is not None and (len(key) > _LONGEST_KEY or is_full):
             raise ValueError(f"The store cannot hold another key. Received: {key[:_LONGEST_KEY]!r}")
         self._owners.pop(key, None)
         if value is None:
@@ -114,11 +114,11 @@ class StoreServer:
             if self._closing_at < float("inf") and not self._channels:
                 break
             sockets = [self._listener, *(each.socket for each in self._channels)]
-            json_lines.wait(sockets, _SECONDS_BETWEEN_LOOKS)
+            json_lines.wait(sockets, _POLL_SECONDS)
             with self._lock:
                 self._accept()
                 for channel in list(self._channels):
-                    self._take_in(channel)
+                    self._handle_messages(channel)
                 self._drop_silent(time.monotonic())
         with self._lock:
             for channel in self._channels:
@@ -126,15 +126,19 @@ class StoreServer:
             self._listener.close()
 
     def _accept(self):
-        with contextlib.suppress(OSError):  # no caller, or no free file descriptor
+        try:
             while True:
                 connection, _ = self._listener.accept()
                 self._channels.append(Channel(connection, self._secret, is_server=True))
-        strangers = [each for each in self._channels if not each.is_authenticated]
-        for channel in strangers[:-_MOST_UNAUTHENTICATED]:
+        except BlockingIOError:  # no more callers
+            pass
+        except OSError:  # no free file descriptor
+            time.sleep(_POLL_SECONDS)
+        unauthenticated = [each for each in self._channels if not each.is_authenticated]
+        for channel in unauthenticated[:-_MOST_UNAUTHENTICATED]:
             channel.is_open = False
 
-    def _take_in(self, channel):
+    def _handle_messages(self, channel):
         try:
             for message in channel.receive():
                 self._deliver(self._apply(channel, message))
@@ -148,15 +152,15 @@ class StoreServer:
             return self._store.set(channel, str(message["key"]), message["value"], owned=owned)
         if message["op"] == "watch":
             return self._store.watch(channel, str(message["prefix"]))
-        channel.send({"beat": True})
+        channel.send({"heartbeat": True})
         return []
 
     def _drop_silent(self, now):
         for channel in list(self._channels):
             is_late = not channel.is_authenticated and (
-                now > channel.begun + _SECONDS_TO_AUTHENTICATE
+                now > channel.opened_at + _SECONDS_TO_AUTHENTICATE
             )
-            if not channel.is_open or is_late or now > channel.heard + LEASE_SECONDS:
+            if not channel.is_open or is_late or now > channel.last_received_at + LEASE_SECONDS:
                 self._channels.remove(channel)
                 channel.close()
                 self._deliver(self._store.end(channel))

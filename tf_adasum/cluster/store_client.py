@@ -12,11 +12,11 @@ from typing import Any
 from tf_adasum.cluster import addresses, json_lines
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import FILE_NAME, NAME, Secret
-from tf_adasum.cluster.store import LEASE_SECONDS, SECONDS_BETWEEN_BEATS
+from tf_adasum.cluster.store import HEARTBEAT_SECONDS, LEASE_SECONDS
 from tf_adasum.errors import see
 
-_SECONDS_BETWEEN_LOOKS = 0.2
-_SECONDS_BETWEEN_CALLS = 0.5
+_POLL_SECONDS = 0.2
+_RETRY_SECONDS = 0.5
 
 
 class Refused(ConnectionError):
@@ -36,9 +36,11 @@ class StoreClient:
         tick: function that is called in the same way after each change, and at least every 0.2 s.
             Defaults to None.
         seconds: for how long to try to connect.
+        is_stopped: function that returns whether to stop trying. Defaults to None.
 
     Raises:
         ConnectionError: if no server answers in time; `Refused` if the secrets differ.
+        InterruptedError: if `is_stopped` has returned True.
     """
 
     def __init__(
@@ -51,10 +53,13 @@ class StoreClient:
         tick: Callable[[], None] | None = None,
         *,
         seconds: float,
+        is_stopped: Callable[[], bool] | None = None,
     ):
         self._lock, self._deliver, self._lost, self._tick = fork_lock, deliver, lost, tick
         self._closing = threading.Event()
-        self._channel = _connected(address, secret, time.monotonic() + seconds)
+        self._channel = _connected(
+            address, secret, time.monotonic() + seconds, is_stopped or (lambda: False)
+        )
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
@@ -84,37 +89,44 @@ class StoreClient:
         self._channel.close()
 
     def _follow(self):
-        beat_at = 0.0
+        try:
+            self._receive_until_end()
+        finally:  # even if a function of the caller has raised an error
+            if not self._closing.is_set():
+                with self._lock:
+                    self._lost()
+
+    def _receive_until_end(self):
+        heartbeat_at = 0.0
         while not self._closing.is_set() and self._channel.is_open:
-            json_lines.wait([self._channel.socket], _SECONDS_BETWEEN_LOOKS)
+            json_lines.wait([self._channel.socket], _POLL_SECONDS)
             with self._lock:
                 now = time.monotonic()
-                if now > beat_at:
-                    beat_at = now + SECONDS_BETWEEN_BEATS
-                    self._channel.send({"op": "beat"})
+                if now > heartbeat_at:
+                    heartbeat_at = now + HEARTBEAT_SECONDS
+                    self._channel.send({"op": "heartbeat"})
                 for message in self._channel.receive():
                     if "key" in message:
                         self._deliver(message["key"], message["value"])
                 self._channel.flush()
-                self._channel.is_open &= now < self._channel.heard + LEASE_SECONDS
+                self._channel.is_open &= now < self._channel.last_received_at + LEASE_SECONDS
                 if self._tick:
                     self._tick()
-        if not self._closing.is_set():
-            with self._lock:
-                self._lost()
 
 
-def _connected(address, secret, deadline):
+def _connected(address, secret, deadline, is_stopped):
     """Return an authenticated channel."""
     reason = "no server answers"
     while time.monotonic() < deadline:
+        if is_stopped():
+            raise InterruptedError
         channel = None
         with contextlib.suppress(OSError):
             connection = socket.create_connection(addresses.split(address), timeout=LEASE_SECONDS)
             channel = Channel(connection, secret, is_server=False)
         until = min(deadline, time.monotonic() + LEASE_SECONDS)
-        while channel and channel.is_open and time.monotonic() < until:
-            json_lines.wait([channel.socket], _SECONDS_BETWEEN_LOOKS)
+        while channel and channel.is_open and time.monotonic() < until and not is_stopped():
+            json_lines.wait([channel.socket], _POLL_SECONDS)
             channel.receive()
             if channel.is_authenticated:
                 return channel
@@ -123,11 +135,11 @@ def _connected(address, secret, deadline):
             channel.close()
             if channel.is_refused:
                 raise Refused(
-                    "All workers must be started with the same secret, in the variable "
+                    "All launchers must be started with the same secret, in the variable "
                     f"{NAME} or in a file that {FILE_NAME} names. Received: another secret than "
                     f"the launcher at {address} {see('TFA-207')}"
                 )
-        time.sleep(_SECONDS_BETWEEN_CALLS)
+        time.sleep(_RETRY_SECONDS)
     raise ConnectionError(
         f"The launcher at {address} did not start, or cannot be reached ({reason}) {see('TFA-201')}"
     )

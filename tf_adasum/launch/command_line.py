@@ -180,19 +180,19 @@ def _add_machines(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--nnodes",
         default="1",
-        metavar="M",
+        metavar="M|MIN:MAX",
         help="without ssh: number of machines. Start this command on each, with the same -n "
-        "(default: 1). With MIN:MAX, training continues when machines are lost or join",
+        "(default: 1). With MIN:MAX, training continues if machines are lost or added",
     )
     group.add_argument(
-        "--node-rank", type=int, metavar="I", help="with --nnodes: this machine's rank, 0 to M-1"
+        "--node-rank", type=int, metavar="I", help="with --nnodes M: this machine's rank, 0 to M-1"
     )
     group.add_argument(
         "--coordinator",
         metavar="HOST:PORT",
-        help="with --nnodes: the address of machine 0, with a free port that all machines can "
-        "reach. With --hosts: the address of the first host, if ssh reaches it at another address "
-        "than the other hosts do",
+        help="with --nnodes: the address of the machine of worker 0, with a free port that all "
+        "machines can reach. With --hosts: the address of the first host, if ssh reaches it at "
+        "another address than the other hosts do",
     )
 
 

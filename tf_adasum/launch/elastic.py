@@ -9,7 +9,8 @@ and follows the decisions:
     stop/N        the workers of round N have to stop
     end           the job has ended
 
-If the coordinator's host is lost, the job ends. Uses only the standard library.
+If the coordinator's host is lost, the other launchers wait for it, and then end. Uses only the
+standard library.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import hashlib
+import json
+import math
 import os
 import queue
 import re
@@ -27,6 +31,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, free_ports, secret
 from tf_adasum.cluster.administration import START_TIMEOUT, start_timeout
 from tf_adasum.cluster.coordinator import joined
@@ -46,6 +51,7 @@ from tf_adasum.launch.output import Console
 from tf_adasum.launch.processes import (
     BACKUP_GRACE_SECONDS,
     EXIT_TIMEOUT,
+    EXIT_USAGE,
     Control,
     RunResult,
     StopRequest,
@@ -54,7 +60,7 @@ from tf_adasum.launch.processes import (
 
 _RANGE = re.compile(r"(\d{1,4}):(\d{1,4})")
 _SECONDS_TO_WAIT = 180.0  # for enough hosts, and for the coordinator; the environment can set it
-_SECONDS_BETWEEN_LOOKS = 0.1
+_POLL_SECONDS = 0.1
 _BACKLOG = 256
 
 
@@ -114,7 +120,8 @@ def launch_elastic(
         nnodes: the smallest and the largest number of hosts that train. More hosts wait.
         coordinator: "host:port" at which the launcher of that host serves the store.
         timeout: seconds after which this launcher stops. Defaults to None: no limit.
-        max_restarts: how many rounds may end because a worker failed. Lost hosts do not count.
+        max_restarts: how often training restarts after a worker has failed. Lost hosts do not
+            count.
         **settings: log_dir, verbose, status and bind_to, as for `jobs.launch`.
 
     Returns:
@@ -122,35 +129,68 @@ def launch_elastic(
 
     Raises:
         ValueError: if an argument cannot be used.
-        ConnectionError: if the coordinator cannot be reached, or is lost.
+        ConnectionError: if the coordinator cannot be reached at the start.
     """
     check(command, num_workers, timeout, max_restarts)
-    Nodes(2, 0, coordinator)  # raises if the address is missing or wrong
-    assert coordinator is not None
+    if coordinator is None:
+        raise ValueError(
+            "--coordinator: expected the address of the machine of worker 0, the same on all "
+            f"machines. Received: --nnodes {nnodes[0]}:{nnodes[1]} without it"
+        )
+    try:
+        addresses.split(coordinator)
+    except ValueError as error:
+        raise ValueError(f"--coordinator: {error}") from error
     deadline = None if timeout is None else time.monotonic() + timeout
     control = Control()
-    console = Console(control.events)
-    is_back = False
+    settings |= {"command": command, "devices_per_worker": devices_per_worker}
     with signals_sent_to(control.events):
+        serves, is_reconnecting = True, False
         while True:
+            # The coordinator's launcher may come back, so a client never takes its place.
+            listener = _listener(coordinator) if serves else None
+            serves = listener is not None
+            own = Host(secrets.token_hex(8), socket.gethostname(), num_workers)
+            waiting = _Waiting(control, deadline)
             try:
-                # The coordinator's launcher may come back, so a client never takes its place.
-                listener = None if is_back else _listener(coordinator)
-                own = Host(secrets.token_hex(8), socket.gethostname(), num_workers)
                 job = _ElasticJob(
-                    own, nnodes, coordinator, listener, max_restarts, control, console
+                    own, nnodes, coordinator, listener, max_restarts, control, waiting, settings
                 )
+            except InterruptedError:
+                return waiting.status
             except ConnectionError as error:
-                if not is_back:
+                if not is_reconnecting:
                     raise
-                console.say(f"the job has ended: {error}")
+                Console(control.events).say(f"the job has ended: {error}")
                 return 1
             with job:
-                status = job.run(command, devices_per_worker, deadline, settings)
+                status = job.run(deadline)
             if status is not None:
                 return status
-            console.say(f"lost the launcher at {coordinator}: trying to reach it again")
-            is_back = True
+            is_reconnecting = True
+
+
+class _Waiting:
+    """Finds out whether a signal or the deadline ends the wait for other launchers.
+
+    Attributes:
+        status: the exit status in this case.
+    """
+
+    def __init__(self, control: Control, deadline: float | None):
+        self._control, self._deadline = control, deadline
+        self.status = 0
+
+    def is_over(self) -> bool:
+        """Whether the wait has ended; events that do not end it are left out."""
+        with contextlib.suppress(queue.Empty):
+            while not self.status:
+                event = self._control.events.get_nowait()
+                if isinstance(event, signal.Signals):
+                    self.status = 128 + event
+        if not self.status and self._deadline is not None and time.monotonic() > self._deadline:
+            self.status = EXIT_TIMEOUT
+        return self.status != 0
 
 
 class _ElasticJob:
@@ -160,18 +200,26 @@ class _ElasticJob:
         ConnectionError: if the store cannot be reached.
     """
 
-    def __init__(self, own, nnodes, coordinator, listener, max_restarts, control, console):
-        self._coordinator, self._control, self._console = coordinator, control, console
-        self._own, self._nnodes = own, nnodes
+    def __init__(
+        self, own, nnodes, coordinator, listener, max_restarts, control, waiting, settings
+    ):
+        self._coordinator, self._control = coordinator, control
+        self._console = Console(control.events)
+        self._own, self._nnodes, self._settings = own, nnodes, settings
+        # The same on all hosts, so that another job does not join by mistake.
+        of_job = json.dumps([__version__, *settings["command"][1:]])  # Python may be elsewhere
+        self._job = hashlib.sha256(of_job.encode()).hexdigest()
+        self._refused: set[str] = set()  # ids of hosts
         self._joined: dict[str, Host] = {}  # in the order in which they joined
         self._decisions: queue.SimpleQueue[_Round | End | _Lost] = queue.SimpleQueue()
         self._running = 0  # the round whose workers run on this host
-        self._stopped = 0  # the last round that was stopped
+        self._stopped = 0.0  # the last round that was stopped
         self._membership: Membership | None = None
         self._port = contextlib.ExitStack()  # of worker 0, in the round that is running
         self._ports = free_ports.candidates()
         self._stack = contextlib.ExitStack()
         key, lock = secret.read(), control.fork_lock
+        self._console.say(f"connecting to the launcher at {coordinator}")
         seconds = start_timeout(None) if os.environ.get(START_TIMEOUT) else _SECONDS_TO_WAIT
         if listener is not None:
             server = StoreServer(listener, key, lock)
@@ -181,91 +229,95 @@ class _ElasticJob:
         tick = self._decide if listener is not None else None
         with self._stack.pop_all() as stack:  # closes the server if the next line raises
             self._client = StoreClient(
-                coordinator, key, lock, self._deliver, self._lose, tick, seconds=seconds
+                coordinator,
+                key,
+                lock,
+                self._deliver,
+                self._lose,
+                tick,
+                seconds=seconds,
+                is_stopped=waiting.is_over,
             )
             self._stack = stack.pop_all()
 
     def __enter__(self):
         """Join the job."""
         self._report()
-        watched = ("round/", "stop/", "end")
+        watched = ("round/", "stop/", "end", f"refused/{self._own.id}")
         for prefix in (*watched, "member/") if self._membership else watched:
             self._client.watch(prefix)
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, kind, error, traceback):
         """Leave the job."""
+        if error is not None:
+            self._end(1, f"{kind.__name__}: {error}")
         self._client.close()
         self._port.close()
         self._stack.close()  # the server waits until the others have read the end
 
-    def run(
-        self,
-        command: Sequence[str],
-        devices_per_worker: int | None,
-        deadline: float | None,
-        settings: dict[str, Any],
-    ) -> int | None:
+    def run(self, deadline: float | None) -> int | None:
         """Take part in rounds until the job ends; return its exit status, None if it is lost."""
         least, most = self._nnodes
         self._console.say(f"waiting for {least} to {most} hosts at {self._coordinator}")
         while True:
             event = self._next(deadline)
             if event is None:
-                return EXIT_TIMEOUT
+                return self._end(EXIT_TIMEOUT, "the time given by --timeout is over")
             if isinstance(event, _Lost):
+                self._console.say(f"lost the launcher at {self._coordinator}")
                 return None
             if isinstance(event, End):
                 if event.reason:
                     self._console.say(f"the job has ended: {event.reason}")
                 return event.status
             if isinstance(event, signal.Signals):
-                return self._stopped_by(event, 128 + event)
+                return self._end(128 + event, f"it was stopped by {event.name}")
             if self._own.id not in event.ids:
-                self._console.say(f"round {event.number} runs without this host, which waits")
+                self._console.say(f"round {event.number} began without this host, which waits")
                 continue
-            result = self._train(event, command, devices_per_worker, deadline, settings)
+            result = self._train(event, deadline)
             if result.stopped_by is not None:
-                return self._stopped_by(result.stopped_by, result.code)
-            if result.code == EXIT_TIMEOUT:
-                return EXIT_TIMEOUT
+                return self._end(result.code, f"it was stopped by {result.stopped_by.name}")
+            if deadline is not None and time.monotonic() > deadline:
+                return self._end(result.code, "the time given by --timeout is over")
             failed_first = result.first is not None and not result.first.is_because_of_another
             self._own = dataclasses.replace(
-                self._own, ended=event.number, status=result.code, is_first=failed_first
+                self._own, ended=event.number, status=result.code, has_own_failure=failed_first
             )
             self._report()
 
-    def _train(
-        self,
-        event: _Round,
-        command: Sequence[str],
-        devices_per_worker: int | None,
-        deadline: float | None,
-        settings: dict[str, Any],
-    ) -> RunResult:
+    def _train(self, event: _Round, deadline: float | None) -> RunResult:
         """Run the workers of this host in a round."""
         with self._control.fork_lock:
             if self._stopped >= event.number:
                 return RunResult(128 + signal.SIGTERM)
+            self._discard_stop_requests()
             self._running = event.number
         rank, count = event.ids.index(self._own.id), len(event.ids)
         total = f"{sum(event.workers)} workers on {count} host{'s' * (count > 1)}"
         self._console.say(f"round {event.number}: {total}")
         try:
             return run_job(
-                command,
-                self._own.workers,
-                devices_per_worker,
-                None if deadline is None else max(0.1, deadline - time.monotonic()),
+                num_workers=self._own.workers,
+                timeout=None if deadline is None else max(0.1, deadline - time.monotonic()),
                 nodes=Nodes(count, rank, event.coordinator, event.workers) if count > 1 else None,
                 control=self._control,
                 earlier_starts=event.number - 1,
                 captures_output=True,
-                **settings,
+                **self._settings,
             )
         finally:
             with self._control.fork_lock:
                 self._running = 0
+
+    def _discard_stop_requests(self) -> None:
+        """Remove the requests to stop earlier rounds from the queue; signals stay."""
+        events = self._control.events
+        for _ in range(events.qsize()):
+            event = events.get_nowait()
+            if isinstance(event, signal.Signals):
+                events.put(event)
 
     def _next(self, deadline: float | None) -> _Round | End | _Lost | signal.Signals | None:
         """Return the next decision or signal; None at the deadline."""
@@ -273,20 +325,21 @@ class _ElasticJob:
             with contextlib.suppress(queue.Empty):
                 return self._decisions.get_nowait()
             with contextlib.suppress(queue.Empty):
-                event = self._control.events.get(timeout=_SECONDS_BETWEEN_LOOKS)
+                event = self._control.events.get(timeout=_POLL_SECONDS)
                 if isinstance(event, signal.Signals):
                     return event
         return None
 
-    def _stopped_by(self, number: signal.Signals, code: int) -> int:
+    def _end(self, status: int, reason: str) -> int:
         """End the job if this launcher decides who trains; otherwise the others continue."""
         if self._membership is not None:
-            why = f"the launcher at {self._coordinator} was stopped by {number.name}"
-            self._client.set("end", dataclasses.asdict(End(code, why)))
-        return code
+            end = End(status, f"the launcher at {self._coordinator} has ended: {reason}")
+            self._client.set("end", dataclasses.asdict(end))
+        return status
 
     def _report(self):
-        self._client.set(f"member/{self._own.id}", dataclasses.asdict(self._own), owned=True)
+        value = {"job": self._job, "host": dataclasses.asdict(self._own)}
+        self._client.set(f"member/{self._own.id}", value, owned=True)
 
     # ---- called in the client's thread, which holds the lock -----------------------------------
 
@@ -294,19 +347,28 @@ class _ElasticJob:
         kind, _, name = key.partition("/")
         if value is None:
             self._joined.pop(name, None)  # unless it is another key
-        elif kind == "member":
-            self._joined[name] = Host(**value)
+        elif kind == "member" and value.get("job") == self._job:
+            self._joined[name] = Host(**value["host"])
+        elif kind == "member" and name not in self._refused:
+            self._refused.add(name)
+            self._client.set_in_callback(
+                f"refused/{name}", f"another command or version runs at {self._coordinator}"
+            )
         elif kind == "round":
             self._decisions.put(_Round(**value))
         elif kind == "stop":
             self._stopped = value["round"]
             if self._running == self._stopped:
                 self._control.events.put(StopRequest(value["reason"], value["grace"]))
+        elif kind == "refused":
+            self._decisions.put(End(EXIT_USAGE, value))
         elif kind == "end":
+            self._stopped = math.inf
             self._decisions.put(End(**value))
             self._stop_workers(value["reason"], BACKUP_GRACE_SECONDS)
 
     def _lose(self) -> None:
+        self._stopped = math.inf
         self._decisions.put(_Lost())
         self._stop_workers(f"lost the launcher at {self._coordinator}", LOST_GRACE_SECONDS)
 

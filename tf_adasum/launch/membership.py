@@ -12,10 +12,12 @@ from collections.abc import Sequence
 
 from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, EXIT_STOP_REQUESTED, EXIT_USAGE
 
-# The first round waits so long after the last host has joined, if more hosts are allowed.
+# The first round begins this many seconds after the last host joined, or when all have joined.
 SECONDS_BEFORE_FIRST_ROUND = 10.0
-# So long after the last host has joined, a round is stopped to take in new hosts.
+# A round is stopped to add hosts this many seconds after the last of them joined.
 SECONDS_BEFORE_JOINING = 1.0
+# After the grace time, a host has this many seconds to report that its workers have ended.
+SECONDS_TO_REPORT = 20.0
 # Between SIGTERM and SIGKILL, if workers wait for a lost worker and cannot make a backup.
 LOST_GRACE_SECONDS = 2.0
 
@@ -30,7 +32,7 @@ class Host:
         workers: the number of its workers.
         ended: the last round whose workers have ended on this host; 0 before the first.
         status: the exit status of this host's workers in that round.
-        is_first: whether a worker of this host failed, and not because of another worker.
+        has_own_failure: whether a worker of this host failed, and not because of another worker.
     """
 
     id: str
@@ -38,7 +40,7 @@ class Host:
     workers: int
     ended: int = 0
     status: int = 0
-    is_first: bool = False
+    has_own_failure: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Stop:
 
     Attributes:
         round: the round.
-        reason: why, for people.
+        reason: the reason that the launchers print.
         grace: seconds between SIGTERM and SIGKILL.
     """
 
@@ -81,7 +83,7 @@ class Membership:
     Args:
         minimum: the smallest number of hosts that train.
         maximum: the largest number of hosts that train; more hosts wait as spares.
-        max_restarts: how many rounds may end because a worker failed.
+        max_restarts: how often training restarts after a worker has failed.
         leader: the id of the host that calls `decide`. It is node 0 of each round.
         seconds_below_minimum: for how long there may be fewer hosts than `minimum`.
     """
@@ -96,16 +98,19 @@ class Membership:
     ):
         self._minimum, self._maximum = minimum, maximum
         self._max_restarts, self._leader = max_restarts, leader
-        self._patience = seconds_below_minimum
+        self._seconds_below_minimum = seconds_below_minimum
         self._round = self._failures = 0
         self._members: list[Host] = []  # of the round that is running
+        self._last_round: dict[str, int] = {}  # of each host
+        self._stop_at = math.inf  # when hosts that have not stopped their workers count as lost
+        self._has_finished = False  # whether all workers of a host have succeeded in this round
         self._is_stopping = self._has_ended = False
-        self._has_other_hosts = False  # whether a host was lost, or joins after this round
+        self._hosts_changed = False  # whether a host was lost, or joins after this round
         self._ids: list[str] = []  # of the hosts that are connected
-        self._changed_at = self._enough_at = -math.inf
+        self._changed_at = self._last_enough_at = -math.inf
 
     def decide(self, hosts: Sequence[Host], now: float) -> list[Decision]:
-        """Return what follows from the hosts that are connected.
+        """Return the decisions for the hosts that are connected.
 
         Args:
             hosts: in the order in which they joined.
@@ -113,32 +118,38 @@ class Membership:
         """
         if self._has_ended:
             return []
-        if self._enough_at == -math.inf:  # the first call
-            self._enough_at = now
+        if self._last_enough_at == -math.inf:  # the first call
+            self._last_enough_at = now
         ids = [host.id for host in hosts]
-        if ids != self._ids:
-            self._ids, self._changed_at = ids, now
+        if set(ids) - set(self._ids):
+            self._changed_at = now
+        self._ids = ids
         decide = self._watch_round if self._members else self._begin_round
         decision = decide(hosts, now)
         self._has_ended = isinstance(decision, End)
         return [decision] if decision else []
 
     def _begin_round(self, hosts: Sequence[Host], now: float) -> Begin | End | None:
-        """Decide while no round is running, so that no host has workers."""
-        if len(hosts) >= self._minimum:
-            self._enough_at = now
+        """Decide while no round is running."""
+        # A host that has not stopped its workers in time may still have them.
+        hosts = [host for host in hosts if host.ended >= self._last_round.get(host.id, 0)]
+        has_leader = any(host.id == self._leader for host in hosts)
+        if has_leader and len(hosts) >= self._minimum:
+            self._last_enough_at = now
             is_quiet = now >= self._changed_at + SECONDS_BEFORE_FIRST_ROUND
             if self._round or len(hosts) >= self._maximum or is_quiet:
                 self._round += 1
                 leader_first = sorted(hosts, key=lambda host: host.id != self._leader)
                 self._members = leader_first[: self._maximum]
-                self._is_stopping = self._has_other_hosts = False
+                self._is_stopping = self._hosts_changed = self._has_finished = False
+                self._last_round |= {host.id: self._round for host in self._members}
                 return Begin(self._round, tuple(self._members))
-        elif now > self._enough_at + self._patience:
+        elif now > self._last_enough_at + self._seconds_below_minimum:
             names = ", ".join(host.name for host in hosts)
             return End(
                 1,
-                f"for {self._patience:.0f} s, there were fewer than {self._minimum} hosts: {names}",
+                f"fewer than {self._minimum} hosts were connected for "
+                f"{self._seconds_below_minimum:.0f} s. Connected: {names}",
             )
         return None
 
@@ -148,45 +159,52 @@ class Membership:
         found = [present[own.id] for own in self._members if own.id in present]
         ended = [host for host in found if host.ended == self._round]
         lost = [own.name for own in self._members if own.id not in present]
-        self._has_other_hosts |= bool(lost)
-        has_finished = any(host.status == 0 for host in ended)
-        if self._is_stopping or len(ended) == len(found):
-            return self._end_round(ended, has_finished, now) if len(ended) == len(found) else None
-        if has_finished:  # training is complete on all hosts, so the others will end soon
+        self._has_finished |= any(host.status == 0 for host in ended)
+        if self._is_stopping and now >= self._stop_at:
+            lost += [host.name for host in found if host.ended < self._round]
+            found = ended
+        self._hosts_changed |= bool(lost)
+        if len(ended) == len(found):
+            return self._end_round(ended, now)
+        if self._is_stopping:
+            return None
+        if self._has_finished:  # training is complete on all hosts, so the others will end soon
             return None
         if lost:
-            return self._stop(f"lost host {', '.join(lost)}", LOST_GRACE_SECONDS)
+            return self._stop(f"lost host {', '.join(lost)}", LOST_GRACE_SECONDS, now)
         if ended:
             was_asked = any(host.status == EXIT_STOP_REQUESTED for host in ended)
             grace = BACKUP_GRACE_SECONDS if was_asked else LOST_GRACE_SECONDS
-            return self._stop(f"a worker of host {ended[0].name} has ended", grace)
+            return self._stop(f"a worker of host {ended[0].name} has ended", grace, now)
         members = {own.id for own in self._members}
         new = [host.name for host in hosts if host.id not in members]
         is_quiet = now >= self._changed_at + SECONDS_BEFORE_JOINING
         if new and len(members) < self._maximum and is_quiet:
-            self._has_other_hosts = True
-            return self._stop(f"host {', '.join(new)} joins", BACKUP_GRACE_SECONDS)
+            self._hosts_changed = True
+            return self._stop(f"new host {', '.join(new)}", BACKUP_GRACE_SECONDS, now)
         return None
 
-    def _end_round(self, ended: Sequence[Host], has_finished: bool, now: float) -> End | None:
+    def _end_round(self, ended: Sequence[Host], now: float) -> End | None:
         """Decide when the workers of a round have ended on all hosts that are left."""
-        self._members, self._enough_at = [], now
-        failed = sorted((host for host in ended if host.status), key=lambda host: not host.is_first)
+        self._members, self._last_enough_at = [], now
+        failed = sorted(
+            (host for host in ended if host.status), key=lambda host: not host.has_own_failure
+        )
         if ended and not failed:
             return End(0, "")
         if not failed:  # all hosts of the round were lost
             return None
         first = failed[0]
         end = End(first.status, f"a worker of host {first.name} failed")
-        if has_finished or first.status == EXIT_USAGE:
+        if self._has_finished or first.status == EXIT_USAGE:
             return end
-        if self._has_other_hosts:
+        if self._hosts_changed:
             return None
-        if not first.is_first and any(host.status == EXIT_STOP_REQUESTED for host in failed):
+        if not first.has_own_failure and any(host.status == EXIT_STOP_REQUESTED for host in failed):
             return End(EXIT_STOP_REQUESTED, "the workers were asked to end")
         self._failures += 1
         return end if self._failures > self._max_restarts else None
 
-    def _stop(self, reason: str, grace: float) -> Stop:
-        self._is_stopping = True
+    def _stop(self, reason: str, grace: float, now: float) -> Stop:
+        self._is_stopping, self._stop_at = True, now + grace + SECONDS_TO_REPORT
         return Stop(self._round, reason, grace)

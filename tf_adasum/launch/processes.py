@@ -71,7 +71,7 @@ class StopRequest:
     """An event: another part of the launcher stops the workers.
 
     Attributes:
-        reason: why, for people.
+        reason: the reason that the launcher prints.
         grace: seconds between SIGTERM and SIGKILL.
     """
 
@@ -140,7 +140,7 @@ def run_group(
     Raises:
         OSError: if a worker could not be started. Workers that had started were stopped.
     """
-    job = _Job(command, group, environments_of, grace, control or Control())
+    job = _Job(command, group, environments_of, grace, control or Control(), control is not None)
     with signals_sent_to(job.events):
         code = job.run(timeout, max_restarts)
     # This waits until our output is read. Handlers are restored, so an interrupt ends the wait.
@@ -186,10 +186,11 @@ class _Job:
         environments_of: EnvironmentsOf,
         grace: float,
         control: Control,
+        is_controlled: bool,
     ):
         self.events: queue.SimpleQueue[Worker | signal.Signals | StopRequest] = control.events
         self.stopped_by: signal.Signals | None = None
-        self._fork_lock = control.fork_lock
+        self._fork_lock, self._is_controlled = control.fork_lock, is_controlled
         self.first: failures.ProcessExit | None = None
         self._command = list(command)
         self._group = group
@@ -199,7 +200,9 @@ class _Job:
         self._running: list[Worker] = []
         self._ends: list[failures.ProcessExit] = []  # of this start, in their order
         self._threads: list[threading.Thread] = []
-        self._is_stopped = False  # by a signal or the timeout: there is no restart
+        # By a signal, the timeout or a `StopRequest`: there is no restart.
+        self._is_stopped = False
+        self._is_requested = False  # by a `StopRequest`
         self._is_passed_on = False  # a signal was passed on: there is no restart
 
     def run(self, timeout: float | None, max_restarts: int) -> int:
@@ -224,9 +227,11 @@ class _Job:
     def drain(self) -> None:
         """Wait until all output of the ended workers has been written, and close their files.
 
-        After a signal or the timeout, wait at most 5 seconds until our output is read.
+        After a signal or the timeout, and if another part of the launcher waits for the end, wait
+        at most 5 seconds until our output is read.
         """
-        until = time.monotonic() + _SECONDS_TO_READ if self._is_stopped else None
+        is_bounded = self._is_stopped or self._is_controlled
+        until = time.monotonic() + _SECONDS_TO_READ if is_bounded else None
 
         def remaining():
             return None if until is None else max(0.0, until - time.monotonic())
@@ -257,7 +262,9 @@ class _Job:
             is_over.set()
         for thread in showing:
             thread.join(OUTPUT_SECONDS)
-        if self._is_stopped and any(end.code == EXIT_STOP_REQUESTED for end in self._ends):
+        if self._is_requested and not any(end.code for end in self._ends):
+            code = 0  # they ended before they received the signal
+        elif self._is_stopped and any(end.code == EXIT_STOP_REQUESTED for end in self._ends):
             code = EXIT_STOP_REQUESTED  # workers received the signal, and have made their backup
         if self.first is not None:
             self.first = failures.first_failure(self._ends)
@@ -362,7 +369,8 @@ class _Job:
             if isinstance(event, signal.Signals):
                 return self._stopped_by(event)
             if isinstance(event, StopRequest):
-                self._is_stopped, self._grace = True, event.grace
+                self._is_stopped = self._is_requested = True
+                self._grace = event.grace
                 self._console.say(f"{event.reason}: stopping the workers of this machine")
                 return 128 + signal.SIGTERM
             end = self._reap(event)

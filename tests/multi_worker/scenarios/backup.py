@@ -74,13 +74,18 @@ def dataset_of(data, x, y):
     if data == "steps":  # one pass in three epochs, then the next
         dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True)
         return (dataset.repeat(2),), {"steps_per_epoch": 4}
+    if data == "from function":
+        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True)
+        strategy = tf.distribute.get_strategy()
+        return (strategy.distribute_datasets_from_function(lambda _: dataset),), {}
     steps = 2 if data == "shuffled steps" else None
     options = {"batch_size": BATCH, "shuffle": data != "arrays", "steps_per_epoch": steps}
     return (x, y), options
 
 
 def fit(model, callbacks, data="arrays", epochs=EPOCHS):
-    given, options = dataset_of(data, *random_data(ROWS))
+    with model.distribute_strategy.scope():
+        given, options = dataset_of(data, *random_data(ROWS))
     callbacks = [*callbacks, keras.callbacks.LearningRateScheduler(lambda _, rate: 0.8 * rate)]
     return model.fit(*given, epochs=epochs, verbose=0, callbacks=callbacks, **options)
 

@@ -51,6 +51,37 @@ def paths_in(folder):
     return sorted(folder.iterdir())
 
 
+def test_a_smaller_batch_number_replaces_larger_ones_after_the_batch_size_has_changed(tmp_path):
+    files = BackupFiles(tmp_path, 2)
+    files.write(backup(0, 110))
+    files.write(backup(0, 120))
+    files.keep_only_next()
+    files.write(backup(0, 65))
+    assert paths_in(tmp_path) == [path_in(tmp_path, 0, 65)]
+    files.write(backup(0, 70))
+    assert len(paths_in(tmp_path)) == 2
+    assert BackupFiles(tmp_path, 2).newest()[1].progress == (0, 70)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "position"),
+    [
+        ({"rows": 60, "batches": 80}, (90, 54), 20),  # 30 batches of 60 rows
+        ({"rows": 60}, (60, 0), 30),
+        ({"rows": 7}, (10, 0), 21),
+        ({"rows": 10, "batches": 31}, (4, 60), 60),  # not more than there are
+        ({"batches": 80}, (0, 40), 15),
+        ({"rows": 60, "batches": 80}, (0, 40), 15),
+        ({}, (60, 80), 30),
+        ({"rows": 60, "batches": 80}, (0, 0), 30),
+    ],
+)
+def test_the_position_in_batches_of_another_size(before, now, position):
+    own = Backup({**FACTS, "batch": 30, "position": 30, **before}, ARRAYS)
+    facts = own.with_batch_size(*now).facts
+    assert (facts["batch"], facts["position"]) == (position, position)
+
+
 def test_every_bit_comes_back():
     restored = Backup.decoded(BYTES, "x")
     assert restored.facts == FACTS and restored.progress == (3, 7)

@@ -128,7 +128,7 @@ def session(address):
         yield begin
 
 
-def test_keys_reach_those_who_watch_and_go_with_their_owner(session):
+def test_watching_sessions_receive_changes_until_the_owner_ends(session):
     first, second = session(), session()
     first.client.watch("m")
     second.client.set("mine", [1, {"a": None}], owned=True)
@@ -183,9 +183,9 @@ STRANGE = [b"\n", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": 1}\n', b'{"proof": "x"}
 @pytest.mark.parametrize("data", STRANGE, ids=lambda data: repr(data[:9]))
 def test_unauthenticated_clients_are_disconnected_and_others_served(address, session, data):
     host, port = address.split(":")
-    with socket.create_connection((host, int(port)), timeout=SOON) as stranger:
-        stranger.sendall(data)
-        while stranger.recv(1000):
+    with socket.create_connection((host, int(port)), timeout=SOON) as client:
+        client.sendall(data)
+        while client.recv(1000):
             pass
     own = session()
     own.client.watch("")

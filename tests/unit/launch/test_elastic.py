@@ -21,7 +21,7 @@ names = "TF_ADASUM_RESTART_COUNT", "TF_ADASUM_RANK", "TF_ADASUM_WORLD_SIZE", "TF
 config = json.loads(environment("TF_CONFIG", "{}"))
 rank = environment("TF_ADASUM_RANK") or config["task"]["index"]
 size = environment("TF_ADASUM_WORLD_SIZE") or len(config["cluster"]["worker"])
-folder, name = sys.argv[1:]
+folder, name = sys.argv[1], environment("TEST_HOST")
 path = os.path.join(folder, f"{environment('TF_ADASUM_RESTART_COUNT')}.{rank}.{size}.{name}")
 open(path + ".new", "w").write(f"{os.getpid()} {environment('TF_ADASUM_COORDINATOR')}")
 os.rename(path + ".new", path)
@@ -56,10 +56,9 @@ class Job:
         self.launchers[name] = self.stack.enter_context(
             running(
                 *options,
-                self.path,
+                environment.pop("path", self.path),
                 self.folder,
-                name,
-                env={**os.environ, "TF_ADASUM_SECRET": "key", **environment},
+                env={**os.environ, "TF_ADASUM_SECRET": "key", "TEST_HOST": name, **environment},
                 stderr=open(self.folder / f"{name}.log", "w"),
             )
         )
@@ -76,6 +75,10 @@ class Job:
             name: int(self.files(number, len(names))[name].name.split(".")[1]) for name in names
         }
 
+    def wait_for_text(self, name, text):
+        """Wait until a launcher has printed a text."""
+        eventually(lambda: text in (self.folder / f"{name}.log").read_text())
+
     def finish(self):
         (self.folder / "finish").touch()
 
@@ -88,7 +91,7 @@ def test_a_host_is_lost_and_another_joins(job):
     """Worker 0 stays on the coordinator's host; nothing of an earlier round is left."""
     for name in "abc":
         job.join(name)
-        eventually(lambda name=name: "waiting for" in (job.folder / f"{name}.log").read_text())
+        job.wait_for_text(name, "waiting for")
     assert job.wait_for(1, *"abc")["a"] == 0
     pids = [int(path.read_text().split()[0]) for path in job.files(1, 3).values()]
     job.launchers["b"].kill()
@@ -103,7 +106,7 @@ def test_a_host_is_lost_and_another_joins(job):
         assert job.end_of(name)[0] == 0
     log = job.end_of("a")[1]
     assert f"lost host {socket.gethostname()}: stopping the workers" in log
-    assert f"host {socket.gethostname()} joins: stopping the workers" in log
+    assert f"new host {socket.gethostname()}: stopping the workers" in log
     assert "round 3: 3 workers on 3 hosts" in log
 
 
@@ -123,7 +126,7 @@ def test_a_host_that_is_asked_to_stop_leaves_after_a_backup(job):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_without_the_coordinators_launcher_all_end(job, number):
     job.join("a", nnodes="2:2")
-    eventually(lambda: "waiting for" in (job.folder / "a.log").read_text())
+    job.wait_for_text("a", "waiting for")
     job.join("b", nnodes="2:2", TF_ADASUM_START_TIMEOUT="3")
     job.wait_for(1, "a", "b")
     pid = int(job.files(1, 2)["b"].read_text().split()[0])
@@ -139,7 +142,7 @@ def test_without_the_coordinators_launcher_all_end(job, number):
 
 def test_the_coordinators_launcher_may_come_back(job):
     job.join("a", nnodes="2:2")
-    eventually(lambda: "waiting for" in (job.folder / "a.log").read_text())
+    job.wait_for_text("a", "waiting for")
     job.join("b", nnodes="2:2")
     job.wait_for(1, "a", "b")
     for path in job.files(1, 2).values():
@@ -167,12 +170,58 @@ def test_failures_of_workers_are_counted(job, restarts):
 def test_too_few_hosts_end_the_job(job):
     job.join("a", nnodes="2:2", TF_ADASUM_START_TIMEOUT="1")
     status, log = job.end_of("a")
-    assert status == 1 and "there were fewer than 2 hosts" in log
+    assert status == 1 and "fewer than 2 hosts were connected" in log
+
+
+def test_the_coordinators_launcher_may_be_suspended(job):
+    """For longer than a lease: the hosts meet again, and train."""
+    job.join("a", nnodes="2:2")
+    job.wait_for_text("a", "waiting for")
+    job.join("b", nnodes="2:2")
+    job.wait_for(1, "a", "b")
+    for path in job.files(1, 2).values():
+        path.unlink()
+    job.launchers["a"].send_signal(signal.SIGSTOP)
+    job.wait_for_text("b", "lost the launcher")
+    job.launchers["a"].send_signal(signal.SIGCONT)
+    assert job.wait_for(1, "a", "b")["a"] == 0
+    job.finish()
+    assert [job.end_of(name)[0] for name in "ab"] == [0, 0]
+
+
+def test_a_signal_or_the_timeout_ends_the_wait_for_the_coordinator(job):
+    elsewhere = ["--coordinator", "192.0.2.1:1"]  # of a network for documentation
+    job.join("a", *elsewhere)
+    job.wait_for_text("a", "connecting to the launcher at 192.0.2.1:1")
+    job.launchers["a"].send_signal(signal.SIGTERM)
+    assert job.end_of("a")[0] == 128 + signal.SIGTERM
+    job.join("b", *elsewhere, "--timeout", "1")
+    assert job.end_of("b")[0] == 124
+
+
+def test_the_timeout_of_the_coordinators_launcher_ends_the_job(job):
+    job.join("a", "--timeout", "4", nnodes="2:2")
+    job.wait_for_text("a", "waiting for")
+    job.join("b", nnodes="2:2")
+    job.wait_for(1, "a", "b")
+    assert job.end_of("a")[0] in (75, 124)
+    status, log = job.end_of("b")
+    assert status and "has ended: the time given by --timeout is over" in log
+
+
+def test_another_job_with_the_same_address_is_refused(job, script):
+    job.join("a", nnodes="2:2")
+    job.wait_for_text("a", "waiting for")
+    job.join("b", nnodes="2:2", path=script(WORKER, "other.py"))
+    status, log = job.end_of("b")
+    assert status == 2 and "another command or version runs at 127.0.0.1" in log
+    job.join("c", nnodes="2:2")
+    job.wait_for(1, "a", "c")
 
 
 def test_another_secret_is_an_error(job):
     job.join("a", nnodes="2:2")
-    eventually(lambda: "waiting for" in (job.folder / "a.log").read_text())
+    job.wait_for_text("a", "waiting for")
     job.join("b", nnodes="2:2", TF_ADASUM_SECRET="other")
     status, log = job.end_of("b")
     assert status == 2 and "the same secret" in log

@@ -8,8 +8,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.fuzzing import fuzz_settings
 
 from tf_adasum.launch.membership import (
+    LOST_GRACE_SECONDS,
     SECONDS_BEFORE_FIRST_ROUND,
     SECONDS_BEFORE_JOINING,
+    SECONDS_TO_REPORT,
     Begin,
     End,
     Host,
@@ -35,6 +37,7 @@ class Job:
         self.membership = Membership(minimum, maximum, max_restarts, LEADER, PATIENCE)
         self.hosts, self.running, self.decisions = {}, {}, []
         self.now, self.ended, self.stopping = 100.0, None, 0
+        self.has_finished = False
         self.join(LEADER)
 
     def join(self, name):
@@ -46,10 +49,14 @@ class Job:
         self.running.pop(name, None)
         self.decide()
 
-    def finish(self, name, status=0, is_first=False):
+    def finish(self, name, status=0, has_own_failure=False):
         """The workers of a host end."""
+        self.has_finished |= status == 0
         self.hosts[name] = dataclasses.replace(
-            self.hosts[name], ended=self.running.pop(name), status=status, is_first=is_first
+            self.hosts[name],
+            ended=self.running.pop(name),
+            status=status,
+            has_own_failure=has_own_failure,
         )
         self.decide()
 
@@ -62,8 +69,8 @@ class Job:
             self.decisions.append(decision)
             assert self.ended is None
             if isinstance(decision, Begin):
-                # A host never gets a round while its workers run, nor one that it is not part of.
-                assert not self.running
+                # A host gets no round while its workers run, and no finished training is repeated.
+                assert not self.running and not self.has_finished
                 self.running = {host.id: decision.round for host in decision.hosts}
                 assert self.running.keys() <= self.hosts.keys()
             elif isinstance(decision, Stop):
@@ -108,10 +115,10 @@ class Histories(RuleBasedStateMachine):
         self.job.lose(self.name(self.others, data))
 
     @precondition(lambda self: self.job.running)
-    @rule(data=st.data(), status=st.sampled_from([0, 1, 75, 143]), is_first=st.booleans())
-    def finish(self, data, status, is_first):
+    @rule(data=st.data(), status=st.sampled_from([0, 1, 75, 143]), has_own_failure=st.booleans())
+    def finish(self, data, status, has_own_failure):
         name = self.name(self.job.running, data)
-        self.job.finish(name, status, is_first and status == 1)
+        self.job.finish(name, status, has_own_failure and status == 1)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 11.0]))
     def wait(self, seconds):
@@ -216,7 +223,7 @@ def test_a_spare_waits_until_a_host_is_lost():
 def test_failures_of_workers_are_counted_and_name_the_host(restarts):
     job = begun(2, max_restarts=restarts)
     for _ in range(restarts + 1):
-        job.finish("host1", 7, is_first=True)
+        job.finish("host1", 7, has_own_failure=True)
         job.obey()
         job.wait(SECONDS_BEFORE_JOINING)
     assert job.ended == End(7, "a worker of host host1 failed")
@@ -228,7 +235,7 @@ def test_some_exit_statuses_are_final(status):
     """The workers were asked to end; or the same arguments would fail again."""
     job = begun(2)
     for name in list(job.running):
-        job.finish(name, status, is_first=status == 2)
+        job.finish(name, status, has_own_failure=status == 2)
     assert job.ended.status == status
 
 
@@ -243,6 +250,27 @@ def test_a_job_that_has_finished_on_one_host_is_not_trained_again():
     assert job.ended == End(0, "")
 
 
+def test_a_finished_job_survives_the_host_that_reported_it():
+    job = begun(2)
+    job.finish("host1", 0)
+    job.lose("host1")
+    job.finish(LEADER, 1, has_own_failure=True)
+    assert job.ended.status == 1
+
+
+def test_a_host_that_does_not_stop_its_workers_is_left_out():
+    job = begun(3)
+    job.lose("host1")
+    job.finish(LEADER, 143)
+    job.wait(LOST_GRACE_SECONDS + SECONDS_TO_REPORT - 1)
+    assert isinstance(job.last, Stop)
+    job.running.clear()  # as far as this test knows, the workers of host2 still run
+    job.join("new")
+    job.wait(1)
+    job.wait(0)
+    assert [host.id for host in job.last.hosts] == [LEADER, "new"]
+
+
 def test_too_few_hosts_for_too_long_end_the_job():
     job = begun(2)
     job.lose("host1")
@@ -250,4 +278,4 @@ def test_too_few_hosts_for_too_long_end_the_job():
     job.wait(PATIENCE - 1)
     assert job.ended is None
     job.wait(2)
-    assert job.ended.status == 1 and "fewer than 2 hosts: leader" in job.ended.reason
+    assert job.ended.status == 1 and "Connected: leader" in job.ended.reason

@@ -2,7 +2,7 @@
 
 import weakref
 
-from tensorflow.data import UNKNOWN_CARDINALITY
+from tensorflow.data import UNKNOWN_CARDINALITY, Dataset
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.fit import current_call, reduces_logs
@@ -177,15 +177,23 @@ def set_data_order(model, order):
         _iterator_of_training.pop(model, None)
 
 
-def batches_of_data(model):
-    """Return the rows of a global batch of the `fit` that is running, and the number of batches.
+def batches_of_data(model, begins):
+    """Return the rows of a global batch of a `fit`, and the number of batches in its data.
 
-    A number is 0 if it is not known. In a custom loop, both are 0.
+    A number is 0 if it is not known. Both are 0 in a custom loop, for a distributed dataset, and
+    with `steps_per_epoch`, where an epoch is no pass through the data.
+
+    Args:
+        model: the model.
+        begins: whether the `fit` is about to begin, so that `set_data_order` was not called yet.
     """
-    iterator = _iterator_of_training.get(model, _last_iterator.get(model, lambda: None))()
-    if iterator is None:
+    iterator = (_last_iterator if begins else _iterator_of_training).get(model, lambda: None)()
+    if iterator is None or iterator.steps_per_epoch:
         return 0, 0
-    return iterator.data_adapter.batch_size or 0, iterator._num_batches or 0
+    adapter = iterator.data_adapter
+    if isinstance(adapter, TFDatasetAdapter) and not isinstance(adapter.get_tf_dataset(), Dataset):
+        return 0, 0  # a distributed dataset: each replica has its own batches
+    return adapter.batch_size or 0, iterator._num_batches or 0
 
 
 @hooks.replaces(BaseTrainer, "_get_metrics_result_or_logs", feature=AFTER_LAST_BATCH)
