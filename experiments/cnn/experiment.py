@@ -29,7 +29,7 @@ PROBLEMS = (
         ("mean", "adasum"),
         batch=32,
         exponents=(0, 1, 2, 3),
-        replicas=(32,),
+        replicas=(16, 32),
         warmup=0.17,
     ),
 )
