@@ -1,4 +1,4 @@
-"""Write the generated parts of README and of five pages: `benchmarks/exchange.py --extend`.
+"""Write the generated parts of README and of six pages: `benchmarks/exchange.py --extend`.
 
 Nothing is measured here. The tables hold the predictions of the cost model with its default
 constants and for an assumed cluster, and the results of the newest reports.
@@ -35,6 +35,7 @@ def parts(resnet50_shapes):
         "kernels.md": {"gpu kernels": gpu_kernels_part()},
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
         "launcher.md": {"small steps": small_steps_part()},
+        "how_to/elastic.md": {"elastic": elastic_part()},
         "../README.md": {"frameworks": frameworks_part()},
     }
 
@@ -204,6 +205,18 @@ def slow_links_part():
     cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
     text = "Time of a step of `fit` on 4 workers, and MB that worker 0 sends in a step:"
     return f"{text}\n\n{from_report(report.table(header, cells), path)}"
+
+
+def elastic_part():
+    """Return the table of events after which training continues on other hosts."""
+    path = newest("elastic")
+    rows = [list(row.values()) for row in report.tables(path.read_text())]
+    text = (
+        "Seconds from an event to the next training step, median (lowest to highest), on four hosts "
+        "that are simulated on one machine with two cores:"
+    )
+    table = from_report(report.table(["event", "times", "seconds"], rows), path)
+    return f"{text}\n\n{table.replace('](../', '](../../')}"
 
 
 def small_steps_part():

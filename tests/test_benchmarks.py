@@ -222,6 +222,18 @@ def test_local_steps_send_fewer_bytes_over_slow_links(load, reported):
 
 
 @pytest.mark.slow
+def test_training_continues_after_each_event_on_a_host(load, reported):
+    """A killed worker, a lost host, a cut network, and a host that joins."""
+    if reason := network.reason_to_skip():
+        pytest.skip(reason)
+    body = reported("elastic", "--times", "1")
+    rows = load("report").tables(body)
+    assert [row["event"] for row in rows] == list(dict.fromkeys(load("elastic").EVENTS))
+    accuracy, least = map(float, re.search(r"event: (\S+)\. .*\((\S+) to", body).groups())
+    assert accuracy > least - 0.02
+
+
+@pytest.mark.slow
 def test_clients_take_few_files_of_a_training(reported):
     lines = reported("unauthenticated_clients", "--rounds", "1", "--clients", "300").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| with")]

@@ -55,6 +55,16 @@ class RestoreFirst(keras.callbacks.Callback):
                 self.stop = StopOnSignal(self.backup, self.workers, self._callback_list)
                 self.stop.begin()
 
+    def call_on_cluster_change(self):
+        """Call `on_cluster_change` of all callbacks once, if the number of replicas has changed."""
+        before, self.backup.replicas_before = self.backup.replicas_before, None
+        now = self.model.distribute_strategy.num_replicas_in_sync
+        if before in (None, now):
+            return
+        for callback in self._callback_list.callbacks:
+            if hasattr(callback, "on_cluster_change"):
+                callback.on_cluster_change(before, now)
+
     def on_epoch_begin(self, epoch, logs=None):
         """Restore the metrics of an epoch that was interrupted."""
         if self.backup:
@@ -91,6 +101,7 @@ class SaveLast(keras.callbacks.Callback):
         """Undo the changes of other callbacks when an interrupted epoch begins again."""
         if self.first.backup:
             self.first.backup.begin_batches(self.model)
+            self.first.call_on_cluster_change()
 
     @keras_compat.ignores_batch_logs
     def on_train_batch_end(self, batch, logs=None):

@@ -61,6 +61,7 @@ class TrainingBackup:
     Attributes:
         folder: the directory of this worker's backups; None if this worker has no directory.
         on_signal: the `OnSignal`; None if no signal stops the training.
+        replicas_before: the number of replicas that wrote the restored backup; None without one.
 
     Raises:
         ValueError: if the directory is not local.
@@ -85,7 +86,7 @@ class TrainingBackup:
         self._files = BackupFiles(folder, keep) if folder else None
         self._epoch = self._batches_since = self._batch = 0
         self._saved = None  # the progress of the last backup
-        self._order = self._resumed = None
+        self._order = self._resumed = self.replicas_before = None
 
     @classmethod
     def agreed(cls, callbacks, workers):
@@ -321,6 +322,7 @@ class TrainingBackup:
     def _restore(self, model, backup):
         facts = backup.facts
         epoch, batch = backup.progress
+        self.replicas_before = facts.get("replicas")
         self._assign(model, backup.arrays, training_state.SECTIONS)
         keras_compat.set_initial_epoch(model, epoch)
         self._batches_since, self._saved = facts.get("since", 0), backup.progress

@@ -51,7 +51,10 @@ class BackupAndRestore(BackupArguments):
     With another number of replicas, the weights are restored exactly. If each replica has its own
     values, replica r takes the values of the old replica (r modulo the old number of replicas).
     AdaCons resets its momentum, with a warning. AdaScale uses the scale S that belongs to the new
-    number of replicas.
+    number of replicas. When the first epoch begins, a method ``on_cluster_change(old, new)`` of any
+    callback is called with both numbers of replicas, for example to change the learning rate. If
+    the batch size has changed, training resumes at the first row of the epoch that was not used,
+    rounded down to a whole batch.
 
     Under an `AdasumMirroredStrategy` on several workers, `keras.callbacks.BackupAndRestore` is
     replaced by this class. Pass one of the two callbacks to `fit`, on every worker. In a custom

@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tf_adasum
+from tf_adasum.backup.backup_files import BackupFiles
 from tf_adasum.backup.stop_on_signal import StopOnSignal
 from tf_adasum.callbacks import BackupAndRestore
 from tf_adasum.health.graceful_stop import GracefulStop
@@ -354,3 +355,48 @@ def test_an_epoch_resumes_with_another_batch_size(before, now, as_dataset, tmp_p
     assert len(first) == done * before
     assert sorted({*first, *then}) == x[:, 0].tolist()
     assert len(first) + len(then) == len(x) + done * before % now
+
+
+class ScalesWithReplicas(keras.callbacks.Callback):
+    """Changes the learning rate with the number of replicas."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.rates = [], []
+
+    def on_cluster_change(self, before, now):
+        self.calls.append((before, now))
+        self.model.optimizer.learning_rate = self.model.optimizer.learning_rate * now / before
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.rates.append(float(self.model.optimizer.learning_rate))
+
+
+@pytest.mark.parametrize("save_freq", [1, "epoch"])
+def test_on_cluster_change_is_called_with_both_numbers_of_replicas(save_freq, tmp_path):
+    """Once, and what they change stays."""
+    data = np.ones([16, 3]), np.ones([16, 2])
+
+    def fit(callbacks):
+        backup = BackupAndRestore(tmp_path, save_freq=save_freq)
+        model = compiled(0)
+        with contextlib.suppress(InterruptedError):
+            model.fit(*data, batch_size=BATCH, epochs=2, verbose=0, callbacks=[backup, *callbacks])
+
+    def stop(batch, logs):
+        stop.count += 1
+        if stop.count == 6:  # in the second epoch
+            raise InterruptedError
+
+    stop.count = 0
+    same = ScalesWithReplicas()
+    fit([same, keras.callbacks.LambdaCallback(on_train_batch_begin=stop)])
+    files = BackupFiles(tmp_path)
+    _, backup = files.newest()
+    backup.facts["replicas"] = 4
+    files.write(backup)
+    changed = ScalesWithReplicas()
+    fit([changed])
+    assert same.calls == [] and changed.calls == [(4, 1)]
+    assert len(changed.rates) >= 3
+    np.testing.assert_allclose(changed.rates, 0.1 / 4, rtol=1e-6)
