@@ -212,8 +212,8 @@ def elastic_part():
     path = newest("elastic")
     rows = [list(row.values()) for row in report.tables(path.read_text())]
     text = (
-        "Seconds from an event to the next training step, median (lowest to highest), on four hosts "
-        "that are simulated on one machine with two cores:"
+        "Seconds from an event to the next training step, median (lowest to highest), on four "
+        "hosts that are simulated on one machine with two cores:"
     )
     table = from_report(report.table(["event", "times", "seconds"], rows), path)
     return f"{text}\n\n{table.replace('](../', '](../../')}"
