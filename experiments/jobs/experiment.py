@@ -51,10 +51,10 @@ class Job:
 JOBS = (
     Job("image_classifier", 0.1, "image classifier, SGD with momentum"),
     Job("text_model", 0.004, "text model, Adam", ("--optimizer", "adam")),
-    Job("text_model", 0.016, "text model, LAMB", ("--optimizer", "lamb")),
     Job("recommender", 0.002, "recommender, Adam"),
     Job("vae", 0.001, "VAE, Adam"),
     Job("adversarial_training", 0.01, "adversarial training, SGD with momentum"),
+    Job("text_model", 0.016, "text model, LAMB", ("--optimizer", "lamb")),
 )
 
 
@@ -83,7 +83,7 @@ class JobsExperiment(Experiment):
 
     def small(self):
         """Return one job with one learning rate and one seed."""
-        own = {"jobs": JOBS[-1:], "final_seeds": (0,), "exponents": (0,), "widenings": 0}
+        own = {"jobs": JOBS[-2:-1], "final_seeds": (0,), "exponents": (0,), "widenings": 0}
         return dataclasses.replace(self, **own)
 
     # ---- cases ---------------------------------------------------------------------------------

@@ -144,8 +144,9 @@ class TrainingBackup:
         self._prepare(model)
         backup = self._newest(model)
         if backup is not None:
+            is_within_epoch = backup.progress[1] > 0
             backup = self._with_batch_size(model, backup)
-            self._restore(model, backup)
+            self._restore(model, backup, is_within_epoch)
             epoch, batch = backup.progress
             if self._is_writer():  # Keras's "Epoch 1/4" does not show a resume
                 print(f"tf_adasum: resuming at epoch {epoch + 1}, batch {batch + 1}", flush=True)
@@ -161,8 +162,9 @@ class TrainingBackup:
         self._batch = 0
         if self._resumed is not None:
             self._batch = self._resumed.progress[1]  # `end_batch` counts only later batches
-            metrics = [training_state.METRICS]
-            self._order.has_metrics = self._assign(model, self._resumed.arrays, metrics)
+            if self._batch:  # else all rows of the epoch are trained again
+                metrics = [training_state.METRICS]
+                self._order.has_metrics = self._assign(model, self._resumed.arrays, metrics)
 
     def begin_batches(self, model):
         """Undo what callbacks such as `LearningRateScheduler` changed in `on_epoch_begin`.
@@ -319,7 +321,7 @@ class TrainingBackup:
             self._files.keep_only_next()
         return converted
 
-    def _restore(self, model, backup):
+    def _restore(self, model, backup, is_within_epoch):
         facts = backup.facts
         epoch, batch = backup.progress
         self.replicas_before = facts.get("replicas")
@@ -331,7 +333,7 @@ class TrainingBackup:
         self._order = DataOrder(
             facts["seed"], done, facts["position"], facts["pass"], is_validating
         )
-        if batch:
+        if is_within_epoch:
             self._resumed = backup
 
     def _assign(self, model, arrays, sections):

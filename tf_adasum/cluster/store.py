@@ -110,9 +110,18 @@ class StoreServer:
         self._thread.join()
 
     def _serve(self):
+        try:
+            self._serve_until_closing()
+        finally:
+            with self._lock:
+                for channel in self._channels:
+                    channel.close()
+                self._listener.close()
+
+    def _serve_until_closing(self):
         while time.monotonic() < self._closing_at:
             if self._closing_at < float("inf") and not self._channels:
-                break
+                return
             sockets = [self._listener, *(each.socket for each in self._channels)]
             json_lines.wait(sockets, _POLL_SECONDS)
             with self._lock:
@@ -120,10 +129,6 @@ class StoreServer:
                 for channel in list(self._channels):
                     self._handle_messages(channel)
                 self._drop_silent(time.monotonic())
-        with self._lock:
-            for channel in self._channels:
-                channel.close()
-            self._listener.close()
 
     def _accept(self):
         try:

@@ -55,7 +55,12 @@ class StoreClient:
         seconds: float,
         is_stopped: Callable[[], bool] | None = None,
     ):
-        self._lock, self._deliver, self._lost, self._tick = fork_lock, deliver, lost, tick
+        self._lock, self._deliver, self._lost, self._tick = (
+            fork_lock,
+            deliver,
+            lost,
+            tick or (lambda: None),
+        )
         self._closing = threading.Event()
         self._channel = _connected(
             address, secret, time.monotonic() + seconds, is_stopped or (lambda: False)
@@ -108,10 +113,10 @@ class StoreClient:
                 for message in self._channel.receive():
                     if "key" in message:
                         self._deliver(message["key"], message["value"])
+                        self._tick()
                 self._channel.flush()
                 self._channel.is_open &= now < self._channel.last_received_at + LEASE_SECONDS
-                if self._tick:
-                    self._tick()
+                self._tick()
 
 
 def _connected(address, secret, deadline, is_stopped):
@@ -140,6 +145,8 @@ def _connected(address, secret, deadline, is_stopped):
                     f"the launcher at {address} {see('TFA-207')}"
                 )
         time.sleep(_RETRY_SECONDS)
+    if is_stopped():
+        raise InterruptedError
     raise ConnectionError(
         f"The launcher at {address} did not start, or cannot be reached ({reason}) {see('TFA-201')}"
     )

@@ -50,6 +50,7 @@ from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import Console
 from tf_adasum.launch.processes import (
     BACKUP_GRACE_SECONDS,
+    EXIT_STOP_REQUESTED,
     EXIT_TIMEOUT,
     EXIT_USAGE,
     Control,
@@ -60,6 +61,7 @@ from tf_adasum.launch.processes import (
 
 _RANGE = re.compile(r"(\d{1,4}):(\d{1,4})")
 _SECONDS_TO_WAIT = 180.0  # for enough hosts, and for the coordinator; the environment can set it
+_SECONDS_FOR_THE_END = 10.0
 _POLL_SECONDS = 0.1
 _BACKLOG = 256
 
@@ -279,8 +281,12 @@ class _ElasticJob:
             result = self._train(event, deadline)
             if result.stopped_by is not None:
                 return self._end(result.code, f"it was stopped by {result.stopped_by.name}")
-            if deadline is not None and time.monotonic() > deadline:
-                return self._end(result.code, "the time given by --timeout is over")
+            is_late = deadline is not None and time.monotonic() > deadline
+            if is_late and result.code:
+                status = EXIT_TIMEOUT if result.code != EXIT_STOP_REQUESTED else result.code
+                return self._end(status, "the time given by --timeout is over")
+            if is_late:  # but the workers have finished, so the other hosts will, too
+                deadline = time.monotonic() + _SECONDS_FOR_THE_END
             failed_first = result.first is not None and not result.first.is_because_of_another
             self._own = dataclasses.replace(
                 self._own, ended=event.number, status=result.code, has_own_failure=failed_first
@@ -345,8 +351,11 @@ class _ElasticJob:
 
     def _deliver(self, key: str, value: Any) -> None:
         kind, _, name = key.partition("/")
-        if value is None:
-            self._joined.pop(name, None)  # unless it is another key
+        if value is None:  # its session has ended, unless it is another key
+            self._joined.pop(name, None)
+            if kind == "member" and name in self._refused:
+                self._refused.remove(name)
+                self._client.set_in_callback(f"refused/{name}", None)
         elif kind == "member" and value.get("job") == self._job:
             self._joined[name] = Host(**value["host"])
         elif kind == "member" and name not in self._refused:

@@ -157,6 +157,20 @@ def first_failure(ends: Sequence[ProcessExit]) -> ProcessExit:
     return (of_named or by_themselves or [first])[0]
 
 
+def own_failures(ends: Sequence[ProcessExit]) -> list[ProcessExit]:
+    """Return the workers that failed with an exception, but not because of another worker.
+
+    Args:
+        ends: as for `first_failure`, but none of the workers has to have failed.
+    """
+    return [
+        end
+        for end in ends
+        if end.code > 0 and end.stderr_tail and end.stderr_tail.error
+        if not end.is_because_of_another
+    ]
+
+
 def summary(ends: Sequence[ProcessExit]) -> list[str]:
     """Return lines that report which worker failed first, why, and which workers then ended.
 

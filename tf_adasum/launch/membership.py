@@ -131,8 +131,7 @@ class Membership:
 
     def _begin_round(self, hosts: Sequence[Host], now: float) -> Begin | End | None:
         """Decide while no round is running."""
-        # A host that has not stopped its workers in time may still have them.
-        hosts = [host for host in hosts if host.ended >= self._last_round.get(host.id, 0)]
+        hosts = self._idle(hosts)
         has_leader = any(host.id == self._leader for host in hosts)
         if has_leader and len(hosts) >= self._minimum:
             self._last_enough_at = now
@@ -177,7 +176,7 @@ class Membership:
             grace = BACKUP_GRACE_SECONDS if was_asked else LOST_GRACE_SECONDS
             return self._stop(f"a worker of host {ended[0].name} has ended", grace, now)
         members = {own.id for own in self._members}
-        new = [host.name for host in hosts if host.id not in members]
+        new = [host.name for host in self._idle(hosts) if host.id not in members]
         is_quiet = now >= self._changed_at + SECONDS_BEFORE_JOINING
         if new and len(members) < self._maximum and is_quiet:
             self._hosts_changed = True
@@ -204,6 +203,10 @@ class Membership:
             return End(EXIT_STOP_REQUESTED, "the workers were asked to end")
         self._failures += 1
         return end if self._failures > self._max_restarts else None
+
+    def _idle(self, hosts: Sequence[Host]) -> list[Host]:
+        """Return the hosts that have reported the end of their last round."""
+        return [host for host in hosts if host.ended >= self._last_round.get(host.id, 0)]
 
     def _stop(self, reason: str, grace: float, now: float) -> Stop:
         self._is_stopping, self._stop_at = True, now + grace + SECONDS_TO_REPORT

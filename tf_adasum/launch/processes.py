@@ -263,9 +263,11 @@ class _Job:
         for thread in showing:
             thread.join(OUTPUT_SECONDS)
         if self._is_requested and not any(end.code for end in self._ends):
-            code = 0  # they ended before they received the signal
+            code = 0  # they had finished when they received the signal
         elif self._is_stopped and any(end.code == EXIT_STOP_REQUESTED for end in self._ends):
             code = EXIT_STOP_REQUESTED  # workers received the signal, and have made their backup
+        if self._is_requested and (own := failures.own_failures(self._ends)):
+            self.first, code = own[0], own[0].code  # the reason for the request, or one more
         if self.first is not None:
             self.first = failures.first_failure(self._ends)
             for line in failures.summary(self._ends) if self._group.num_workers > 1 else ():

@@ -91,7 +91,7 @@ def test_the_store_has_limits(key, monkeypatch):
 @pytest.fixture
 def address(monkeypatch):
     """The address of a store, whose leases are short."""
-    monkeypatch.setattr(store, "LEASE_SECONDS", 2.0)
+    monkeypatch.setattr(store, "LEASE_SECONDS", 3.0)
     listener = socket.create_server(("127.0.0.1", 0))
     server = StoreServer(listener, SECRET, threading.Lock())
     yield f"127.0.0.1:{listener.getsockname()[1]}"

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 from support.launching import LIMIT, eventually, is_running, running
@@ -183,6 +184,7 @@ def test_the_coordinators_launcher_may_be_suspended(job):
         path.unlink()
     job.launchers["a"].send_signal(signal.SIGSTOP)
     job.wait_for_text("b", "lost the launcher")
+    time.sleep(2)  # until the lease of the coordinator's own session has ended, too
     job.launchers["a"].send_signal(signal.SIGCONT)
     assert job.wait_for(1, "a", "b")["a"] == 0
     job.finish()
@@ -200,11 +202,11 @@ def test_a_signal_or_the_timeout_ends_the_wait_for_the_coordinator(job):
 
 
 def test_the_timeout_of_the_coordinators_launcher_ends_the_job(job):
-    job.join("a", "--timeout", "4", nnodes="2:2")
+    job.join("a", "--timeout", "12", nnodes="2:2")
     job.wait_for_text("a", "waiting for")
     job.join("b", nnodes="2:2")
     job.wait_for(1, "a", "b")
-    assert job.end_of("a")[0] in (75, 124)
+    assert job.end_of("a")[0] == 75  # the workers have made a backup
     status, log = job.end_of("b")
     assert status and "has ended: the time given by --timeout is over" in log
 

@@ -70,8 +70,9 @@ class Job:
             assert self.ended is None
             if isinstance(decision, Begin):
                 # A host gets no round while its workers run, and no finished training is repeated.
-                assert not self.running and not self.has_finished
-                self.running = {host.id: decision.round for host in decision.hosts}
+                begun = {host.id: decision.round for host in decision.hosts}
+                assert not begun.keys() & self.running.keys() and not self.has_finished
+                self.running |= begun
                 assert self.running.keys() <= self.hosts.keys()
             elif isinstance(decision, Stop):
                 assert decision.round in self.running.values()
@@ -264,11 +265,13 @@ def test_a_host_that_does_not_stop_its_workers_is_left_out():
     job.finish(LEADER, 143)
     job.wait(LOST_GRACE_SECONDS + SECONDS_TO_REPORT - 1)
     assert isinstance(job.last, Stop)
-    job.running.clear()  # as far as this test knows, the workers of host2 still run
     job.join("new")
     job.wait(1)
-    job.wait(0)
+    job.wait(5)
     assert [host.id for host in job.last.hosts] == [LEADER, "new"]
+    job.finish("host2", 143)  # now it can join
+    job.wait(1)
+    assert isinstance(job.last, Stop) and "host2" in job.last.reason
 
 
 def test_too_few_hosts_for_too_long_end_the_job():
