@@ -29,6 +29,7 @@ def parse_arguments():
     parser.add_argument("--learning-rate", type=float, default=0.002, help="constant")
     parser.add_argument("--epochs", type=int, default=2, help="number of epochs")
     parser.add_argument("--seed", type=int, default=0, help="of weights and data")
+    parser.add_argument("--delta", action="store_true", help="combine Adam's steps: DeltaAdasum")
     parser.add_argument("--test", action="store_true", help="evaluate the test ratings")
     return parser.parse_args()
 
@@ -72,8 +73,10 @@ def main():
     rows = 64 * strategy.num_replicas_in_sync
     with strategy.scope():
         model = build_recommender()
-        adam = keras.optimizers.Adam(arguments.learning_rate)
-        model.compile(adam, "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
+        optimizer = keras.optimizers.Adam(arguments.learning_rate)
+        if arguments.delta:
+            optimizer = tf_adasum.optimizers.DeltaAdasum(optimizer)
+        model.compile(optimizer, "binary_crossentropy", metrics=[keras.metrics.AUC(name="auc")])
     start = time.perf_counter()
     model.fit(*training, batch_size=rows, epochs=arguments.epochs, verbose=2)
     seconds = time.perf_counter() - start

@@ -28,6 +28,7 @@ def parse_arguments():
     parser.add_argument("--learning-rate", type=float, default=0.001, help="constant")
     parser.add_argument("--epochs", type=int, default=2, help="number of epochs")
     parser.add_argument("--seed", type=int, default=0, help="of weights and data")
+    parser.add_argument("--delta", action="store_true", help="combine Adam's steps: DeltaAdasum")
     parser.add_argument("--test", action="store_true", help="evaluate the test images")
     return parser.parse_args()
 
@@ -103,7 +104,10 @@ def main():
     training, held_out = load(arguments.test)
     with strategy.scope():
         model = VAE(loss_divisor=replicas if arguments.rule == "mean" else 1)
-        model.compile(keras.optimizers.Adam(arguments.learning_rate))
+        optimizer = keras.optimizers.Adam(arguments.learning_rate)
+        if arguments.delta:
+            optimizer = tf_adasum.optimizers.DeltaAdasum(optimizer)
+        model.compile(optimizer)
     start = time.perf_counter()
     model.fit(training, batch_size=32 * replicas, epochs=arguments.epochs, verbose=2)
     seconds = time.perf_counter() - start

@@ -17,7 +17,7 @@ from experiments.page import markdown
 from experiments.search import Search
 
 ROOT = data.BUILD.parent.parent
-ONE, ADASUM, MEAN = METHODS = "one replica", "Adasum", "mean"
+ONE, ADASUM, DELTA, MEAN = "one replica", "Adasum", "DeltaAdasum", "mean"
 WORKERS, DEVICES_PER_WORKER = 2, 4
 LAUNCHER = (
     "-m",
@@ -38,21 +38,23 @@ class Job:
     Attributes:
         script: in examples/.
         rate: the learning rate in the middle of the search of one replica.
-        arguments: of the program.
         title: in the tables.
+        arguments: of the program.
+        has_delta: whether the program can combine the steps of its optimizer as well.
     """
 
     script: str
     rate: float
     title: str
     arguments: tuple[str, ...] = ()
+    has_delta: bool = False
 
 
 JOBS = (
     Job("image_classifier", 0.1, "image classifier, SGD with momentum"),
     Job("text_model", 0.004, "text model, Adam", ("--optimizer", "adam")),
-    Job("recommender", 0.002, "recommender, Adam"),
-    Job("vae", 0.001, "VAE, Adam"),
+    Job("recommender", 0.002, "recommender, Adam", has_delta=True),
+    Job("vae", 0.001, "VAE, Adam", has_delta=True),
     Job("adversarial_training", 0.01, "adversarial training, SGD with momentum"),
     Job("text_model", 0.016, "text model, LAMB", ("--optimizer", "lamb")),
 )
@@ -110,7 +112,9 @@ class JobsExperiment(Experiment):
         k_alone = alone.best(results, setting(job, ONE))
         of_mean = self.of_mean(results, job, k_alone)
         k_mean = of_mean.best(results, setting(job, MEAN))
-        ks = ((ONE, k_alone), (ADASUM, k_alone), (MEAN, k_alone), (MEAN, k_mean))
+        ks = [(ONE, k_alone), (ADASUM, k_alone), (MEAN, k_alone), (MEAN, k_mean)]
+        if job.has_delta:
+            ks.insert(2, (DELTA, k_alone))
         return [
             (method, alone.search.rate(k), alone.runs(setting(job, method), k, "test"))
             for method, k in dict.fromkeys(ks)
@@ -142,6 +146,7 @@ class JobsExperiment(Experiment):
         command = [sys.executable, *(() if is_alone else LAUNCHER), f"examples/{case['script']}.py"]
         command += ["--rule", "mean" if case["method"] == MEAN else "adasum", *case["arguments"]]
         command += ["--learning-rate", str(case["rate"]), "--seed", str(case["seed"])]
+        command += ["--delta"] if case["method"] == DELTA else []
         command += ["--test"] if case["split"] == "test" else []
         environment = {
             **os.environ,
@@ -244,17 +249,19 @@ def table_rows(job, scores):
 
 def better_than_mean(job, scores):
     """Return whether each seed of Adasum is better than each seed of the mean, at one rate."""
-    _, adasum, mean, *_ = scores
+    adasum, mean = (next(own for own in scores if own.method == name) for name in (ADASUM, MEAN))
     if min(adasum.ranked) > max(mean.ranked):
         word = "confirmed"
     else:
         word = "refuted" if max(adasum.ranked) < min(mean.ranked) else "unconfirmed"
-    return Verdict(word, job.title, {"Adasum": str(adasum), "mean": str(mean)})
+    numbers = {own.method: str(own) for own in scores if own.rate == mean.rate}
+    return Verdict(word, job.title, numbers)
 
 
 def matches_tuned_mean(job, scores):
     """Return whether the seeds of Adasum are not all worse than those of the tuned mean."""
-    _, adasum, *_, mean = scores
+    mean = scores[-1]
+    adasum = next(own for own in scores if own.method == ADASUM)
     word = "refuted" if max(adasum.ranked) < min(mean.ranked) else "confirmed"
     numbers = {f"{own.method}, learning rate": f"{own.rate:g}: {own}" for own in (adasum, mean)}
     return Verdict(word, job.title, numbers)
