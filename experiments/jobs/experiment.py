@@ -41,6 +41,7 @@ class Job:
         title: in the tables.
         arguments: of the program.
         has_delta: whether the program can combine the steps of its optimizer as well.
+        adasum: what the program's rule Adasum combines with: "Adasum", or "DeltaAdasum".
     """
 
     script: str
@@ -48,15 +49,16 @@ class Job:
     title: str
     arguments: tuple[str, ...] = ()
     has_delta: bool = False
+    adasum: str = ADASUM
 
 
 JOBS = (
     Job("image_classifier", 0.1, "image classifier, SGD with momentum"),
-    Job("text_model", 0.004, "text model, Adam", ("--optimizer", "adam")),
+    Job("text_model", 0.004, "text model, Adam", ("--optimizer", "adam"), adasum=DELTA),
     Job("recommender", 0.002, "recommender, Adam", has_delta=True),
     Job("vae", 0.001, "VAE, Adam", has_delta=True),
     Job("adversarial_training", 0.01, "adversarial training, SGD with momentum"),
-    Job("text_model", 0.016, "text model, LAMB", ("--optimizer", "lamb")),
+    Job("text_model", 0.016, "text model, LAMB", ("--optimizer", "lamb"), adasum=DELTA),
 )
 
 
@@ -242,7 +244,8 @@ def table_rows(job, scores):
         replicas = "" if own.method == ONE else f", {WORKERS * DEVICES_PER_WORKER} replicas"
         better = "lower" if own.measure == "loss" else "higher"
         title = ("", "") if rows else (job.title, f"{own.measure} ({better} is better)")
-        cells = [f"{own.method}{replicas}", f"{own.rate:g}", str(own), with_range(own.seconds, 0)]
+        method = job.adasum if own.method == ADASUM else own.method
+        cells = [f"{method}{replicas}", f"{own.rate:g}", str(own), with_range(own.seconds, 0)]
         rows.append([*title, *cells])
     return rows
 
@@ -254,7 +257,11 @@ def better_than_mean(job, scores):
         word = "confirmed"
     else:
         word = "refuted" if max(adasum.ranked) < min(mean.ranked) else "unconfirmed"
-    numbers = {own.method: str(own) for own in scores if own.rate == mean.rate}
+    numbers = {
+        job.adasum if own.method == ADASUM else own.method: str(own)
+        for own in scores
+        if own.rate == mean.rate and own.method != ONE
+    }
     return Verdict(word, job.title, numbers)
 
 
@@ -263,7 +270,10 @@ def matches_tuned_mean(job, scores):
     mean = scores[-1]
     adasum = next(own for own in scores if own.method == ADASUM)
     word = "refuted" if max(adasum.ranked) < min(mean.ranked) else "confirmed"
-    numbers = {f"{own.method}, learning rate": f"{own.rate:g}: {own}" for own in (adasum, mean)}
+    numbers = {
+        "Adasum, learning rate": f"{job.adasum} {adasum.rate:g}: {adasum}",
+        "mean, learning rate": f"{mean.rate:g}: {mean}",
+    }
     return Verdict(word, job.title, numbers)
 
 
