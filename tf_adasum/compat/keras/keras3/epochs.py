@@ -193,7 +193,11 @@ def batches_of_data(model, begins):
     adapter = iterator.data_adapter
     if isinstance(adapter, TFDatasetAdapter) and not isinstance(adapter.get_tf_dataset(), Dataset):
         return 0, 0  # a distributed dataset: each replica has its own batches
-    return adapter.batch_size or 0, iterator._num_batches or 0
+    try:
+        rows = adapter.batch_size
+    except (AttributeError, IndexError, ValueError):  # the elements have no first dimension
+        rows = None
+    return rows or 0, iterator._num_batches or 0
 
 
 @hooks.replaces(BaseTrainer, "_get_metrics_result_or_logs", feature=AFTER_LAST_BATCH)
