@@ -232,16 +232,7 @@ def undrawn(figures, name, panels=1, **options):
     yield mock.MagicMock(**{"get_figwidth.return_value": 5}), axes
 
 
-FAST = (
-    "local_steps",
-    "jobs",
-    "word2vec",
-    "residual",
-    "transformer",
-    "adascale",
-    "adacons",
-    "latency",
-)
+FAST = ("local_steps", "jobs", "word2vec", "residual", "transformer", "adascale", "adacons")
 FAST += ("latency", "time_to_accuracy", "ablations")
 SLOWER = [
     pytest.param(name, marks=pytest.mark.slow) for name in ("cnn", "orthogonality", "sequential")

@@ -140,7 +140,7 @@ def run_group(
     Raises:
         OSError: if a worker could not be started. Workers that had started were stopped.
     """
-    job = _Job(command, group, environments_of, grace, control or Control(), control is not None)
+    job = _Job(command, group, environments_of, grace, control)
     with signals_sent_to(job.events):
         code = job.run(timeout, max_restarts)
     # This waits until our output is read. Handlers are restored, so an interrupt ends the wait.
@@ -185,12 +185,12 @@ class _Job:
         group: WorkerGroup,
         environments_of: EnvironmentsOf,
         grace: float,
-        control: Control,
-        is_controlled: bool,
+        control: Control | None = None,
     ):
+        self._is_controlled, control = control is not None, control or Control()
         self.events: queue.SimpleQueue[Worker | signal.Signals | StopRequest] = control.events
         self.stopped_by: signal.Signals | None = None
-        self._fork_lock, self._is_controlled = control.fork_lock, is_controlled
+        self._fork_lock = control.fork_lock
         self.first: failures.ProcessExit | None = None
         self._command = list(command)
         self._group = group

@@ -76,6 +76,13 @@ class Job:
             name: int(self.files(number, len(names))[name].name.split(".")[1]) for name in names
         }
 
+    def begin_with_two(self, **environment):
+        """Start the coordinator's launcher "a" and another one, "b", and wait for their round."""
+        self.join("a", nnodes="2:2")
+        self.wait_for_text("a", "waiting for")
+        self.join("b", nnodes="2:2", **environment)
+        self.wait_for(1, "a", "b")
+
     def wait_for_text(self, name, text):
         """Wait until a launcher has printed a text."""
         eventually(lambda: text in (self.folder / f"{name}.log").read_text())
@@ -126,10 +133,7 @@ def test_a_host_that_is_asked_to_stop_leaves_after_a_backup(job):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_without_the_coordinators_launcher_all_end(job, number):
-    job.join("a", nnodes="2:2")
-    job.wait_for_text("a", "waiting for")
-    job.join("b", nnodes="2:2", TF_ADASUM_START_TIMEOUT="3")
-    job.wait_for(1, "a", "b")
+    job.begin_with_two(TF_ADASUM_START_TIMEOUT="3")
     pid = int(job.files(1, 2)["b"].read_text().split()[0])
     job.launchers["a"].send_signal(number)
     status, log = job.end_of("b")
@@ -142,10 +146,7 @@ def test_without_the_coordinators_launcher_all_end(job, number):
 
 
 def test_the_coordinators_launcher_may_come_back(job):
-    job.join("a", nnodes="2:2")
-    job.wait_for_text("a", "waiting for")
-    job.join("b", nnodes="2:2")
-    job.wait_for(1, "a", "b")
+    job.begin_with_two()
     for path in job.files(1, 2).values():
         path.unlink()
     job.launchers["a"].kill()
@@ -176,10 +177,7 @@ def test_too_few_hosts_end_the_job(job):
 
 def test_the_coordinators_launcher_may_be_suspended(job):
     """For longer than a lease: the hosts meet again, and train."""
-    job.join("a", nnodes="2:2")
-    job.wait_for_text("a", "waiting for")
-    job.join("b", nnodes="2:2")
-    job.wait_for(1, "a", "b")
+    job.begin_with_two()
     for path in job.files(1, 2).values():
         path.unlink()
     job.launchers["a"].send_signal(signal.SIGSTOP)
