@@ -16,7 +16,7 @@ from support.keras_versions import LossScaleOptimizer, Variable
 import tf_adasum
 from tf_adasum import callbacks, launch, ops, optimizers, rules, schedules
 from tf_adasum.cluster import resolver, tf_config
-from tf_adasum.launch import jobs, processes
+from tf_adasum.launch import elastic, jobs, processes
 
 NUMBERS = st.one_of(
     st.integers(-3, 9),
@@ -281,6 +281,7 @@ WORDS = st.one_of(
         [
             *("-n", "--workers", "--devices-per-worker", "--timeout", "-m", "--", "-h", "--help"),
             *("-n2", "-np", "auto", "--nnodes", "--node-rank", "--coordinator", "--verbose", "a:1"),
+            *("1:2", "1:auto", "2:1", "0:1"),
         ]
     ),
     st.sampled_from(["1", "0", "-1", "2", "1e400", "nan", "inf", "99999999999999999999", __file__]),
@@ -290,12 +291,13 @@ WORDS = st.one_of(
 
 @fuzz_settings(150)
 @hypothesis.given(words=st.lists(WORDS, max_size=6))
+@hypothesis.example(words=["--nnodes", "1:2", "--coordinator", "a:1", __file__])
 def test_command_line_of_the_launcher(monkeypatch, capsys, words):
     """It starts workers, which it must not here, or ends with code 2 and says why."""
     hypothesis.assume(all(word.isprintable() for word in words))
     started = []
 
-    def run_group(command, crew, environments_of, timeout, grace, max_restarts):
+    def run_group(command, crew, environments_of, timeout, grace, max_restarts, control):
         assert len(command) > 2 and all(isinstance(word, str) for word in command)
         assert timeout is None or timeout > 0
         assert max_restarts >= 0
@@ -304,7 +306,17 @@ def test_command_line_of_the_launcher(monkeypatch, capsys, words):
             started.append(environments)
         return processes.RunResult(0)
 
+    class ElasticJob(contextlib.nullcontext):
+        def __init__(self, host, nnodes, *others):
+            super().__init__()
+            assert host.workers >= 1 and 1 <= nnodes[0] <= nnodes[1]
+            started.append(others)
+
+        def run(self, deadline):
+            return 0
+
     monkeypatch.setattr(jobs, "run_group", run_group)
+    monkeypatch.setattr(elastic, "_ElasticJob", ElasticJob)
     capsys.readouterr()
     try:
         assert launch.main(words) == 0 and started
