@@ -1,4 +1,4 @@
-"""Write the generated parts of README and of six pages: `benchmarks/exchange.py --extend`.
+"""Write the generated parts of README and of seven pages: `benchmarks/exchange.py --extend`.
 
 Nothing is measured here. The tables hold the predictions of the cost model with its default
 constants and for an assumed cluster, and the results of the newest reports.
@@ -36,6 +36,7 @@ def parts(resnet50_shapes):
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
         "launcher.md": {"small steps": small_steps_part()},
         "how_to/elastic.md": {"elastic": elastic_part()},
+        "evidence/local_steps.md": {"slow accuracy": slow_accuracy_part()},
         "../README.md": {"frameworks": frameworks_part()},
     }
 
@@ -124,8 +125,10 @@ def rounding_part():
     return from_report(found, path)
 
 
-def from_report(text, path):
-    return f"{text}\n\nFrom the [report](../benchmarks/results/{path.name})."
+def from_report(text, path, of_folder=False):
+    """Return the text and a link to its report, for a page of docs/ or of a folder there."""
+    up = "../../" if of_folder else "../"
+    return f"{text}\n\nFrom the [report]({up}benchmarks/results/{path.name})."
 
 
 def exchange_part():
@@ -207,6 +210,14 @@ def slow_links_part():
     return f"{text}\n\n{from_report(report.table(header, cells), path)}"
 
 
+def slow_accuracy_part():
+    """Return the table of times to an accuracy over slow links."""
+    path = newest("slow_accuracy")
+    rows = report.tables(path.read_text())
+    cells = [[cell.partition(" (")[0] for cell in row.values()] for row in rows]
+    return from_report(report.table(list(rows[0]), cells), path, of_folder=True)
+
+
 def elastic_part():
     """Return the table of events after which training continues on other hosts."""
     path = newest("elastic")
@@ -215,8 +226,8 @@ def elastic_part():
         "Seconds from an event to the next training step, median (lowest to highest), on four "
         "hosts that are simulated on one machine with two cores:"
     )
-    table = from_report(report.table(["event", "times", "seconds"], rows), path)
-    return f"{text}\n\n{table.replace('](../', '](../../')}"
+    table = report.table(["event", "times", "seconds"], rows)
+    return from_report(f"{text}\n\n{table}", path, of_folder=True)
 
 
 def small_steps_part():

@@ -73,6 +73,11 @@ class Links:
             host.close()
 
 
+def missing():
+    """Return why the hosts cannot be made here; None if they can."""
+    return network.missing("tc") or network.reason_to_skip()
+
+
 def sent():
     """Return the bytes that this host has sent."""
     lines = pathlib.Path("/proc/self/net/dev").read_text().splitlines()
@@ -134,8 +139,8 @@ def summary_of(strategy):
     return tensorflow_compat.cross_device_ops(strategy.extended).transport_summary
 
 
-def on_links(mbit):
-    """Return what worker 0 measured."""
+def on_links(mbit, script, *arguments, devices=1):
+    """Run a script with ``--out FILE`` on a worker of each host; return worker 0's JSON."""
     with Links(mbit) as links, tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "out.json")
         processes = []
@@ -145,11 +150,12 @@ def on_links(mbit):
                 "TF_ADASUM_COORDINATOR": f"{links.hosts[0].address}:{PORT}",
                 "TF_ADASUM_RANK": str(host.number),
                 "TF_ADASUM_WORLD_SIZE": str(WORKERS),
+                "TF_ADASUM_DEVICES_PER_WORKER": str(devices),
                 "TF_CPP_MIN_LOG_LEVEL": "2",
                 # As shipped for UCX, but with the seconds of a byte on this link.
                 "COST_MODEL_OF_LINKS": f"alpha=2.4e-4,beta={8e-6 / mbit},gamma=6.3e-11",
             }
-            command = [*WITH_ITS_INTERFACES, "sh", sys.executable, __file__, "--out", out]
+            command = [*WITH_ITS_INTERFACES, "sh", sys.executable, script, *arguments, "--out", out]
             processes.append(host.popen(command, env=environment, stdout=subprocess.DEVNULL))
         for number, process in enumerate(processes):
             if status := process.wait(SECONDS):
@@ -170,9 +176,9 @@ def main():
         if os.environ["TF_ADASUM_RANK"] == "0":
             pathlib.Path(arguments.out).write_text(json.dumps(found))
         return
-    if reason := network.missing("tc") or network.reason_to_skip():
+    if reason := missing():
         raise SystemExit(reason)
-    found = {mbit: on_links(mbit) for mbit in arguments.mbit}
+    found = {mbit: on_links(mbit, __file__) for mbit in arguments.mbit}
     rows = []
     for name in METHODS:
         own = [of_link[name] for of_link in found.values()]

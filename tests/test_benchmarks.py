@@ -222,6 +222,23 @@ def test_local_steps_send_fewer_bytes_over_slow_links(load, reported):
 
 
 @pytest.mark.slow
+def test_local_steps_reach_an_accuracy_with_fewer_bytes(load, reported):
+    if reason := network.missing("tc") or network.reason_to_skip():
+        pytest.skip(reason)
+    options = ("--mbit", "200", "--seeds", "0", "--target", "0.5")
+    rows = load("report").tables(reported("slow_accuracy", *options))
+    assert [row["method"] for row in rows] == list(load("slow_accuracy").METHODS)
+    sent, steps = (
+        {row["method"]: float(row[name].partition(" ")[0]) for row in rows}
+        for name in ("MB sent", "steps")
+    )
+    of_a_step = {method: sent[method] / steps[method] for method in sent}
+    for method in ("local SGD", "DeltaAdasum"):
+        assert 3.5 < of_a_step[f"{method}, k = 4"] / of_a_step[f"{method}, k = 16"] < 4.5
+    assert of_a_step["DeltaAdasum, k = 1, bfloat16"] < 0.6 * of_a_step["DeltaAdasum, k = 1"]
+
+
+@pytest.mark.slow
 def test_training_continues_after_each_event_on_a_host(load, reported):
     """A killed worker, a lost host, a cut network, and a host that joins."""
     if reason := network.reason_to_skip():
