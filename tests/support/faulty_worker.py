@@ -5,7 +5,6 @@
 Its last line of output is JSON: the result.
 """
 
-import dataclasses
 import hashlib
 import json
 import logging
@@ -23,6 +22,7 @@ RANK = int(os.environ.get("TF_ADASUM_RANK") or json.loads(os.environ["TF_CONFIG"
 FOLDER = pathlib.Path(ASKED["folder"])
 IS_VICTIM = RANK == ASKED["victim"]
 BATCHES, EPOCHS = 10, ASKED.get("epochs", 3)
+RECORDED_LINES = 10
 SIGNALS = {
     "kill": signal.SIGKILL,
     "term": signal.SIGTERM,
@@ -92,17 +92,27 @@ def at_start():
     context.Context.enable_collective_ops = enable_collective_ops
 
 
-def show_what_it_says():
-    """Leave the token of the health monitor, and what worker 1 says, for clients who know it."""
+def record_what_it_says():
+    """Leave the first lines that worker 1 sends to the failure detector, for `replay`."""
+    from tf_adasum.cluster import channel, json_lines
+
+    write, lines = channel.Channel._write, []
+
+    def recorded(self, message):
+        if len(lines) < RECORDED_LINES:
+            lines.append(json_lines.encode(message))
+            FOLDER.joinpath("said").write_bytes(b"".join(lines))
+        write(self, message)
+
+    channel.Channel._write = recorded
+
+
+def show_the_token():
+    """Leave the token of the failure detector, for clients who know it."""
     from tf_adasum.health import monitor
 
     (health,) = monitor._monitors.values()
-    channel = health._channel
-    if RANK == 0:
-        FOLDER.joinpath("offer").write_text(json.dumps(channel.offer))
-    elif channel is not None:  # it may not have reached the health monitor
-        said = [channel._introduction, {"status": dataclasses.asdict(health._own)}]
-        FOLDER.joinpath("said").write_text("".join(json.dumps(each) + "\n" for each in said))
+    FOLDER.joinpath("offer").write_text(json.dumps(health._channel.offer))
 
 
 def main():
@@ -123,9 +133,11 @@ def main():
     if ASKED["strategy"] == "stock":
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     else:
+        if ASKED.get("says") and RANK == 1:
+            record_what_it_says()
         strategy = tf_adasum.AdasumMirroredStrategy(communication_options=options)
-        if ASKED.get("says"):
-            show_what_it_says()
+        if ASKED.get("says") and RANK == 0:
+            show_the_token()
     inject_fault_at("build")
 
     @keras.saving.register_keras_serializable()

@@ -4,8 +4,7 @@
 
 Prints "all have called" after all have connected, continues until its standard input ends, and runs
 with the lowest priority. The token of the failure detector is in the folder, see
-`faulty_worker.show_what_it_says`; without a token, as under stock TensorFlow, it invents one.
-Standard library only.
+`faulty_worker.show_the_token`; without a token, as under stock TensorFlow, it invents one.
 """
 
 import collections
@@ -23,6 +22,9 @@ import struct
 import sys
 import threading
 import time
+
+from tf_adasum.cluster.channel import Channel
+from tf_adasum.cluster.secret import Secret
 
 STARTUP_TIMEOUT = 100  # of the worker to its first port
 CALLS_PER_SECOND = 50  # at each port, after the first ones
@@ -56,7 +58,7 @@ class Known:
     def __init__(self, folder):
         offer, said = folder / "offer", folder / "said"
         self.token = json.loads(offer.read_text())["token"] if offer.exists() else 32 * "0"
-        self.said = said.read_bytes() if said.exists() else line(rank=1, token=self.token)
+        self.said = said.read_bytes() if said.exists() else line(rank=1)
 
 
 def nested_json(known, number):
@@ -65,27 +67,31 @@ def nested_json(known, number):
 
 
 def worker_1_without_token(known, number):
-    introduction = [{"rank": 1}, {"rank": 1, "token": 32 * "0"}, {"rank": 1, "token": None}]
-    return line(**introduction[number % 3]) + line(status={"state": "failed", "why": "forged"})
+    proof = [{}, {"nonce": 32 * "0"}, {"nonce": 32 * "0", "proof": 64 * "0"}][number % 3]
+    messages = {"rank": 1}, {"status": {"state": "failed", "why": "forged"}}
+    return line(**proof) + b"".join(
+        line(n=n, text=json.dumps(message), proof=64 * "0") for n, message in enumerate(messages)
+    )
 
 
 def rank_outside(known, number):
     rank = [2, -1, 0, 10**30, "1", [1], True][number % 7]
-    return line(rank=rank, token=known.token) + line(statuses={"1": {"state": "lost"}})
+    return [{"rank": rank}, {"statuses": {"1": {"state": "lost"}}}]
 
 
 def worker_1_with_token(known, number):
     status = [{"state": "failed", "why": "forged"}, {"state": "lost"}, {"state": "ended"}]
-    return line(rank=1, token=known.token) + line(status=status[number % 3])
+    return [{"rank": 1}, {"status": status[number % 3]}]
 
 
 def not_finite(known, number):
     value = [float("inf"), float("nan"), -float("inf"), 10**400][number % 4]
     status = {"waiting_seconds": value, "collectives_entered": value, "call": value}
-    return line(rank=value, token=known.token) + line(rank=1, token=known.token, status=status)
+    return [{"rank": 1}, {"rank": value, "status": status}]
 
 
-# From kinds to what the client of a number says, and how many of them call at a time.
+# From kinds to what the client of a number says, and how many of them call at a time: bytes, or
+# messages that it sends after it has proved the token.
 KINDS = {
     "silent": (lambda known, n: b"", 1000),
     "unfinished": (lambda known, n: b" " * MEGABYTE, 50),
@@ -132,7 +138,11 @@ class Clients:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 one.close()
             else:
-                self._held.append([one, self._says(self._known, self._number)])
+                says = self._says(self._known, self._number)
+                if isinstance(says, list):
+                    secret = Secret().with_token(self._known.token)
+                    one = Channel(one, secret, is_server=False)
+                self._held.append([one, says])
         self._number += 1
         if len(self._held) > self._most:
             self._held.popleft()[0].close()
@@ -144,6 +154,11 @@ class Clients:
     def speak(self):
         """Say more of what has not been said yet, as far as somebody reads it."""
         for each in self._held:
+            if isinstance(each[0], Channel):
+                each[0].receive()
+                while each[0].is_authenticated and each[1]:
+                    each[0].send(each[1].pop(0))
+                continue
             with contextlib.suppress(OSError):
                 while each[1]:
                     each[1] = each[1][each[0].send(each[1]) :]

@@ -17,12 +17,14 @@ import json
 import re
 import secrets
 import socket
+import time
 from typing import Any
 
 from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.secret import Secret
 
 LONGEST_MESSAGE = 1 << 16  # bytes, as a line
+_LONGEST_HANDSHAKE = 1 << 9  # bytes of a line before the other end has proved the secret
 _MOST_UNSENT = 1 << 22  # bytes; a peer that reads so slowly is disconnected
 _NONCE = re.compile(r"[0-9a-f]{32}")
 
@@ -34,21 +36,32 @@ class Channel:
         connection: a connected socket, which this object will close.
         secret: the `Secret`.
         is_server: whether this end has accepted the connection.
+        longest_message: the largest number of bytes in a line. Defaults to `LONGEST_MESSAGE`.
 
     Attributes:
         is_open: False after either end has closed the connection, the other end has sent something
             wrong, or the other end has not read 4 MiB of data.
         is_authenticated: whether the other end has proved the secret.
         is_refused: whether the secrets of the two ends differ.
+        opened_at: when the connection began, by `time.monotonic`.
+        last_received_at: when the last message arrived; at first, the same as `opened_at`.
     """
 
-    def __init__(self, connection: socket.socket, secret: Secret, *, is_server: bool):
-        self._connection = json_lines.Connection(connection, LONGEST_MESSAGE)
-        self._secret = secret
+    def __init__(
+        self,
+        connection: socket.socket,
+        secret: Secret,
+        *,
+        is_server: bool,
+        longest_message: int = LONGEST_MESSAGE,
+    ):
+        self._connection = json_lines.Connection(connection, _LONGEST_HANDSHAKE)
+        self._secret, self._longest_message = secret, longest_message
         self._own, self._other = ("server", "client") if is_server else ("client", "server")
         self._nonces: list[str] = [secrets.token_hex(16)] if is_server else []
         self._sent = self._received = 0
         self._unsent = b""
+        self.opened_at = self.last_received_at = time.monotonic()
         self.is_open, self.is_authenticated, self.is_refused = True, False, False
         if is_server:
             self._write({"nonce": self._nonces[0]})
@@ -59,14 +72,9 @@ class Channel:
         return self._connection.socket
 
     @property
-    def opened_at(self) -> float:
-        """When the connection began, by `time.monotonic`."""
-        return self._connection.begun
-
-    @property
-    def last_received_at(self) -> float:
-        """When the last message arrived, by `time.monotonic`."""
-        return self._connection.heard
+    def has_unsent(self) -> bool:
+        """Whether the other end reads so slowly that some data does not fit into the socket."""
+        return bool(self._unsent)
 
     def send(self, message: Any) -> None:
         """Send a message (JSON types); data that does not fit into the socket is sent later."""
@@ -97,17 +105,27 @@ class Channel:
                     self.is_open = False
                     break
                 self._received += 1
-                received.append(json.loads(text))
+                try:
+                    received.append(json.loads(text))
+                except (ValueError, RecursionError):  # deeply nested JSON exhausts the parser
+                    self.is_open = False
+                    break
             elif not self._authenticate(line):
                 self.is_open = False
                 break
         self.is_open &= self._connection.is_open
+        if received:
+            self.last_received_at = time.monotonic()
         return received
 
-    def close(self) -> None:
-        """Close the connection."""
+    def close(self, deadline: float = 0.0) -> None:
+        """Close the connection when the other end has read all data, or at the deadline.
+
+        Args:
+            deadline: a time, by `time.monotonic`. Defaults to 0, which closes at once.
+        """
         self.flush()
-        self._connection.close()
+        self._connection.close(deadline)
         self.is_open = False
 
     def _authenticate(self, line: dict[str, Any]) -> bool:
@@ -126,6 +144,8 @@ class Channel:
             self._nonces.append(nonce)
         self.is_authenticated = self._secret.proves(proof, self._other, *self._nonces)
         self.is_refused = not self.is_authenticated
+        if self.is_authenticated:
+            self._connection.longest_line = self._longest_message
         if self._own == "server":
             own = self._secret.proof("server", *self._nonces)
             self._write({"refused": True} if self.is_refused else {"proof": own})

@@ -77,7 +77,7 @@ def wait(sockets: Iterable[socket.socket], seconds: float) -> None:
 
 
 class Connection:
-    """A connection for messages. Of its methods, only `close` blocks.
+    """Receives messages over a connection. Of its methods, only `close` blocks.
 
     Args:
         connection: a connected socket, which this object will close.
@@ -87,27 +87,14 @@ class Connection:
     Attributes:
         socket: the socket, on which the caller can wait for data.
         longest_line: the argument `longest_line`.
-        begun: when the connection began, by `time.monotonic`.
-        heard: when the last line arrived, by `time.monotonic`; at first, the same as `begun`.
         is_open: False after the other side has closed the connection.
     """
 
     def __init__(self, connection: socket.socket, longest_line: int = LONGEST_LINE):
         connection.setblocking(False)
         self.socket, self.longest_line = connection, longest_line
-        self.begun = self.heard = time.monotonic()
         self.is_open = True
-        self._incoming, self._outgoing = b"", b""
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Send a message; if an earlier message is not sent completely, send its rest instead."""
-        if not self._outgoing:
-            self._outgoing = encode(message)
-        try:
-            sent = self.socket.send(self._outgoing)
-            self._outgoing = self._outgoing[sent:]
-        except OSError:
-            pass  # try later; or the connection has ended, but its data can still be read
+        self._incoming = b""
 
     def receive(self) -> list[dict[str, Any]]:
         """Return the messages that have arrived.
@@ -127,8 +114,6 @@ class Connection:
         except OSError:
             self.is_open = False
         *lines, self._incoming = self._incoming.split(b"\n")
-        if lines:
-            self.heard = time.monotonic()
         if len(self._incoming) > self.longest_line:
             self.is_open, self._incoming = False, b""
         return [message for message in map(decode, lines) if message is not None]

@@ -26,8 +26,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tf_adasum._version import series
-from tf_adasum.cluster import administration, joining, rendezvous
+from tf_adasum.cluster import administration, joining, rendezvous, secret
 from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.doctor import probe_server
 from tf_adasum.doctor.exchange_process import SECONDS_FOR_THE_EXCHANGE, ExchangeProcess
@@ -122,13 +123,14 @@ def examine(
                     cluster = joining.enter(found, seconds, environment, joining_alone)
                 name = {"name": cluster.names[found.rank], "address": cluster.addresses[found.rank]}
                 host, _ = cluster.host_and_port(cluster.rank)
-                server = stack.enter_context(ProbeServer(host, len(cluster.names)))
+                own_secret = secret.read(environment)
+                server = stack.enter_context(ProbeServer(host, len(cluster.names), own_secret))
                 offer = {"probe server": server.offer}
                 offers = rendezvous.meet(cluster, _TERMS, seconds, offer, environment)
             of_servers = {rank: each.get("probe server") for rank, each in offers.items()}
             if cluster.rank > 0:
-                return _follow(cluster, of_servers[0], look)
-            return _Coordinator(cluster, server, of_servers).examine(look, show)
+                return _follow(cluster, of_servers[0], own_secret, look)
+            return _Coordinator(cluster, server, of_servers, own_secret).examine(look, show)
     except (OSError, ValueError, WorkerLostError) as error:
         fix = "start the doctor on all workers, in the same way"
         finding = Finding(FAIL, "cluster", describe(error), fix)
@@ -154,10 +156,13 @@ class _Coordinator:
         cluster: the `Cluster`.
         server: the `ProbeServer` at which the other workers wait for instructions.
         offers: the `offer` of each other worker's server.
+        secret: the `Secret` of the cluster.
     """
 
-    def __init__(self, cluster: Cluster, server: ProbeServer, offers: dict[int, Any]):
-        self._cluster, self._offers = cluster, {**offers, 0: server.offer}
+    def __init__(
+        self, cluster: Cluster, server: ProbeServer, offers: dict[int, Any], secret: Secret
+    ):
+        self._cluster, self._offers, self._secret = cluster, {**offers, 0: server.offer}, secret
         self._findings: list[Finding] = []
         others = range(1, len(cluster.addresses))
         self._lines: dict[int, MessageStream] = server.waiting(others, _SECONDS_TO_CALL)
@@ -224,7 +229,7 @@ class _Coordinator:
             host, _ = self._cluster.host_and_port(answerer)
             asked = {"host": host, "offer": self._offers[answerer], "sending": sending}
             if caller == 0:
-                measured = _measure(asked)
+                measured = _measure(asked, self._secret)
             elif caller not in self._lines:
                 continue
             else:
@@ -356,12 +361,14 @@ def differences(workers: list[dict[str, Any]]) -> list[Finding]:
 # ---- the others --------------------------------------------------------------------------------
 
 
-def _follow(cluster, offer, look):
+def _follow(cluster, offer, own_secret, look):
     """Follow the instructions of worker 0; return the exit status that it sends."""
     host, _ = cluster.host_and_port(0)
-    line = probe_server.wait_for_instructions(host, offer, cluster.rank, _SECONDS_TO_CALL)
+    line = probe_server.wait_for_instructions(
+        host, offer, own_secret, cluster.rank, _SECONDS_TO_CALL
+    )
     answers = {
-        "measure": lambda asked: {"measured": _measure(asked)},
+        "measure": lambda asked: {"measured": _measure(asked, own_secret)},
         "exchange": lambda asked: {"exchanged": _exchange(line)},
         "look": lambda asked: {"report": report_of(look())},
     }
@@ -374,10 +381,10 @@ def _follow(cluster, offer, look):
         line.close()
 
 
-def _measure(asked):
+def _measure(asked, own_secret):
     try:
         measure = functools.partial(probe_server.measure, seconds=_SECONDS_FOR_A_PAIR)
-        return measure(asked["host"], asked["offer"], asked["sending"])
+        return measure(asked["host"], asked["offer"], own_secret, asked["sending"])
     except (OSError, ValueError) as error:
         return {"error": describe(error)}
 

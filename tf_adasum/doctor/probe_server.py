@@ -1,28 +1,30 @@
 """Open a port on each worker while the doctor checks several workers.
 
 Other workers measure their connection to this port. They also stay connected to the port of worker
-0, from which they receive instructions. Clients have to send a token, which the workers exchange at
-the rendezvous. Uses only the standard library.
+0, from which they receive instructions. Both ends prove that they know the secret of the cluster,
+and a token that the workers exchange at the rendezvous. Uses only the standard library.
 """
 
 from __future__ import annotations
 
+import collections
 import errno
-import hmac
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tf_adasum.cluster import addresses, json_lines
+from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.reception import Reception
+from tf_adasum.cluster.secret import Secret
 from tf_adasum.doctor import link_benchmark
 
-_SECONDS_FOR_A_WORD = 10.0
+_SECONDS_FOR_A_MESSAGE = 10.0
+_POLL_SECONDS = 0.1
 _BACKLOG = 1024
-_LONGEST_HELLO = 1000
 
 
 class ProbeServer:
@@ -31,18 +33,20 @@ class ProbeServer:
     Args:
         host: the host of this worker's address.
         workers: how many authenticated clients may be connected at a time.
+        secret: the `Secret` of the cluster.
 
     Attributes:
         offer: the port and the token, which other workers need to connect.
     """
 
-    def __init__(self, host: str, workers: int):
+    def __init__(self, host: str, workers: int, secret: Secret):
         listener = addresses.bound(host, 0, reuse=False)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
         self._reception = Reception(listener, self._answer, workers)
-        self._token = secrets.token_hex(16)
-        self.offer = [listener.getsockname()[1], self._token]
+        token = secrets.token_hex(16)
+        self._secret = secret.with_token(token)
+        self.offer = [listener.getsockname()[1], token]
         self._waiting: dict[int, MessageStream] = {}
         self._change = threading.Condition()
         self._closing = threading.Event()
@@ -72,31 +76,32 @@ class ProbeServer:
 
     def _answer(self, connection):
         try:
-            hello = json_lines.receive(connection, _SECONDS_FOR_A_WORD, _LONGEST_HELLO) or {}
-            if not hmac.compare_digest(str(hello.get("token")).encode(), self._token.encode()):
-                return
+            line = MessageStream(connection, self._secret, is_server=True)
+            first = line.receive(_SECONDS_FOR_A_MESSAGE)
             self._reception.knows(connection)
-            connection.settimeout(_SECONDS_FOR_A_WORD)
-            if isinstance(hello.get("rank"), int):
+            if isinstance(first.get("rank"), int):
                 with self._change:
-                    self._waiting[hello["rank"]] = MessageStream(connection)
+                    self._waiting[first["rank"]] = line
                     self._change.notify_all()
                 self._closing.wait()
-            elif isinstance(hello.get("seconds"), (int, float)):
-                connection.sendall(json_lines.encode({"ready": True}))
-                link_benchmark.serve_link(
-                    connection, min(hello["seconds"], link_benchmark.LONGEST_SECONDS)
-                )
-        except (OSError, EOFError):
+            elif isinstance(first.get("seconds"), (int, float)):
+                line.send({"ready": True})
+                connection.settimeout(_SECONDS_FOR_A_MESSAGE)
+                seconds = min(first["seconds"], link_benchmark.LONGEST_SECONDS)
+                link_benchmark.serve_link(connection, seconds)
+        except OSError:
             pass  # the client gets an error as well
 
 
-def wait_for_instructions(host: str, offer: Any, rank: int, seconds: float) -> MessageStream:
+def wait_for_instructions(
+    host: str, offer: Any, secret: Secret, rank: int, seconds: float
+) -> MessageStream:
     """Connect to the probe server of worker 0, and stay connected.
 
     Args:
         host: the host of worker 0's address.
         offer: the `offer` of worker 0's probe server.
+        secret: the `Secret` of the cluster.
         rank: the rank of this worker.
         seconds: how long to try.
 
@@ -104,17 +109,21 @@ def wait_for_instructions(host: str, offer: Any, rank: int, seconds: float) -> M
         OSError: if nothing answers.
     """
     port, token = offer
-    line = MessageStream(socket.create_connection((host, port), seconds))
-    line.send({"token": token, "rank": rank})
+    connection = socket.create_connection((host, port), seconds)
+    line = MessageStream(connection, secret.with_token(token), is_server=False)
+    line.send({"rank": rank})
     return line
 
 
-def measure(host: str, offer: Any, sending: float, seconds: float) -> dict[str, float]:
+def measure(
+    host: str, offer: Any, secret: Secret, sending: float, seconds: float
+) -> dict[str, float]:
     """Measure the connection to another worker's probe server with `pairs.call`.
 
     Args:
         host: the host of the other worker's address.
         offer: the `offer` of the other worker's probe server.
+        secret: the `Secret` of the cluster.
         sending: how many seconds to send in each direction.
         seconds: how long to wait for an answer.
 
@@ -123,53 +132,62 @@ def measure(host: str, offer: Any, sending: float, seconds: float) -> dict[str, 
     """
     port, token = offer
     with socket.create_connection((host, port), seconds) as connection:
-        connection.sendall(json_lines.encode({"token": token, "seconds": sending}))
+        line = MessageStream(connection, secret.with_token(token), is_server=False)
         try:
-            said = json_lines.receive(connection, seconds)
-        except EOFError:
-            said = None
-        if not said or not said.get("ready"):
-            raise ConnectionError("another program answers at this port, not the doctor")
+            line.send({"seconds": sending})
+            line.receive(seconds)
+        except ConnectionResetError:
+            raise ConnectionError("another program answers at this port, not the doctor") from None
         connection.settimeout(seconds)
         return link_benchmark.measure_link(connection, sending)
 
 
 class MessageStream:
-    """A connection over which worker 0 and another worker exchange messages.
+    """An authenticated connection whose methods wait.
 
     Args:
-        connection: a connected socket; only this object may use and close it.
+        connection: a connected socket, which this object will close.
+        secret: the `Secret`, with the token.
+        is_server: whether this end has accepted the connection.
     """
 
-    def __init__(self, connection: socket.socket):
-        self._connection, self._arrived = connection, b""
+    def __init__(self, connection: socket.socket, secret: Secret, *, is_server: bool):
+        self._channel = Channel(
+            connection, secret, is_server=is_server, longest_message=json_lines.LONGEST_LINE
+        )
+        self._arrived: collections.deque[Any] = collections.deque()
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message.
 
         Raises:
-            OSError: if the other side has closed the connection, or does not read.
+            OSError: if the other end has closed the connection, or does not prove the secret.
         """
-        self._connection.settimeout(_SECONDS_FOR_A_WORD)
-        self._connection.sendall(json_lines.encode(message))
+        self._wait(lambda: self._channel.is_authenticated, _SECONDS_FOR_A_MESSAGE)
+        self._channel.send(message)
 
     def receive(self, seconds: float) -> dict[str, Any]:
         """Wait for a message and return it; for an invalid message, return an empty dict.
 
         Raises:
             TimeoutError: if no message comes in time.
-            OSError: if the other side has closed the connection.
+            OSError: if the other end has closed the connection.
         """
+        self._wait(lambda: self._arrived, seconds)
+        message = self._arrived.popleft()
+        return message if isinstance(message, dict) else {}
+
+    def _wait(self, is_over: Callable[[], Any], seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while b"\n" not in self._arrived:
-            self._connection.settimeout(max(0.001, deadline - time.monotonic()))
-            piece = self._connection.recv(1 << 16)
-            if not piece or len(self._arrived) > json_lines.LONGEST_LINE:
+        while not is_over():
+            if not self._channel.is_open:
                 raise ConnectionResetError(errno.ECONNRESET, "the connection was closed")
-            self._arrived += piece
-        line, _, self._arrived = self._arrived.partition(b"\n")
-        return json_lines.decode(line) or {}
+            if (remaining := deadline - time.monotonic()) <= 0:
+                raise TimeoutError("timed out")
+            json_lines.wait([self._channel.socket], min(remaining, _POLL_SECONDS))
+            self._arrived += self._channel.receive()
+            self._channel.flush()
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self._channel.close()

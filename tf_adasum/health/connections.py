@@ -6,17 +6,17 @@ direction of a connection, only one message is sent at a time. If a connection c
 process has ended; this is detected within milliseconds. If a connection is silent, the other
 process is suspended or cannot be reached.
 
-The server has its own port. Clients have to send a token that they received at the rendezvous. The
-server accepts only a few unauthenticated clients at a time, so that they use up neither the file
-descriptors nor the time of the training. If the server refuses a worker because of too many
-clients, the worker connects again. Standard library only.
+The server has its own port. Both ends prove that they know the secret of the cluster and a token
+that the clients received at the rendezvous (`cluster.channel`). The server accepts only a few
+unauthenticated clients at a time, so that they use up neither the file descriptors nor the time of
+the training. If the server refuses a worker because of too many clients, the worker connects again.
+Standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hmac
 import secrets
 import socket
 import threading
@@ -24,9 +24,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tf_adasum.cluster import addresses, ports
+from tf_adasum.cluster import addresses, json_lines, ports
 from tf_adasum.cluster.administration import WATCH_PORT
-from tf_adasum.cluster.json_lines import LONGEST_LINE, Connection
+from tf_adasum.cluster.channel import Channel
+from tf_adasum.cluster.json_lines import LONGEST_LINE
+from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 from tf_adasum.health import messages
@@ -47,7 +49,6 @@ _BACKLOG = 1024
 # Seconds for which the server accepts no clients after an error, such as no free file descriptor.
 _SECONDS_WITHOUT_DESCRIPTORS = 1.0
 
-_LONGEST_INTRODUCTION = 1 << 10  # bytes of a client's first message, which has about 60
 _BYTES_WITHOUT_READING = 1 << 14  # bytes that the kernel buffers for a client
 
 # A client that was not accepted connects again for this many seconds after its first attempt.
@@ -88,6 +89,7 @@ class Server:
         host: the host in worker 0's address. If it is a loopback address, only this machine can
             connect.
         workers: the number of workers, including worker 0.
+        secret: the `Secret` of the cluster.
         port: the port. Defaults to 0, so that the system chooses a port.
 
     Raises:
@@ -95,19 +97,19 @@ class Server:
 
     Attributes:
         offer: the data that clients need to connect. Clients receive it at the rendezvous.
-        connections: dict from ranks to `Connection`.
+        connections: dict from ranks to `Channel`.
         refusals: the `RateLimitedLog`.
     """
 
-    def __init__(self, host: str, workers: int, port: int = 0):
+    def __init__(self, host: str, workers: int, secret: Secret, port: int = 0):
         self._listener = _listening(host, port)
         self._accepts_from = 0.0  # a time, by `time.monotonic`
-        self._token, self._workers = secrets.token_hex(16), workers
-        self._unauthenticated: list[
-            tuple[Connection, str]
-        ] = []  # with their hosts, the oldest first
-        self.offer = {"port": self._listener.getsockname()[1], "token": self._token}
-        self.connections: dict[int, Connection] = {}
+        token, self._workers = secrets.token_hex(16), workers
+        self._secret = secret.with_token(token)
+        # Clients that have not sent their rank, with their hosts; the oldest first.
+        self._unauthenticated: list[tuple[Channel, str]] = []
+        self.offer = {"port": self._listener.getsockname()[1], "token": token}
+        self.connections: dict[int, Channel] = {}
         self.refusals = RateLimitedLog()
 
     def sockets(self) -> list[socket.socket]:
@@ -128,24 +130,24 @@ class Server:
         messages = []
         clients, self._unauthenticated = self._unauthenticated, []
         for connection, host in clients:
-            introduction, *others = connection.receive() or [None]
-            if introduction is not None:
-                rank = self._introduced(introduction)
+            first, *others = _received(connection) or [None]
+            if first is not None:
+                rank = self._rank_in(first)
                 if rank is not None and self._has_free_slot(rank):
-                    connection.longest_line = LONGEST_LINE
                     self.connections[rank] = connection
                     messages += [(rank, message) for message in others]
                     continue
-                self._refuse(connection, host, "it has no token, or its rank is taken")
+                self._refuse(connection, host, "its rank is wrong, or taken")
             elif not connection.is_open or self._waits_too_long(connection):
-                self._refuse(connection, host, "it has not sent the token in time")
+                self._refuse(connection, host, "it has not proved the secret in time")
             else:
                 self._unauthenticated.append((connection, host))
         while len(self._unauthenticated) > MOST_UNAUTHENTICATED:
-            self._refuse(*self._unauthenticated.pop(0), "too many clients have not sent the token")
+            why = "too many clients have not proved the secret"
+            self._refuse(*self._unauthenticated.pop(0), why)
         for rank, connection in self.connections.items():
             if connection.is_open:
-                messages += [(rank, message) for message in connection.receive()]
+                messages += [(rank, message) for message in _received(connection)]
         return messages
 
     def _has_free_slot(self, rank):
@@ -153,7 +155,8 @@ class Server:
         present = self.connections.pop(rank, None)
         if present is None:
             return True
-        if present.is_open and time.monotonic() - present.heard < _SECONDS_TO_REPLACE:
+        silent = time.monotonic() - present.last_received_at
+        if present.is_open and silent < _SECONDS_TO_REPLACE:
             self.connections[rank] = present
             return False
         present.close()
@@ -166,7 +169,7 @@ class Server:
         try:
             for _ in range(_MOST_CALLERS):
                 caller, (host, *_) = self._listener.accept()
-                self._unauthenticated.append((Connection(caller, _LONGEST_INTRODUCTION), host))
+                self._unauthenticated.append((self._channel(caller), host))
         except BlockingIOError:
             pass
         except ConnectionError:  # the client has disconnected
@@ -179,22 +182,22 @@ class Server:
         connection.close()
         self.refusals.say(f"a connection from {host}: {why}")
 
-    def _introduced(self, message):
-        rank, token = message.get("rank"), message.get("token")
-        is_text = isinstance(token, str) and token.isascii()
-        is_client = is_text and hmac.compare_digest(token, self._token)
-        is_worker = type(rank) is int and 0 < rank < self._workers
-        return rank if is_client and is_worker else None
+    def _channel(self, caller):
+        return Channel(caller, self._secret, is_server=True, longest_message=LONGEST_LINE)
+
+    def _rank_in(self, message):
+        rank = message.get("rank")
+        return rank if type(rank) is int and 0 < rank < self._workers else None
 
     @staticmethod
     def _waits_too_long(connection):
-        return time.monotonic() > connection.begun + _SECONDS_TO_CONNECT
+        return time.monotonic() > connection.opened_at + _SECONDS_TO_CONNECT
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message to all clients."""
         for connection in self.connections.values():
             if connection.is_open:
-                connection.send(message)
+                _send_newest(connection, message)
 
     def close(self) -> None:
         """Close the port and all connections."""
@@ -227,12 +230,30 @@ def _listening(host, port):
     return listener
 
 
-def connect(cluster: Cluster, offer: dict[str, Any], use: Callable[[Client], None]) -> None:
+def _received(connection):
+    """Return the messages that have arrived; a message that is no dict closes the connection."""
+    messages = connection.receive()
+    connection.is_open &= all(isinstance(message, dict) for message in messages)
+    return [message for message in messages if isinstance(message, dict)]
+
+
+def _send_newest(connection, message):
+    """Send a message, unless the other end has not read the last one; a newer one follows soon."""
+    if connection.has_unsent:
+        connection.flush()
+    if not connection.has_unsent:
+        connection.send(message)
+
+
+def connect(
+    cluster: Cluster, offer: dict[str, Any], secret: Secret, use: Callable[[Client], None]
+) -> None:
     """Connect to worker 0; if this fails, a thread keeps trying.
 
     Args:
         cluster: the `Cluster`.
         offer: the offer of the `Server`.
+        secret: the `Secret` of the cluster.
         use: function that is called with the `Client`.
     """
     host, _ = cluster.host_and_port(0)
@@ -241,10 +262,10 @@ def connect(cluster: Cluster, offer: dict[str, Any], use: Callable[[Client], Non
         while True:
             time.sleep(_SECONDS_BETWEEN_TRIES)
             with contextlib.suppress(OSError):
-                return use(Client(host, offer, cluster.rank))
+                return use(Client(host, offer, cluster.rank, secret))
 
     try:
-        client = Client(host, offer, cluster.rank)
+        client = Client(host, offer, cluster.rank, secret)
     except (OSError, KeyError, TypeError, ValueError) as error:
         messages.say(
             f"{cluster.names[cluster.rank]} cannot reach port {offer.get('port')} of "
@@ -264,9 +285,10 @@ class Client:
         host: the host of worker 0.
         offer: the offer of the `Server`.
         rank: the rank of this worker.
+        secret: the `Secret` of the cluster.
 
     Attributes:
-        connections: dict with one entry, from the rank 0 to the `Connection`.
+        connections: dict with one entry, from the rank 0 to the `Channel`.
         refusals: the `RateLimitedLog`.
 
     Raises:
@@ -274,12 +296,15 @@ class Client:
         KeyError, TypeError, ValueError: if the offer is not valid.
     """
 
-    def __init__(self, host: str, offer: dict[str, Any], rank: int):
-        port = offer["port"]
+    def __init__(self, host: str, offer: dict[str, Any], rank: int, secret: Secret):
+        port, token = offer["port"], offer["token"]
         if type(port) is not int or not 0 < port < 1 << 16:
             raise ValueError("no port")
-        self._where = (host, port)
-        self._introduction = {"rank": rank, "token": offer["token"]}
+        if not isinstance(token, str):
+            raise ValueError("no token")
+        self._where, self._rank = (host, port), rank
+        self._secret = secret.with_token(token)
+        self._message: dict[str, Any] | None = None  # the newest one, while nothing can be sent
         self._until = time.monotonic() + _SECONDS_TO_GET_IN
         self._is_in = False
         self._another: socket.socket | None = None
@@ -298,9 +323,11 @@ class Client:
         self._use(socket.create_connection(self._where, seconds))
 
     def _use(self, connection):
-        self._server = Connection(connection)
+        self._server = Channel(
+            connection, self._secret, is_server=False, longest_message=LONGEST_LINE
+        )
         self.connections = {0: self._server}
-        self.send(self._introduction)
+        self._has_sent_rank = False
 
     def sockets(self) -> list[socket.socket]:
         """Return the sockets from which the client waits for data."""
@@ -309,13 +336,19 @@ class Client:
     def receive(self) -> list[tuple[int, dict[str, Any]]]:
         """Return the messages that have arrived, as pairs of the rank 0 and a message."""
         if self._another is not None:
-            heard, connection, self._another = self._server.heard, self._another, None
+            received_at = self._server.last_received_at
+            connection, self._another = self._another, None
             self._server.close()
             self._use(connection)
-            self._server.heard = heard  # so far only worker 0's kernel has accepted the connection
+            self._server.last_received_at = received_at  # so far only the kernel has answered
         if not self._server.is_open:
             return []
-        messages = self._server.receive()
+        messages = _received(self._server)
+        if self._server.is_authenticated and not self._has_sent_rank:
+            self._has_sent_rank = True
+            self._server.send({"rank": self._rank})
+            if self._message is not None:
+                self._server.send(self._message)
         self._is_in |= bool(messages)
         remaining = self._until - time.monotonic()
         if not self._server.is_open and not self._is_in and remaining > 0:
@@ -325,9 +358,15 @@ class Client:
         return [(0, message) for message in messages]
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message to the server."""
-        self._server.send(message)
+        """Send a message to the server, as soon as the server has proved the secret."""
+        self._message = message
+        if self._has_sent_rank:
+            _send_newest(self._server, message)
 
     def close(self) -> None:
         """Close the connection after the server has read all messages, or after a second."""
-        self._server.close(time.monotonic() + _SECONDS_TO_CLOSE)
+        deadline = time.monotonic() + _SECONDS_TO_CLOSE
+        while self._server.is_open and not self._has_sent_rank and time.monotonic() < deadline:
+            json_lines.wait(self.sockets(), deadline - time.monotonic())
+            self.receive()
+        self._server.close(deadline)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tf_adasum.cluster import administration, json_lines, rendezvous
+from tf_adasum.cluster import administration, json_lines, rendezvous, secret
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health import call_log, call_site, connections, diagnosis, messages
@@ -302,7 +302,7 @@ class HealthMonitor:
         status = self._statuses.get(rank, Status())
         if status.state in _GONE:
             return
-        silent = time.monotonic() - connection.heard
+        silent = time.monotonic() - connection.last_received_at
         if not connection.is_open and rank not in self._heartbeats.silent_but_active:
             why = "its process ended without reporting an error (killed, crashed or out of memory)"
             if status.state == "failed":
@@ -333,9 +333,9 @@ class HealthMonitor:
         if now - self._last_round > 5 * SECONDS_BETWEEN_MESSAGES:
             # This process itself was suspended, so the others' silence is not a sign of a failure.
             for connection in self._channel.connections.values():
-                connection.heard = now
+                connection.last_received_at = now
         self._last_round = now
-        heard = [connection.heard for connection in self._channel.connections.values()]
+        heard = [each.last_received_at for each in self._channel.connections.values()]
         is_quiet = heard and now - min(heard) > 3 * SECONDS_BETWEEN_MESSAGES
         self._heartbeats.note(self._read_counters()[1] if is_quiet else None)
         signature, at = call_site.of_thread(self._observed)
@@ -432,19 +432,19 @@ def begin(cluster: Cluster, settings: dict[str, Any], timeout: float | None) -> 
         return _monitors[cluster]
     host, _ = cluster.host_and_port(0)
     port, seconds = administration.watch_port(), administration.start_timeout(timeout)
-    server = connections.Server(host, len(cluster.names), port) if cluster.rank == 0 else None
+    own_secret, count = secret.read(), len(cluster.names)
+    server = connections.Server(host, count, own_secret, port) if cluster.rank == 0 else None
     seed = int.from_bytes(os.urandom(7), "big")
     offer = {**server.offer, "seed": seed} if server else {}
-    try:
-        offers = rendezvous.meet(cluster, settings, seconds, offer)
-    except BaseException:
+    with contextlib.ExitStack() as stack:
         if server:
-            server.close()
-        raise
+            stack.callback(server.close)
+        offers = rendezvous.meet(cluster, settings, seconds, offer)
+        stack.pop_all()
     monitor = HealthMonitor(cluster, server, timeout)
     monitor.seed = seed if server else offers[0].get("seed")
     if server:
         monitor.start()
     else:
-        connections.connect(cluster, offers[0], monitor.use)
+        connections.connect(cluster, offers[0], own_secret, monitor.use)
     return monitor

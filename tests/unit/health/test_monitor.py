@@ -20,9 +20,12 @@ from support.launching import eventually
 from support.meetings import cluster_of
 
 from tf_adasum.cluster import json_lines, start_timeout
+from tf_adasum.cluster.secret import Secret
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health import call_site, connections, monitor, reachability
 from tf_adasum.health.diagnosis import CollectiveError
+
+SECRET = Secret(b"key")
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +43,12 @@ def workers():
 
         def start(count, timeout=None, counters=None):
             addresses = [f"127.0.0.1:{port}" for port in range(1, count + 1)]
-            server = connections.Server("127.0.0.1", count)
+            server = connections.Server("127.0.0.1", count, SECRET)
             monitors = []
             for rank in range(count):
-                channel = connections.Client("127.0.0.1", server.offer, rank) if rank else server
+                channel = server
+                if rank:
+                    channel = connections.Client("127.0.0.1", server.offer, rank, SECRET)
                 one = monitor.HealthMonitor(cluster_of(*addresses, rank=rank), channel, timeout)
                 one.aborted = []
                 one.start()
@@ -157,8 +162,8 @@ def test_a_new_connection_replaces_a_silent_one(workers, monkeypatch):
         monkeypatch.setattr(line, "send", lambda message: None)
     eventually(lambda: server._channel.connections[1] is not lines[0])
     begin = time.monotonic()
-    eventually(lambda: server._channel.connections[1].heard > begin)
-    eventually(lambda: client._channel.connections[0].heard > begin)
+    eventually(lambda: server._channel.connections[1].last_received_at > begin)
+    eventually(lambda: client._channel.connections[0].last_received_at > begin)
     time.sleep(1)  # longer than silence
     assert not server._heartbeats.silent_but_active and not client._heartbeats.silent_but_active
     assert server.cause is client.cause is None

@@ -82,6 +82,7 @@ with call_log.call("fit"):
         sys.stdout.write(f"\\b\\b\\r{step + 1}/30"); sys.stdout.flush()
         time.sleep(0.1)
     print("\\nline of", index)
+time.sleep(3 * index)  # worker 0 ends before worker 1 fails, also on a busy machine
 sys.exit(index)
 """
 
