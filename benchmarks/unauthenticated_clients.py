@@ -98,7 +98,7 @@ def train(options):
         layers = [keras.layers.Dense(512, "relu"), keras.layers.Dense(512, "relu")]
         model = keras.Sequential([keras.layers.Input([64]), *layers, keras.layers.Dense(10)])
         model.compile("sgd", "mse")
-    port = getattr(health._channel, "offer", {}).get("port")
+    port = getattr(health._channel, "endpoint", {}).get("port")
     models = {
         "without": ModelUnderLoad(model, None, 0),
         "with": ModelUnderLoad(model, port, options.clients),

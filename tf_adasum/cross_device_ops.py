@@ -88,7 +88,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         self._replica_of_rank = np.arange(group_size)
         self._first_replica = 0
 
-    def meet(
+    def exchange_ranks(
         self, first_replica: int, options: tf.distribute.experimental.CommunicationOptions
     ) -> None:
         """Find out which replica has which rank in the collectives.

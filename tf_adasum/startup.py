@@ -21,10 +21,10 @@ import tensorflow as tf
 from tf_adasum.aggregation import Scheme
 from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.cluster import (
-    administration,
+    environment_variables,
     joining,
+    listener,
     ports,
-    reception,
     rendezvous,
     start_timeout,
 )
@@ -90,7 +90,7 @@ def refusing_together(cluster: Cluster | None) -> Iterator[None]:
         if cluster is not None and not monitor.has_begun(cluster):
             refused = {agreement.ARGUMENTS: f"refused ({type(error).__name__}: {error})"}
             with contextlib.suppress(OSError, TimeoutError, ValueError):
-                rendezvous.meet(cluster, refused, SECONDS_TO_REFUSE)
+                rendezvous.run(cluster, refused, SECONDS_TO_REFUSE)
             joining.forget(cluster)
         raise
 
@@ -242,7 +242,7 @@ def start(
         RuntimeError: on several workers, if TensorFlow has already run an operation.
         OSError, TimeoutError, ValueError, WorkerLostError: as for `AdasumMirroredStrategy`.
     """
-    seconds = administration.start_timeout(timeout)
+    seconds = environment_variables.start_timeout(timeout)
     deadline = time.monotonic() + seconds
 
     def make():
@@ -271,7 +271,9 @@ def start(
         collectives = _announce(extended, health)
         remaining = max(1.0, deadline - time.monotonic())
         with health.call(collective_error_of), _naming_the_others(cluster, remaining):
-            collectives.meet(tensorflow_compat.first_replica(extended), _timeout(remaining))
+            collectives.exchange_ranks(
+                tensorflow_compat.first_replica(extended), _timeout(remaining)
+            )
             limited = _timeout(None if health.is_on else remaining)
             _connect(extended, cluster, transport, limited, health)
         _leave_progress_bars_to_the_first_worker(cluster)
@@ -282,7 +284,7 @@ def start(
         extended = make()
         collectives = _announce(extended, health)
         limited = _timeout(None if health.is_on else health.collective_timeout)
-        collectives.meet(tensorflow_compat.first_replica(extended), limited)
+        collectives.exchange_ranks(tensorflow_compat.first_replica(extended), limited)
         gather = functools.partial(collectives.gather_from_workers, options=limited)
         Workers(cluster.rank, len(cluster.addresses), gather, None).check_same(
             "All workers have to make their strategies in the same order, with the same settings.",
@@ -410,7 +412,7 @@ def _saying_what_to_do(cluster) -> Iterator[None]:
         user = port and ports.user_of(port)
         if not user or "Could not start gRPC server" not in str(error):
             raise
-        raise reception.port_in_use(cluster, user) from error
+        raise listener.port_in_use(cluster, user) from error
     except RuntimeError as error:
         if "at program startup" not in str(error):
             raise

@@ -20,7 +20,7 @@ INTERNAL = {
     *("check", "check_model", "check_strategy", "settings", "is_synchronized", "split_batch"),
     *("draw", "figure_inches", "measure", "settings_to_compare"),
     *("computes_as", "is_stock_mean", "is_tree_of_pairs"),
-    *("combine_gradients", "gather_from_workers", "is_identity_for_one_replica", "meet"),
+    *("combine_gradients", "gather_from_workers", "is_identity_for_one_replica", "exchange_ranks"),
     *("empty_replicas", "nonfinite", "seeds", "sharding", "detecting_failures", "workers"),
 }
 # What users find in base classes of the package.

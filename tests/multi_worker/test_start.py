@@ -8,7 +8,7 @@ import time
 
 import pytest
 from scenarios import assert_close, basics
-from support.meetings import needs_ipv6
+from support.rendezvous_tasks import needs_ipv6
 from support.worker_group import WorkerGroup, free_ports, worker_environment
 
 START = """

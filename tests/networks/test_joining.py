@@ -16,11 +16,11 @@ SECONDS = 60
 WORKER = """
 import json, sys
 from tf_adasum.cluster import joining, rendezvous
-from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 
 coordinator, rank, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-cluster = joining.join(Invitation(coordinator, rank, count, "a test"), 30)
-rendezvous.meet(cluster, {"rule": "Adasum()"}, 30)
+cluster = joining.join(RendezvousConfig(coordinator, rank, count, "a test"), 30)
+rendezvous.run(cluster, {"rule": "Adasum()"}, 30)
 print(json.dumps(cluster.addresses))
 """
 # A file of hosts of its own, as each machine has.

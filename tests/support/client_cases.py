@@ -52,7 +52,7 @@ class Case:
     workers: int = 2
 
 
-def meeting(name, kind=None, **options):
+def rendezvous_case(name, kind=None, **options):
     return Case(f"at the rendezvous: {name}", kind, at_rendezvous=True, **options)
 
 
@@ -71,23 +71,23 @@ CASES = [
     Case('with the token: "I am worker 1, it has failed"', "worker 1"),
     Case("with the token: numbers that are Infinity or NaN", "not finite"),
     Case("with the token: replayed messages of worker 1", "replay"),
-    meeting("1,000 silent connections, `ulimit -n 1024`", "silent", files=1024),
-    meeting("random bytes", "random"),
-    meeting("unfinished lines of 1 MiB", "unfinished"),
-    meeting("deeply nested JSON", "nested"),
-    meeting(
+    rendezvous_case("1,000 silent connections, `ulimit -n 1024`", "silent", files=1024),
+    rendezvous_case("random bytes", "random"),
+    rendezvous_case("unfinished lines of 1 MiB", "unfinished"),
+    rendezvous_case("deeply nested JSON", "nested"),
+    rendezvous_case(
         "a web server at worker 1's address, no worker 1",
         "answers http",
         worker_1_starts=False,
         must_train=False,
         seconds_to_report=WHOLE_START,
     ),
-    meeting(
+    rendezvous_case(
         "another client joins as worker 1 without the secret",
         "introduces itself",
         secrets=ONE_SECRET,
     ),
-    meeting("worker 1 has another secret", secrets=("one", "another"), must_train=False),
+    rendezvous_case("worker 1 has another secret", secrets=("one", "another"), must_train=False),
 ]
 
 

@@ -13,7 +13,7 @@ import threading
 import numpy as np
 import tensorflow as tf
 
-from support.meetings import run_in_threads
+from support.rendezvous_tasks import run_in_threads
 from tf_adasum.aggregation import CollectiveReductionPlanner, aggregate
 from tf_adasum.aggregation.groups import CollectiveGroup
 

@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from support.meetings import run_in_threads
+from support.rendezvous_tasks import run_in_threads
 from tf_adasum.workers.workers import Workers
 
 SECONDS = 20  # after which a thread gives up that waits for another

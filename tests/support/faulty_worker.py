@@ -112,7 +112,7 @@ def show_the_token():
     from tf_adasum.health import monitor
 
     (health,) = monitor._monitors.values()
-    FOLDER.joinpath("offer").write_text(json.dumps(health._channel.offer))
+    FOLDER.joinpath("endpoint").write_text(json.dumps(health._channel.endpoint))
 
 
 def main():

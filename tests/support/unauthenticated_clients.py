@@ -56,8 +56,8 @@ class Known:
     """What the clients know of the workers."""
 
     def __init__(self, folder):
-        offer, said = folder / "offer", folder / "said"
-        self.token = json.loads(offer.read_text())["token"] if offer.exists() else 32 * "0"
+        payload, said = folder / "payload", folder / "said"
+        self.token = json.loads(payload.read_text())["token"] if payload.exists() else 32 * "0"
         self.said = said.read_bytes() if said.exists() else line(rank=1)
 
 
@@ -184,9 +184,9 @@ def call(kind, pid, folder):
             each.speak()
 
 
-def introduce(pid, folder):
-    """Call as worker 1, with the cluster's own terms but another secret, until stdin ends."""
-    from tf_adasum.cluster import introductions
+def reply(pid, folder):
+    """Call as worker 1, with the cluster's own settings but another secret, until stdin ends."""
+    from tf_adasum.cluster import handshake
     from tf_adasum.cluster.secret import Secret
 
     cluster = json.loads(folder.joinpath("cluster").read_text())
@@ -195,14 +195,14 @@ def introduce(pid, folder):
         with contextlib.suppress(OSError):
             for port in ports_of(pid):
                 connection = socket.create_connection(("127.0.0.1", port), timeout=1)
-                ours = introductions.Introduction(1, "run", {"cluster": cluster}, {}, True, True)
+                ours = handshake.Hello(1, "run", {"cluster": cluster}, {}, True, True)
                 with (
                     connection,
                     contextlib.suppress(
-                        introductions.Stranger, introductions.Distrusted, EOFError, OSError
+                        handshake.ProtocolError, handshake.AuthenticationError, EOFError, OSError
                     ),
                 ):
-                    introductions.call(connection, ours, Secret(b"a guess"))
+                    handshake.call(connection, ours, Secret(b"a guess"))
                     print("taken for worker 1", flush=True)
                 if not told:
                     print("all have called", flush=True)
@@ -228,7 +228,7 @@ def main():
     if kind == "answers http":
         answer_http(asked["port"])
     elif kind == "introduces itself":
-        introduce(asked["pid"], folder)
+        reply(asked["pid"], folder)
     else:
         call(kind, asked["pid"], folder)
 

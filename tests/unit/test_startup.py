@@ -9,7 +9,7 @@ from support.worker_group import free_ports
 from tf_adasum import rules, startup
 from tf_adasum.aggregation import Scheme
 from tf_adasum.cluster import joining
-from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.tasks import Cluster
 
 pytestmark = pytest.mark.version_independent
@@ -39,13 +39,13 @@ def test_other_errors_stay_as_they_are(tasks):
 
 
 def test_a_start_that_fails_may_be_made_again_by_joining_anew():
-    invitation = Invitation("127.0.0.1:1", 0, 1, "a test")
-    cluster = joining.join(invitation, 5, {})
+    config = RendezvousConfig("127.0.0.1:1", 0, 1, "a test")
+    cluster = joining.join(config, 5, {})
     with startup._forgotten_if_it_fails(cluster):
-        assert joining.join(invitation, 5, {}) is cluster
+        assert joining.join(config, 5, {}) is cluster
     with pytest.raises(ArithmeticError), startup._forgotten_if_it_fails(cluster):
         raise ArithmeticError
-    again = joining.join(invitation, 5, {})
+    again = joining.join(config, 5, {})
     joining.forget(again)
     assert again.addresses != cluster.addresses
 

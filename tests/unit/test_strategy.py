@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_adasum
 from tf_adasum import ops, rules, startup
-from tf_adasum.cluster import administration, rendezvous, start_timeout
+from tf_adasum.cluster import environment_variables, rendezvous, start_timeout
 from tf_adasum.cluster import tasks as cluster_tasks
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.workers import agreement
@@ -35,15 +35,15 @@ def no_start(monkeypatch):
 def two_workers(monkeypatch, no_start):
     """A cluster of two workers, whose addresses nobody may use."""
 
-    def meet(tasks, terms, *others):
-        if terms[agreement.ARGUMENTS] == "accepted":
+    def run(tasks, settings, *others):
+        if settings[agreement.ARGUMENTS] == "accepted":
             raise Talked
-        assert terms[agreement.ARGUMENTS].startswith("refused (ValueError: ")
+        assert settings[agreement.ARGUMENTS].startswith("refused (ValueError: ")
 
     task = {"type": "worker", "index": 0}
     jobs = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": jobs, "task": task}))
-    monkeypatch.setattr(rendezvous, "meet", meet)
+    monkeypatch.setattr(rendezvous, "run", run)
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +91,7 @@ def test_good_arguments_reach_the_other_workers(two_workers, arguments):
 
 def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypatch):
     met = []
-    monkeypatch.setattr(rendezvous, "meet", lambda *arguments: met.append(arguments))
+    monkeypatch.setattr(rendezvous, "run", lambda *arguments: met.append(arguments))
     options = Options(timeout_seconds=7.0)
     with pytest.raises(Talked):
         make(aggregation="sum", communication_options=options)
@@ -117,7 +117,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
     }
     with pytest.raises(Talked):
         make()  # once more, as nothing has started
-    assert met[1][2] == administration.DEFAULT_START_TIMEOUT
+    assert met[1][2] == environment_variables.DEFAULT_START_TIMEOUT
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tf_adasum.cluster import addresses, introductions, own_address
-from tf_adasum.cluster.introductions import Distrusted, Introduction, Stranger, printable
-from tf_adasum.cluster.invitation import Invitation
-from tf_adasum.cluster.reception import Reception, listening
+from tf_adasum.cluster import addresses, handshake, own_address
+from tf_adasum.cluster.handshake import AuthenticationError, Hello, ProtocolError, printable
+from tf_adasum.cluster.listener import Listener, listening_socket
+from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
@@ -40,11 +40,11 @@ WORKERS = "number of workers"
 
 
 @dataclasses.dataclass(frozen=True)
-class Arrival:
+class Member:
     """A worker that has called worker 0.
 
     Attributes:
-        run: a random name for this start of the worker, see `Introduction`.
+        run: a random name for this start of the worker, see `Hello`.
         host: the worker's host, as the worker sends it.
         port: the worker's port.
         is_given: whether the user has set the worker's host.
@@ -81,37 +81,37 @@ class Coordinator:
     """A context manager that answers calls of workers.
 
     Args:
-        invitation: this worker's `Invitation`.
-        own: this worker's `Introduction`, with its terms. Its offer has this worker's port, and
+        config: this worker's `RendezvousConfig`.
+        own: this worker's `Hello`, with its settings. Its payload has this worker's port, and
             this worker's host, which is empty unless the user has set it.
         secret: the `Secret`.
 
     Raises:
-        OSError: as in `reception.listening`.
+        OSError: as in `listener.listening_socket`.
 
     Attributes:
         wrong: why the start fails on all workers; "" if it has not failed.
-        distrusted: dict from the ranks of callers that did not prove the secret to whether the
+        unauthenticated: dict from the ranks of callers that did not prove the secret to whether the
             caller has a secret.
     """
 
-    def __init__(self, invitation: Invitation, own: Introduction, secret: Secret):
+    def __init__(self, config: RendezvousConfig, own: Hello, secret: Secret):
         self.wrong = ""
-        self.distrusted: dict[int, bool] = {}
-        self._invitation, self._own, self._secret = invitation, own, secret
-        self._came: dict[int, Arrival] = {}
+        self.unauthenticated: dict[int, bool] = {}
+        self._config, self._own, self._secret = config, own, secret
+        self._members: dict[int, Member] = {}
         self._replaced: dict[int, dict[str, str]] = {}  # from ranks to runs and their addresses
         self._told: dict[int, str] = {}
         self._list: list[str] = []
         self._is_late = False
         self._lock = threading.Lock()
         self._settled = threading.Event()
-        place = Cluster((invitation.coordinator,), ("worker 0",), 0)
-        self._reception = Reception(listening(place), self._answer, invitation.num_workers)
+        place = Cluster((config.coordinator,), ("worker 0",), 0)
+        self._listener = Listener(listening_socket(place), self._answer, config.num_workers)
 
     def __enter__(self) -> Coordinator:
         """Begin to answer calls."""
-        self._reception.open()
+        self._listener.open()
         return self
 
     def __exit__(self, *exception) -> None:
@@ -121,19 +121,19 @@ class Coordinator:
     def close(self) -> None:
         """Close the port."""
         self._settled.set()
-        self._reception.close()
+        self._listener.close()
 
     # ---- what worker 0 asks --------------------------------------------------------------------
 
     def missing(self) -> list[int]:
         """Return the ranks of the workers that have not called."""
-        return [rank for rank in range(1, self._invitation.num_workers) if rank not in self._came]
+        return [rank for rank in range(1, self._config.num_workers) if rank not in self._members]
 
     def addresses(self) -> list[str]:
         """Return the addresses of all workers; an empty list until all workers have called."""
         with self._lock:
             now = time.monotonic()
-            in_doubt = any(each.doubted_until > now for each in self._came.values())
+            in_doubt = any(each.doubted_until > now for each in self._members.values())
             if not self._list and not self.wrong and not self.missing() and not in_doubt:
                 self._list = self._all_addresses()
                 twice = {address for address in self._list if self._list.count(address) > 1}
@@ -158,7 +158,7 @@ class Coordinator:
             is_late: whether the error is a timeout. Defaults to `False`.
         """
         with self._lock:
-            self._go_wrong(why, is_late=is_late)
+            self._fail(why, is_late=is_late)
 
     def error(self) -> Exception:
         """Return the exception with which the start fails."""
@@ -167,35 +167,35 @@ class Coordinator:
     def has_told_all(self) -> bool:
         """Return whether all workers (after a timeout, all that called) received the result."""
         with self._lock:
-            ranks = self._came if self._is_late else range(1, self._invitation.num_workers)
+            ranks = self._members if self._is_late else range(1, self._config.num_workers)
             if self._list:
-                return all(self._told.get(rank) == self._came[rank].run for rank in ranks)
+                return all(self._told.get(rank) == self._members[rank].run for rank in ranks)
             return all(rank in self._told for rank in ranks)
 
     # ---- callers -------------------------------------------------------------------------------
 
     def _answer(self, connection):
-        callers: list[Introduction] = []
+        callers: list[Hello] = []
 
-        def introduce(theirs):
+        def reply(theirs):
             news = self._of_another_job(theirs)
             if news is None:
                 callers.append(theirs)
-                news = self._come(theirs, connection)
-            self._reception.knows(connection)
+                news = self._add_caller(theirs, connection)
+            self._listener.knows(connection)
             if news is None:
-                patience = theirs.offer.get("patience")
+                patience = theirs.payload.get("patience")
                 is_number = type(patience) is float and 0 <= patience
                 self._settled.wait(min(_SECONDS_TO_HOLD, patience if is_number else 0.0))
                 news = self._news(theirs)
-            return dataclasses.replace(self._own, offer={"news": news})
+            return dataclasses.replace(self._own, payload={"news": news})
 
         try:
-            introductions.answer(connection, 0, introduce, self._secret)
-        except Distrusted as error:
-            if 0 < error.rank < self._invitation.num_workers:
-                self.distrusted[error.rank] = error.has_secret
-        except (Stranger, EOFError, OSError):
+            handshake.answer(connection, 0, reply, self._secret)
+        except AuthenticationError as error:
+            if 0 < error.rank < self._config.num_workers:
+                self.unauthenticated[error.rank] = error.has_secret
+        except (ProtocolError, EOFError, OSError):
             pass  # another program; or a worker that has disconnected, and will call again
         else:
             if self.wrong or self._list:
@@ -203,72 +203,74 @@ class Coordinator:
 
     def _of_another_job(self, theirs) -> dict[str, Any] | None:
         """Return the answer to a caller if it belongs to another job, else None."""
-        jobs = self._invitation.job, theirs.offer.get("job")
+        jobs = self._config.job, theirs.payload.get("job")
         own, its = (printable(each, _LONGEST_JOB) for each in jobs)
         if not own or not its or own == its:
             return None
         wrong = (
-            f"Another job's worker 0 answers at {self._invitation.coordinator}. That worker is of "
+            f"Another job's worker 0 answers at {self._config.coordinator}. That worker is of "
             f"job {own}, this worker is of job {its}. Give each job its own coordinator. "
             f"{see('TFA-212')}"
         )
         return {"wrong": wrong}
 
-    def _come(self, theirs, connection) -> dict[str, Any] | None:
+    def _add_caller(self, theirs, connection) -> dict[str, Any] | None:
         """Note a caller; return the answer if the caller has to get it at once, else None."""
-        arrival = _arrival(theirs, connection)
-        rank, count = theirs.rank, self._invitation.num_workers
+        member = _member(theirs, connection)
+        rank, count = theirs.rank, self._config.num_workers
         with self._lock:
             if theirs.run == self._own.run:
                 return {}
-            term = self._different_term(theirs)
-            who = f"worker {rank} ({arrival.address})"
-            if term is not None:
-                self._go_wrong(
-                    f"All workers must be started with the same {term}. Received: "
-                    f"{self._own.terms.get(term)} on worker 0 ({self._invitation.coordinator}), "
-                    f"{printable(str(theirs.terms.get(term)), 100)} on {who} {see('TFA-207')}"
+            setting = self._different_setting(theirs)
+            who = f"worker {rank} ({member.address})"
+            if setting is not None:
+                self._fail(
+                    f"All workers must be started with the same {setting}. Received: "
+                    f"{self._own.settings.get(setting)} on worker 0 ({self._config.coordinator}), "
+                    f"{printable(str(theirs.settings.get(setting)), 100)} on {who} {see('TFA-207')}"
                 )
             elif not 0 <= rank < count:
-                self._go_wrong(
+                self._fail(
                     f"A worker's rank must be from 0 to {count - 1}, because there are {count} "
                     f"workers. Received: {who}"
                 )
             elif self._list:
-                known = self._came.get(rank)
+                known = self._members.get(rank)
                 if known is None or known.run != theirs.run:
-                    at = known.address if known else self._invitation.coordinator
-                    return {"wrong": _two_of(rank, at, arrival.address, count, has_joined=True)}
+                    at = known.address if known else self._config.coordinator
+                    return {"wrong": _two_of(rank, at, member.address, count, has_joined=True)}
             elif rank == 0:
-                own = self._invitation.coordinator
-                self._go_wrong(_two_of(0, own, arrival.address, count))
+                own = self._config.coordinator
+                self._fail(_two_of(0, own, member.address, count))
             else:
-                self._take_in(rank, arrival, count)
+                self._add_member(rank, member, count)
         return None
 
-    def _take_in(self, rank, arrival, count):
-        self.distrusted.pop(rank, None)
-        replaced, known = self._replaced.setdefault(rank, {}), self._came.get(rank)
-        if known is not None and known.run != arrival.run:
-            if arrival.run in replaced or len(replaced) >= _MOST_REPLACED:
-                self._go_wrong(_two_of(rank, known.address, arrival.address, count))
+    def _add_member(self, rank, member, count):
+        self.unauthenticated.pop(rank, None)
+        replaced, known = self._replaced.setdefault(rank, {}), self._members.get(rank)
+        if known is not None and known.run != member.run:
+            if member.run in replaced or len(replaced) >= _MOST_REPLACED:
+                self._fail(_two_of(rank, known.address, member.address, count))
                 return
             replaced[known.run] = known.address
             if not _is_closed(known.connection):
                 until = time.monotonic() + _SECONDS_OF_DOUBT
-                arrival = dataclasses.replace(arrival, doubted_until=until)
+                member = dataclasses.replace(member, doubted_until=until)
         elif known is not None:
-            arrival = dataclasses.replace(arrival, doubted_until=known.doubted_until)
-        self._came[rank] = arrival
+            member = dataclasses.replace(member, doubted_until=known.doubted_until)
+        self._members[rank] = member
 
-    def _go_wrong(self, why, *, is_late=False):
+    def _fail(self, why, *, is_late=False):
         if not self.wrong and not self._list:
             self.wrong, self._is_late = why, is_late
             self._settled.set()
 
-    def _different_term(self, theirs):
-        own = self._own.terms
-        return next((term for term in own if own[term] != theirs.terms.get(term)), None)
+    def _different_setting(self, theirs):
+        own = self._own.settings
+        return next(
+            (setting for setting in own if own[setting] != theirs.settings.get(setting)), None
+        )
 
     def _news(self, theirs):
         with self._lock:
@@ -283,32 +285,32 @@ class Coordinator:
 
         A worker on worker 0's machine gets worker 0's host, unless the user has set its host.
         """
-        arrivals = self._came
-        remote = [each for _, each in sorted(arrivals.items()) if not each.is_local]
-        own = self._own.offer["host"]
+        members = self._members
+        remote = [each for _, each in sorted(members.items()) if not each.is_local]
+        own = self._own.payload["host"]
         if not own:
-            called = {each.coordinator for each in remote or arrivals.values()}
+            called = {each.coordinator for each in remote or members.values()}
             own = called.pop() if len(called) == 1 else ""
             is_elsewhere = not own or own in ("0.0.0.0", "::") or own_address.is_loopback(own)
             if is_elsewhere and remote:
                 own = remote[0].end
             elif not own or own in ("0.0.0.0", "::"):
-                own = next(iter(arrivals.values())).end
-        hosts = {0: joined(own, self._own.offer["port"])}
-        for rank, each in arrivals.items():
+                own = next(iter(members.values())).end
+        hosts = {0: joined(own, self._own.payload["port"])}
+        for rank, each in members.items():
             is_at_own = each.is_local and not each.is_given
             hosts[rank] = joined(own if is_at_own else each.host, each.port)
-        return [hosts[rank] for rank in range(self._invitation.num_workers)]
+        return [hosts[rank] for rank in range(self._config.num_workers)]
 
 
-def _arrival(theirs, connection):
-    """Return the `Arrival` of a caller; raise `Stranger` if its data is not valid."""
-    offer = theirs.offer
-    host, port, coordinator = (offer.get(name) for name in ("host", "port", "coordinator"))
+def _member(theirs, connection):
+    """Return the `Member` of a caller; raise `ProtocolError` if its data is not valid."""
+    payload = theirs.payload
+    host, port, coordinator = (payload.get(name) for name in ("host", "port", "coordinator"))
     if not isinstance(host, str) or not isinstance(coordinator, str) or len(coordinator) > 255:
-        raise Stranger
+        raise ProtocolError
     if type(port) is not int or not _RUN.fullmatch(theirs.run):
-        raise Stranger
+        raise ProtocolError
     try:
         address = ipaddress.ip_address(host)
         mapped = getattr(address, "ipv4_mapped", None)  # "::ffff:0.0.0.0"
@@ -316,17 +318,17 @@ def _arrival(theirs, connection):
         addresses.split(joined(host, port))
         addresses.split(joined(coordinator, port))
     except ValueError:
-        raise Stranger from None
+        raise ProtocolError from None
     _, has_scope, scope = host.partition("%")
     is_name = coordinator.isprintable() and " " not in coordinator
     if not is_address or not is_name or (has_scope and not _SCOPE.fullmatch(scope)):
-        raise Stranger  # these texts are shown in terminals
+        raise ProtocolError  # these texts are shown in terminals
     end = own_address.of_end(connection.getsockname())
     peer = own_address.of_end(connection.getpeername())
-    is_given = offer.get("is_given") is True
+    is_given = payload.get("is_given") is True
     is_local = own_address.is_loopback(peer) or peer == end
     is_as_seen = is_given or host == peer
-    return Arrival(
+    return Member(
         theirs.run, host, port, is_given, coordinator, is_local and is_as_seen, end, connection
     )
 

@@ -1,8 +1,8 @@
 """Detects the launcher (Slurm, MPI, Kubernetes, …) from environment variables.
 
-Read the code in this order: `find` (the order of the sources), `_Word` (the data of a source), then
-a function for each source. Standard library only. Nothing is sent over a network, and no process is
-started.
+Read the code in this order: `find` (the order of the sources), `_EnvSource` (the data of a source),
+then a function for each source. Standard library only. Nothing is sent over a network, and no
+process is started.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping
 
 from tf_adasum.cluster import addresses, node_lists, tf_config
-from tf_adasum.cluster.invitation import MOST_WORKERS, Invitation
+from tf_adasum.cluster.rendezvous_config import MOST_WORKERS, RendezvousConfig
 from tf_adasum.errors import see
 
 COORDINATOR = "TF_ADASUM_COORDINATOR"
@@ -28,7 +28,7 @@ _INDEX = "JOB_COMPLETION_INDEX"
 Environment = Mapping[str, str]
 
 
-def find(environment: Environment) -> Invitation | None:
+def find(environment: Environment) -> RendezvousConfig | None:
     """Return how to join the processes that were started together with this one.
 
     The first source that is set is used: ``TF_CONFIG``; ``TF_ADASUM_COORDINATOR``, ``_RANK`` and
@@ -42,7 +42,8 @@ def find(environment: Environment) -> Invitation | None:
         environment: the environment variables of this process, such as `os.environ`.
 
     Returns:
-        The invitation; None if this process trains alone, or if ``TF_CONFIG`` gives the cluster.
+        The `RendezvousConfig`; None if this process trains alone, or if ``TF_CONFIG`` gives the
+        cluster.
 
     Raises:
         ValueError: if a value is not valid, such as a rank that is too large; if sources contradict
@@ -58,26 +59,26 @@ def find(environment: Environment) -> Invitation | None:
         return None
     own = _own(environment)
     if own and own.size.value == 1:  # whichever launcher has started this process
-        return own.invitation()
+        return own.config()
     started = next(filter(None, (each(environment) for each in _WHO_STARTS)), None)
     told = own or _keras(environment) or _torchrun(environment, started)
     if told:
-        return told.completed_by(started).invitation()
-    if started is None or (started.rank == _Part(_INDEX, 0) and started.size.value is None):
+        return told.completed_by(started).config()
+    if started is None or (started.rank == _EnvField(_INDEX, 0) and started.size.value is None):
         return None  # the first pod of an Indexed Job may be the only one
-    return started.invitation()
+    return started.config()
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
-    """One value of an invitation, and the name of its variable; the value is None if missing."""
+class _EnvField:
+    """One of the three values, and the name of its variable; the value is None if missing."""
 
     name: str
     value: int | str | None
 
 
 @dataclasses.dataclass(frozen=True)
-class _Word:
+class _EnvSource:
     """The address of worker 0, the rank and the number of workers, as one source gives them.
 
     Attributes:
@@ -90,9 +91,9 @@ class _Word:
     """
 
     source: str
-    coordinator: _Part
-    rank: _Part
-    size: _Part
+    coordinator: _EnvField
+    rank: _EnvField
+    size: _EnvField
     variables: Mapping[str, str]
     job: str = ""
 
@@ -101,10 +102,10 @@ class _Word:
         return ", ".join(f"{name}={value!r}" for name, value in self.variables.items())
 
     @property
-    def parts(self) -> tuple[_Part, _Part, _Part]:
+    def parts(self) -> tuple[_EnvField, _EnvField, _EnvField]:
         return self.coordinator, self.rank, self.size
 
-    def completed_by(self, started: _Word | None) -> _Word:
+    def completed_by(self, started: _EnvSource | None) -> _EnvSource:
         """Return this data; if values are missing, take them from the launcher's data.
 
         If the data is complete and has more than one worker, it is returned unchanged, because
@@ -126,10 +127,10 @@ class _Word:
         ]
         variables = {**self.variables, **started.variables}
         job = started.job if parts[1] is started.rank else self.job
-        return _Word(f"{self.source} with {started.source}", *parts, variables, job)
+        return _EnvSource(f"{self.source} with {started.source}", *parts, variables, job)
 
-    def invitation(self) -> Invitation | None:
-        """Return the invitation; None for one worker.
+    def config(self) -> RendezvousConfig | None:
+        """Return the `RendezvousConfig`; None for one worker.
 
         Raises:
             ValueError: if a value is missing; if the rank or the number of workers is out of range.
@@ -152,7 +153,7 @@ class _Word:
                 f"them, set {' and '.join(missing)}. If each process should train alone, set "
                 f"{WORLD_SIZE}=1. Received: {self.shown} {see('TFA-202')}"
             )
-        return Invitation(coordinator, rank, size, self.source, self.job)
+        return RendezvousConfig(coordinator, rank, size, self.source, self.job)
 
 
 def _own(environment):
@@ -163,7 +164,7 @@ def _own(environment):
     coordinator = environment.get(COORDINATOR) or None
     if coordinator:
         _check_address(coordinator, environment, COORDINATOR)
-    return _word(f"the environment ({COORDINATOR})", environment, names, coordinator, names[:1])
+    return _source(f"the environment ({COORDINATOR})", environment, names, coordinator, names[:1])
 
 
 def _keras(environment):
@@ -175,15 +176,15 @@ def _keras(environment):
     listed = [each.strip() for each in environment.get(names[0], "").split(",")]
     for address in filter(None, listed):
         _check_address(address, environment, names[0])
-    word = _word(f"Keras ({names[0]})", environment, names, listed[0] or None, names[:1])
+    source = _source(f"Keras ({names[0]})", environment, names, listed[0] or None, names[:1])
     if len(listed) == 1:
-        return word
-    if word.size.value not in (None, len(listed)):
+        return source
+    if source.size.value not in (None, len(listed)):
         raise ValueError(
             f"{names[0]} must be the address of process 0, or as many addresses as {names[2]}. "
-            f"Received: {word.shown}"
+            f"Received: {source.shown}"
         )
-    return dataclasses.replace(word, size=_Part(names[0], len(listed)))
+    return dataclasses.replace(source, size=_EnvField(names[0], len(listed)))
 
 
 def _torchrun(environment, started):
@@ -211,7 +212,7 @@ def _torchrun(environment, started):
     missing = "MASTER_PORT" if host else "MASTER_ADDR"
     names = (missing, "RANK", "WORLD_SIZE")
     shown = ("MASTER_ADDR", "MASTER_PORT")
-    return _word("torchrun (MASTER_ADDR)", environment, names, coordinator, shown, job)
+    return _source("torchrun (MASTER_ADDR)", environment, names, coordinator, shown, job)
 
 
 def _open_mpi(environment):
@@ -223,7 +224,7 @@ def _open_mpi(environment):
     host = _LOCAL if is_one_host else _host_of_mpirun(environment)
     job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid", "")
     coordinator = host and _at(host, _port_of(job))
-    return _word(f"Open MPI ({names[1]})", environment, names, coordinator, job=job)
+    return _source(f"Open MPI ({names[1]})", environment, names, coordinator, job=job)
 
 
 def _host_of_mpirun(environment):
@@ -251,10 +252,13 @@ def _pmi(environment):
     told = (environment.get(name) for name in ("I_MPI_HYDRA_UUID", "PMI_JOBID", "SLURM_JOB_ID"))
     job = next(filter(None, told), "")  # jobs of MPICH have no name
     coordinator = host and _at(host, _port_of(job))
-    word = _word(f"PMI ({names[1]})", environment, names, coordinator, job=job)
+    source = _source(f"PMI ({names[1]})", environment, names, coordinator, job=job)
     slurm = _slurm(environment)  # srun --mpi=pmi2 sets the variables of PMI and of Slurm
-    is_same = slurm and (slurm.rank.value, slurm.size.value) == (word.rank.value, word.size.value)
-    return slurm if is_same else word
+    is_same = slurm and (slurm.rank.value, slurm.size.value) == (
+        source.rank.value,
+        source.size.value,
+    )
+    return slurm if is_same else source
 
 
 def _slurm(environment):
@@ -278,7 +282,7 @@ def _slurm(environment):
         coordinator = _at(host, _FIRST_PORT + number % _PORTS)
     shown = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST")
     name = job and f"{job}.{environment.get('SLURM_STEP_ID', '')}"
-    return _word(f"Slurm ({names[1]})", environment, names, coordinator, shown, name or "")
+    return _source(f"Slurm ({names[1]})", environment, names, coordinator, shown, name or "")
 
 
 def _kubernetes(environment):
@@ -289,14 +293,14 @@ def _kubernetes(environment):
     names = (COORDINATOR, _INDEX, WORLD_SIZE)
     if not environment.get(names[1]):
         return None
-    return _word(f"a Kubernetes Indexed Job ({names[1]})", environment, names)
+    return _source(f"a Kubernetes Indexed Job ({names[1]})", environment, names)
 
 
 _WHO_STARTS = (_open_mpi, _pmi, _slurm, _kubernetes)
 
 
-def _word(source, environment, names, coordinator=None, also_shown=(), job=""):
-    """Return a `_Word` whose rank and number of workers come from two variables.
+def _source(source, environment, names, coordinator=None, also_shown=(), job=""):
+    """Return a `_EnvSource` whose rank and number of workers come from two variables.
 
     Args:
         source: the name of the source.
@@ -306,10 +310,10 @@ def _word(source, environment, names, coordinator=None, also_shown=(), job=""):
         also_shown: names of other variables that messages show.
         job: the name of the job.
     """
-    rank, size = (_Part(name, _number(environment, name)) for name in names[1:])
+    rank, size = (_EnvField(name, _number(environment, name)) for name in names[1:])
     shown = [name for name in (*also_shown, *names[1:]) if environment.get(name)]
     variables = {name: environment[name] for name in shown}
-    return _Word(source, _Part(names[0], coordinator), rank, size, variables, job)
+    return _EnvSource(source, _EnvField(names[0], coordinator), rank, size, variables, job)
 
 
 def _number(environment, name):

@@ -2,7 +2,7 @@
 
 Worker 0 listens at this address (`coordinator`). Each worker takes a free port, calls worker 0,
 sends its rank and its address, and receives the addresses of all workers. The handshake and the
-proof of the secret are the same as in the rendezvous (`introductions`). After joining, the workers
+proof of the secret are the same as in the rendezvous (`handshake`). After joining, the workers
 use their own ports for the `rendezvous`, as in any other cluster. Standard library only.
 """
 
@@ -22,13 +22,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tf_adasum._version import __version__
-from tf_adasum.cluster import addresses, free_ports, introductions, own_address, secret
-from tf_adasum.cluster.administration import START_TIMEOUT
+from tf_adasum.cluster import addresses, free_ports, handshake, own_address, secret
 from tf_adasum.cluster.coordinator import WORKERS, Coordinator, joined, listed
-from tf_adasum.cluster.introductions import Distrusted, Introduction, Stranger, printable
-from tf_adasum.cluster.invitation import MOST_WORKERS, Invitation
-from tf_adasum.cluster.meeting import ANOTHER_PROGRAM, NO_ANSWER
+from tf_adasum.cluster.environment_variables import START_TIMEOUT
+from tf_adasum.cluster.handshake import AuthenticationError, Hello, ProtocolError, printable
+from tf_adasum.cluster.peer_handshakes import ANOTHER_PROGRAM, NO_ANSWER
 from tf_adasum.cluster.rendezvous import SECONDS_BETWEEN_MESSAGES, different_secrets
+from tf_adasum.cluster.rendezvous_config import MOST_WORKERS, RendezvousConfig
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
@@ -60,66 +60,66 @@ class _Joined:
     open: contextlib.ExitStack  # holds this worker's port and, on worker 0, the coordinator
 
 
-_joined: dict[Invitation, _Joined] = {}
+_joined: dict[RendezvousConfig, _Joined] = {}
 
 
 def join(
-    invitation: Invitation, timeout: float, environment: Mapping[str, str] = os.environ
+    config: RendezvousConfig, timeout: float, environment: Mapping[str, str] = os.environ
 ) -> Cluster:
     """Return the cluster of all workers.
 
-    Until `forget` is called, the same invitation returns the same cluster. This worker's port is
+    Until `forget` is called, the same config returns the same cluster. This worker's port is
     held for its servers, see `ports.hold`.
 
     Args:
-        invitation: the `Invitation`.
+        config: the `RendezvousConfig`.
         timeout: seconds to wait for the other workers.
         environment: the environment variables with the secret and the interface. Defaults to
             ``os.environ``.
 
     Raises:
-        ValueError: if the invitation, the secret or the interface is not valid; on all workers, if
+        ValueError: if the config, the secret or the interface is not valid; on all workers, if
             they were started with different numbers of workers, secrets or releases of tf_adasum,
             or if two workers have the same rank.
         TimeoutError: if workers are missing, or worker 0 cannot be reached. The message names the
             workers, and the addresses of worker 0 that were tried.
         OSError: on worker 0, if another process uses the coordinator's port.
     """
-    if invitation not in _joined:
+    if config not in _joined:
         with contextlib.ExitStack() as stack:
-            cluster = enter(invitation, timeout, environment, stack)
-            _joined[invitation] = _Joined(cluster, stack.pop_all())
-    return _joined[invitation].cluster
+            cluster = enter(config, timeout, environment, stack)
+            _joined[config] = _Joined(cluster, stack.pop_all())
+    return _joined[config].cluster
 
 
 def enter(
-    invitation: Invitation,
+    config: RendezvousConfig,
     timeout: float,
     environment: Mapping[str, str],
     stack: contextlib.ExitStack,
 ) -> Cluster:
     """Join as in `join`, and hold this worker's port until `stack` is closed."""
-    _check(invitation)
+    _check(config)
     given = own_address.given(environment)
     own_secret = secret.read(environment)
-    host, taken = addresses.split(invitation.coordinator)
+    host, taken = addresses.split(config.coordinator)
     own_ports = (each for each in free_ports.candidates() if each != taken)
     (port,) = stack.enter_context(free_ports.held(1, own_ports))
-    own = Introduction(
-        invitation.rank,
+    own = Hello(
+        config.rank,
         secrets.token_hex(8),
-        {WORKERS: invitation.num_workers, "tf_adasum": __version__},
-        {"host": given, "port": port, "job": invitation.job},
+        {WORKERS: config.num_workers, "tf_adasum": __version__},
+        {"host": given, "port": port, "job": config.job},
     )
-    joining = _Joining(invitation, own, own_secret, timeout, environment)
-    if invitation.num_workers == 1:
+    joining = _RendezvousClient(config, own, own_secret, timeout, environment)
+    if config.num_workers == 1:
         found = [joined(given or host, port)]
-    elif invitation.rank == 0:
-        found = joining.as_first(stack)
+    elif config.rank == 0:
+        found = joining.as_worker_0(stack)
     else:
-        found = joining.as_other()
-    names = tuple(f"worker {rank}" for rank in range(invitation.num_workers))
-    return Cluster(tuple(found), names, invitation.rank, first_knows_all=True)
+        found = joining.as_other_worker()
+    names = tuple(f"worker {rank}" for rank in range(config.num_workers))
+    return Cluster(tuple(found), names, config.rank, is_star_topology=True)
 
 
 def forget(cluster: Cluster) -> None:
@@ -128,27 +128,27 @@ def forget(cluster: Cluster) -> None:
     Args:
         cluster: a result of `join`. For other clusters, nothing is done.
     """
-    for invitation, each in list(_joined.items()):
+    for config, each in list(_joined.items()):
         if each.cluster == cluster:
-            del _joined[invitation]
+            del _joined[config]
             each.open.close()
 
 
-def _check(invitation):
+def _check(config):
     received = (
-        f"Received from {invitation.source}: coordinator {invitation.coordinator!r}, rank "
-        f"{invitation.rank}, {invitation.num_workers} workers"
+        f"Received from {config.source}: coordinator {config.coordinator!r}, rank "
+        f"{config.rank}, {config.num_workers} workers"
     )
     try:
-        addresses.split(invitation.coordinator)
+        addresses.split(config.coordinator)
     except ValueError as error:
         raise ValueError(f"The coordinator's address is wrong: {error}. {received}") from error
-    if invitation.num_workers < 1:
+    if config.num_workers < 1:
         raise ValueError(f"There must be at least one worker. {received}")
-    if invitation.num_workers > MOST_WORKERS:
+    if config.num_workers > MOST_WORKERS:
         raise ValueError(f"There may be at most {MOST_WORKERS} workers. {received}")
-    if not 0 <= invitation.rank < invitation.num_workers:
-        most = invitation.num_workers - 1
+    if not 0 <= config.rank < config.num_workers:
+        most = config.num_workers - 1
         raise ValueError(f"This worker's rank must be from 0 to {most}. {received}")
 
 
@@ -162,16 +162,16 @@ class _Call:
     Attributes:
         news: the answer of worker 0; None if worker 0 was not reached.
         tried: dict from the addresses of worker 0 to why the call failed.
-        distrusted: if the call failed because a program did not prove the secret: whether this
+        unauthenticated: if the call failed because a program did not prove the secret: whether this
             program claims to have a secret. Otherwise None.
     """
 
     news: dict[str, Any] | None = None
     tried: dict[str, str] = dataclasses.field(default_factory=dict)
-    distrusted: bool | None = None
+    unauthenticated: bool | None = None
 
 
-def _call(coordinator: str, own: Introduction, own_secret: Secret, environment, deadline) -> _Call:
+def _call(coordinator: str, own: Hello, own_secret: Secret, environment, deadline) -> _Call:
     """Call the coordinator at each of its addresses, until one address answers."""
     call = _Call()
     host, port = addresses.split(coordinator)
@@ -191,10 +191,10 @@ def _call(coordinator: str, own: Introduction, own_secret: Secret, environment, 
                 call.tried[where[0]] = NO_ANSWER
                 call.news = _talk(connection, host, own, own_secret, environment, deadline)
                 return call
-        except Stranger:
+        except ProtocolError:
             call.tried[where[0]] = ANOTHER_PROGRAM
-        except Distrusted as error:
-            call.distrusted = error.has_secret
+        except AuthenticationError as error:
+            call.unauthenticated = error.has_secret
             call.tried[where[0]] = "the program that answers there does not know the secret"
         except EOFError:
             call.tried[where[0]] = "the connection was closed at once"
@@ -210,33 +210,33 @@ def _talk(connection, host, own, own_secret, environment, deadline):
     end = connection.getsockname()
     ipv6_first = ":" in own_address.of_end(end)
     given = own_address.given(environment, ipv6_first=ipv6_first)
-    offer = {
-        **own.offer,
+    payload = {
+        **own.payload,
         "host": given or own_address.of_end(end),
         "is_given": bool(given),
         "coordinator": host,
         "patience": max(0.0, deadline - time.monotonic()) + _SECONDS_FOR_THE_LAST_CALL / 2,
     }
-    theirs = introductions.call(connection, dataclasses.replace(own, offer=offer), own_secret)
-    news = theirs.offer.get("news")
+    theirs = handshake.call(connection, dataclasses.replace(own, payload=payload), own_secret)
+    news = theirs.payload.get("news")
     if theirs.rank != 0 or not isinstance(news, dict):
-        raise Stranger
+        raise ProtocolError
     return news
 
 
 # ---- this worker's part --------------------------------------------------------------------------
 
 
-class _Joining:
-    def __init__(self, invitation, own, own_secret, timeout, environment):
-        self._invitation, self._own, self._secret = invitation, own, own_secret
+class _RendezvousClient:
+    def __init__(self, config, own, own_secret, timeout, environment):
+        self._config, self._own, self._secret = config, own, own_secret
         self._timeout, self._environment = timeout, environment
         self._deadline = time.monotonic() + timeout
         self._next_message = time.monotonic() + SECONDS_BETWEEN_MESSAGES
-        self._first = f"worker 0 ({invitation.coordinator})"
-        self._name = self._first if invitation.rank == 0 else f"worker {invitation.rank}"
+        self._first = f"worker 0 ({config.coordinator})"
+        self._name = self._first if config.rank == 0 else f"worker {config.rank}"
 
-    def as_first(self, stack) -> list[str]:
+    def as_worker_0(self, stack) -> list[str]:
         """Return the addresses when all workers have called; `stack` keeps the coordinator open."""
         coordinator = stack.enter_context(self._listening())
         with self._calling() as calls:
@@ -265,9 +265,9 @@ class _Joining:
         timer.start()
         return found
 
-    def as_other(self) -> list[str]:
+    def as_other_worker(self) -> list[str]:
         """Return the addresses of all workers, as worker 0 sends them."""
-        last, distrusted_since = _Call(), None
+        last, unauthenticated_since = _Call(), None
         with self._calling() as calls:
             while time.monotonic() < self._deadline:
                 call = _last_of(calls)
@@ -275,9 +275,14 @@ class _Joining:
                     return found
                 last = call or last
                 if call is not None:
-                    is_trusted = call.distrusted is None
-                    distrusted_since = None if is_trusted else distrusted_since or time.monotonic()
-                if distrusted_since and time.monotonic() > distrusted_since + _SECONDS_OF_DISTRUST:
+                    is_trusted = call.unauthenticated is None
+                    unauthenticated_since = (
+                        None if is_trusted else unauthenticated_since or time.monotonic()
+                    )
+                if (
+                    unauthenticated_since
+                    and time.monotonic() > unauthenticated_since + _SECONDS_OF_DISTRUST
+                ):
                     break
                 if self._has_to_speak() and last.news is None:
                     _say(f"waiting for {self._first}. {self._tried(last)}".rstrip())
@@ -287,8 +292,8 @@ class _Joining:
                     last = calls.get(timeout=_SECONDS_FOR_THE_LAST_CALL)
                     if (found := self._end(last)) is not None:
                         return found
-        if last.distrusted is not None:
-            others = {self._first: last.distrusted}
+        if last.unauthenticated is not None:
+            others = {self._first: last.unauthenticated}
             raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
         if last.news is not None:
             missing = last.news.get("missing")
@@ -309,14 +314,14 @@ class _Joining:
             ports = [addresses.split(each)[1] for each in found]
         except ValueError:
             return None
-        is_all = len(set(found)) == self._invitation.num_workers == len(found)
-        return found if is_all and ports[self._own.rank] == self._own.offer["port"] else None
+        is_all = len(set(found)) == self._config.num_workers == len(found)
+        return found if is_all and ports[self._own.rank] == self._own.payload["port"] else None
 
     def _listening(self):
         until = time.monotonic() + min(_SECONDS_FOR_THE_PORT, self._timeout)
         while True:
             try:
-                return Coordinator(self._invitation, self._own, self._secret)
+                return Coordinator(self._config, self._own, self._secret)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
@@ -327,7 +332,7 @@ class _Joining:
             time.sleep(_SECONDS_BETWEEN_CALLS[0])
 
     def _call(self) -> _Call:
-        where = self._invitation.coordinator
+        where = self._config.coordinator
         return _call(where, self._own, self._secret, self._environment, self._deadline)
 
     @contextlib.contextmanager
@@ -345,7 +350,7 @@ class _Joining:
                 call = self._call()
                 calls.put(call)
                 pause = _SECONDS_BETWEEN_CALLS[0] if call.news else min(longest, pause * 1.5)
-                if self._invitation.rank == 0:  # worker 0 calls itself; one call is enough
+                if self._config.rank == 0:  # worker 0 calls itself; one call is enough
                     pause = longest if call.news is None else self._timeout
                 ended.wait(pause)
 
@@ -365,33 +370,33 @@ class _Joining:
 
     def _give_up(self, coordinator, itself):
         missing = coordinator.missing()
-        distrusted = {
-            f"worker {rank}": coordinator.distrusted[rank]
+        unauthenticated = {
+            f"worker {rank}": coordinator.unauthenticated[rank]
             for rank in missing
-            if rank in coordinator.distrusted
+            if rank in coordinator.unauthenticated
         }
-        if distrusted:
-            text = different_secrets(self._first, bool(self._secret.key), distrusted)
+        if unauthenticated:
+            text = different_secrets(self._first, bool(self._secret.key), unauthenticated)
             coordinator.end(text)
             return
-        troubles = self._tried(itself) if itself.news is None else ""
-        coordinator.end(self._late(", ".join(listed(missing)), troubles), is_late=True)
+        failures = self._tried(itself) if itself.news is None else ""
+        coordinator.end(self._late(", ".join(listed(missing)), failures), is_late=True)
 
-    def _late(self, absent, troubles=""):
+    def _late(self, absent, failures=""):
         sentences = [
             f"{self._name} waited {self._timeout:g} s, but {absent} did not start, or cannot be "
             "reached.",
-            troubles,
-            f"Start all {self._invitation.num_workers} workers, check that {self._first} can be "
+            failures,
+            f"Start all {self._config.num_workers} workers, check that {self._first} can be "
             "reached from the other workers' machines, or wait longer with "
             f"{START_TIMEOUT}=SECONDS or tf.distribute.experimental.CommunicationOptions("
-            f"timeout_seconds=...). The address comes from {self._invitation.source}. "
+            f"timeout_seconds=...). The address comes from {self._config.source}. "
             f"{see('TFA-201')}",
         ]
         return " ".join(filter(None, sentences))
 
     def _tried(self, call):
-        host, _ = addresses.split(self._invitation.coordinator)
+        host, _ = addresses.split(self._config.coordinator)
         whys = set(call.tried.values())
         if whys == {ANOTHER_PROGRAM}:
             return f"Another program answers at the address of {self._first}."
@@ -403,7 +408,7 @@ class _Joining:
         tried = ", ".join(
             why if where == host else f"{where}: {why}" for where, why in call.tried.items()
         )
-        name = "worker 0 itself" if self._invitation.rank == 0 else self._name
+        name = "worker 0 itself" if self._config.rank == 0 else self._name
         return f"{name} cannot reach {self._first}: {tried}." if tried else ""
 
 

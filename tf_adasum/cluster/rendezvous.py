@@ -2,8 +2,9 @@
 
 TensorFlow's own start-up prints nothing while it waits for a task that never comes, and does not
 detect that tasks were started with different settings. So every task first listens on its own port,
-and calls the other tasks (`meeting`). The handshake between two tasks is in `introductions`. When
-all tasks are connected to all others, they release the ports for TensorFlow. Standard library only.
+and calls the other tasks (`peer_handshakes`). The handshake between two tasks is in `handshake`.
+When all tasks are connected to all others, they release the ports for TensorFlow. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_adasum.cluster import addresses, secret
-from tf_adasum.cluster.administration import START_TIMEOUT
-from tf_adasum.cluster.meeting import (
+from tf_adasum.cluster.environment_variables import START_TIMEOUT
+from tf_adasum.cluster.peer_handshakes import (
     ANOTHER_PROGRAM,
     NO_ANSWER,
     SECONDS_BETWEEN_ROUNDS,
-    Meeting,
+    PeerHandshakes,
 )
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError, see
@@ -57,75 +58,75 @@ def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> Non
         time.sleep(SECONDS_BETWEEN_ROUNDS)
 
 
-def meet(
+def run(
     cluster: Cluster,
-    terms: dict[str, Any],
+    settings: dict[str, Any],
     timeout: float,
-    offer: dict[str, Any] | None = None,
+    payload: dict[str, Any] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[int, dict[str, Any]]:
     """Wait until every task of the cluster has called every other task.
 
     Args:
         cluster: the `Cluster`.
-        terms: dict of the settings that must match on all tasks; JSON types.
+        settings: dict of the settings that must match on all tasks; JSON types.
         timeout: seconds.
-        offer: dict of other data for the other tasks; JSON types. Defaults to nothing.
+        payload: dict of other data for the other tasks; JSON types. Defaults to nothing.
         environment: the environment variables with the secret, see `secret.read`. Defaults to
             ``os.environ``.
 
     Returns:
-        Dict from the ranks of the other tasks to their offers.
+        Dict from the ranks of the other tasks to their payloads.
 
     Raises:
         OSError: if another process uses this task's port.
         TimeoutError: if tasks did not start in time, or cannot reach each other.
-        ValueError: if tasks were started with different clusters, terms or secrets; if the secret
-            cannot be used.
+        ValueError: if tasks were started with different clusters, settings or secrets; if the
+            secret cannot be used.
         WorkerLostError: if a task has ended during the rendezvous.
 
     The messages name the tasks.
     """
     own_secret = secret.read(environment)
-    terms = {"cluster": list(cluster.addresses), **terms}
+    settings = {"cluster": list(cluster.addresses), **settings}
     deadline = time.monotonic() + timeout
     next_message = time.monotonic() + SECONDS_BETWEEN_MESSAGES
-    with Meeting(cluster, terms, offer or {}, own_secret) as meeting:
+    with PeerHandshakes(cluster, settings, payload or {}, own_secret) as peers:
         lost = ""
         while (
-            not (is_over := meeting.is_over())
-            and not (lost := meeting.lost())
+            not (is_over := peers.is_over())
+            and not (lost := peers.lost())
             and time.monotonic() < deadline
         ):
-            meeting.call_round(deadline)
+            peers.call_round(deadline)
             if time.monotonic() > next_message:
                 next_message += SECONDS_BETWEEN_MESSAGES
-                others = cluster.named(meeting.missing()) or "workers that cannot reach all others"
-                reasons = " ".join(_troubles(cluster, meeting))
+                others = cluster.named(peers.missing()) or "workers that cannot reach all others"
+                reasons = " ".join(_failures(cluster, peers))
                 line = f"tf_adasum: waiting for {others}. {reasons}".rstrip()
                 print(line, file=sys.stderr, flush=True)
-            meeting.wait(SECONDS_BETWEEN_ROUNDS)
+            peers.wait(SECONDS_BETWEEN_ROUNDS)
         if lost:
             time.sleep(_SECONDS_FOR_THE_LAST_CALLS)  # the other tasks call, and receive this error
         elif not is_over:
-            meeting.wait_for_calls(_SECONDS_FOR_THE_LAST_CALLS)
-        # Errors are raised only now, when all other tasks have received this task's terms.
+            peers.wait_for_calls(_SECONDS_FOR_THE_LAST_CALLS)
+        # Errors are raised only now, when all other tasks have received this task's settings.
         # Otherwise, they would report this task as missing.
-        _check_secrets(cluster, meeting, bool(own_secret.key))
-        if difference := meeting.difference():
+        _check_secrets(cluster, peers, bool(own_secret.key))
+        if difference := peers.difference():
             raise ValueError(difference)
         if lost:
             raise WorkerLostError(f"{lost}. Restart all workers. {see('TFA-501')}")
         if not is_over:
-            raise TimeoutError(_who_is_missing(cluster, meeting, timeout))
-        return {rank: other.offer for rank, other in meeting.heard.items()}
+            raise TimeoutError(_who_is_missing(cluster, peers, timeout))
+        return {rank: other.payload for rank, other in peers.hellos.items()}
 
 
-def _check_secrets(cluster, meeting, has_secret):
+def _check_secrets(cluster, peers, has_secret):
     """Raise a ValueError if a task has not proved that it knows the secret."""
-    ranks = [rank for rank in sorted(meeting.distrusted) if rank not in meeting.heard]
+    ranks = [rank for rank in sorted(peers.unauthenticated) if rank not in peers.hellos]
     if ranks:
-        others = {cluster.named([rank]): meeting.distrusted[rank] for rank in ranks}
+        others = {cluster.named([rank]): peers.unauthenticated[rank] for rank in ranks}
         raise ValueError(different_secrets(cluster.named([cluster.rank]), has_secret, others))
 
 
@@ -149,8 +150,8 @@ def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -
     )
 
 
-def _who_is_missing(cluster, meeting, timeout):
-    absent = [rank for rank in meeting.missing() if rank not in meeting.heard]
+def _who_is_missing(cluster, peers, timeout):
+    absent = [rank for rank in peers.missing() if rank not in peers.hellos]
     what = (
         f"{cluster.named(absent)} did not start, or cannot be reached"
         if absent
@@ -158,7 +159,7 @@ def _who_is_missing(cluster, meeting, timeout):
     )
     sentences = [
         f"{cluster.named([cluster.rank])} waited {timeout:g} s, but {what}.",
-        *_troubles(cluster, meeting),
+        *_failures(cluster, peers),
         "Start every task of the cluster, check that each address can be reached from the other "
         f"tasks' machines, or wait longer with {START_TIMEOUT}=SECONDS or "
         "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...). "
@@ -167,39 +168,39 @@ def _who_is_missing(cluster, meeting, timeout):
     return " ".join(sentences)
 
 
-def _troubles(cluster, meeting):
+def _failures(cluster, peers):
     """Return sentences about which tasks cannot reach which tasks, and why."""
-    missing = meeting.missing()
+    missing = peers.missing()
     unreached: dict[str, list[int]] = {}
     for rank in missing:
-        if rank in meeting.troubles and not meeting.has_reached(rank):
-            unreached.setdefault(meeting.troubles[rank], []).append(rank)
+        if rank in peers.failures and not peers.has_reached(rank):
+            unreached.setdefault(peers.failures[rank], []).append(rank)
     sentences = []
-    for trouble, ranks in unreached.items():
-        if trouble == ANOTHER_PROGRAM:
+    for failure, ranks in unreached.items():
+        if failure == ANOTHER_PROGRAM:
             sentence = f"Another program answers at the address of {cluster.named(ranks)}."
-        elif trouble == NO_ANSWER:
+        elif failure == NO_ANSWER:
             sentence = (
                 f"The program at the address of {cluster.named(ranks)} does not answer. It is "
                 "another program, or a suspended worker."
             )
         else:
             sentence = (
-                f"{cluster.names[cluster.rank]} cannot reach {cluster.named(ranks)}: {trouble}."
+                f"{cluster.names[cluster.rank]} cannot reach {cluster.named(ranks)}: {failure}."
             )
         sentences.append(sentence)
     everybody = range(len(cluster.addresses))
-    absent = {rank for rank in missing if rank not in meeting.heard}
-    for who, troubles in sorted(meeting.troubles_of_others().items()):
+    absent = {rank for rank in missing if rank not in peers.hellos}
+    for who, failures in sorted(peers.failures_of_others().items()):
         of_other: dict[str, list[int]] = {}
-        for whom, trouble in sorted(troubles.items()):
+        for whom, failure in sorted(failures.items()):
             if whom in everybody and whom not in absent:
-                of_other.setdefault(trouble, []).append(whom)
-        for trouble, ranks in of_other.items():
+                of_other.setdefault(failure, []).append(whom)
+        for failure, ranks in of_other.items():
             sentences.append(
-                f"{cluster.names[who]} cannot reach {cluster.named(ranks)}: {trouble}."
+                f"{cluster.names[who]} cannot reach {cluster.named(ranks)}: {failure}."
             )
-        is_silent = who in missing and meeting.has_reached(who) and cluster.rank not in troubles
+        is_silent = who in missing and peers.has_reached(who) and cluster.rank not in failures
         if is_silent:
             sentences.append(
                 f"{cluster.names[who]} has not reached {cluster.named([cluster.rank])}."

@@ -7,7 +7,7 @@ import typing
 
 import tensorflow as tf
 
-from tf_adasum.cluster import administration, detection, joining, tasks, tf_config
+from tf_adasum.cluster import detection, environment_variables, joining, tasks, tf_config
 
 
 class Found(typing.NamedTuple):
@@ -34,7 +34,7 @@ def resolve(
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to the
             cluster in ``TF_CONFIG``, or the cluster that `detection.find` finds.
         timeout: seconds to wait for the other workers when joining. Defaults to None, for the
-            seconds of `administration.start_timeout`.
+            seconds of `environment_variables.start_timeout`.
 
     Raises:
         ValueError: if `cluster_resolver` is not a ClusterResolver; if the cluster, or this task's
@@ -62,17 +62,17 @@ def _resolve_environment(timeout):
     text = os.environ.get(tf_config.NAME)
     if text:
         return Found(resolvers.TFConfigClusterResolver(), tf_config.parse(text), tf_config.NAME)
-    invitation = detection.find(os.environ)
-    if invitation is None:
+    config = detection.find(os.environ)
+    if config is None:
         # TensorFlow's resolver cannot read a TF_CONFIG that is set but empty.
         empty = resolvers.SimpleClusterResolver(tf.train.ClusterSpec({}))
         return Found(resolvers.TFConfigClusterResolver() if text is None else empty, None, "")
-    seconds = administration.start_timeout(timeout)
-    cluster = joining.join(invitation, seconds, os.environ)
+    seconds = environment_variables.start_timeout(timeout)
+    cluster = joining.join(config, seconds, os.environ)
     resolver = resolvers.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
         task_type="worker",
         task_id=cluster.rank,
         rpc_layer="grpc",
     )
-    return Found(resolver, cluster, invitation.source)
+    return Found(resolver, cluster, config.source)

@@ -22,14 +22,14 @@ class Cluster:
             workers.
         names: the name of each task, such as "worker 2".
         rank: the index of this task.
-        first_knows_all: whether the tasks have joined through task 0. If so, it is enough that each
-            task connects to task 0.
+        is_star_topology: whether the tasks have joined through task 0. If so, it is enough that
+            each task connects to task 0.
     """
 
     addresses: tuple[str, ...]
     names: tuple[str, ...]
     rank: int
-    first_knows_all: bool = dataclasses.field(default=False, repr=False)
+    is_star_topology: bool = dataclasses.field(default=False, repr=False)
 
     def named(self, ranks: Iterable[int]) -> str:
         """Return the names and addresses of some tasks, for messages."""

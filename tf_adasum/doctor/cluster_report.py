@@ -26,8 +26,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tf_adasum._version import series
-from tf_adasum.cluster import administration, joining, rendezvous, secret
-from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster import environment_variables, joining, rendezvous, secret
+from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.doctor import probe_server
@@ -36,7 +36,7 @@ from tf_adasum.doctor.findings import FAIL, NOTE, WARN, Finding, describe
 from tf_adasum.doctor.probe_server import MessageStream, ProbeServer
 from tf_adasum.errors import WorkerLostError
 
-_TERMS = {"program": "tf-adasum-doctor"}
+_SETTINGS = {"program": "tf-adasum-doctor"}
 # Up to this many workers, all pairs are measured. With more workers, only pairs whose numbers
 # differ by 1, 2, 4, ... are measured.
 MOST_FOR_ALL_PAIRS = 48
@@ -95,7 +95,7 @@ def report_of(findings: list[Finding]) -> dict[str, Any]:
 
 
 def examine(
-    found: Cluster | Invitation,
+    found: Cluster | RendezvousConfig,
     look: Callable[[], list[Finding]],
     show: Callable[[Examination], int],
     environment: Mapping[str, str] = os.environ,
@@ -104,7 +104,7 @@ def examine(
     """Examine all workers of the cluster to which this process belongs.
 
     Args:
-        found: the `Cluster` of several tasks, or the `Invitation` to join a cluster.
+        found: the `Cluster` of several tasks, or the `RendezvousConfig` to join a cluster.
         look: function that returns the findings of this worker.
         show: function that prints an `Examination` on worker 0, and returns the exit status.
         environment: the variables, such as the secret and the timeout. Defaults to ``os.environ``.
@@ -113,21 +113,21 @@ def examine(
     Returns:
         The exit status, the same on all workers that have joined.
     """
-    seconds = administration.start_timeout(timeout, environment)
+    seconds = environment_variables.start_timeout(timeout, environment)
     name = {"name": f"worker {found.rank}", "address": "?"}
     try:
         with contextlib.ExitStack() as stack:
             with contextlib.ExitStack() as joining_alone:
                 cluster = found
-                if isinstance(found, Invitation):
+                if isinstance(found, RendezvousConfig):
                     cluster = joining.enter(found, seconds, environment, joining_alone)
                 name = {"name": cluster.names[found.rank], "address": cluster.addresses[found.rank]}
                 host, _ = cluster.host_and_port(cluster.rank)
                 own_secret = secret.read(environment)
                 server = stack.enter_context(ProbeServer(host, len(cluster.names), own_secret))
-                offer = {"probe server": server.offer}
-                offers = rendezvous.meet(cluster, _TERMS, seconds, offer, environment)
-            of_servers = {rank: each.get("probe server") for rank, each in offers.items()}
+                endpoint = {"probe server": server.endpoint}
+                endpoints = rendezvous.run(cluster, _SETTINGS, seconds, endpoint, environment)
+            of_servers = {rank: each.get("probe server") for rank, each in endpoints.items()}
             if cluster.rank > 0:
                 return _follow(cluster, of_servers[0], own_secret, look)
             return _Coordinator(cluster, server, of_servers, own_secret).examine(look, show)
@@ -155,21 +155,25 @@ class _Coordinator:
     Args:
         cluster: the `Cluster`.
         server: the `ProbeServer` at which the other workers wait for instructions.
-        offers: the `offer` of each other worker's server.
+        endpoints: the `endpoint` of each other worker's server.
         secret: the `Secret` of the cluster.
     """
 
     def __init__(
-        self, cluster: Cluster, server: ProbeServer, offers: dict[int, Any], secret: Secret
+        self, cluster: Cluster, server: ProbeServer, endpoints: dict[int, Any], secret: Secret
     ):
-        self._cluster, self._offers, self._secret = cluster, {**offers, 0: server.offer}, secret
+        self._cluster, self._endpoints, self._secret = (
+            cluster,
+            {**endpoints, 0: server.endpoint},
+            secret,
+        )
         self._findings: list[Finding] = []
         others = range(1, len(cluster.addresses))
         self._lines: dict[int, MessageStream] = server.waiting(others, _SECONDS_TO_CALL)
         for rank in others:
             if rank not in self._lines:
                 self._fail(
-                    f"{cluster.named([rank])} does not connect to port {server.offer[0]} of "
+                    f"{cluster.named([rank])} does not connect to port {server.endpoint[0]} of "
                     f"{cluster.named([0])}",
                     "let workers connect to each other on any port, because failure detection "
                     "needs it",
@@ -227,7 +231,7 @@ class _Coordinator:
         found = []
         for caller, answerer in chosen:
             host, _ = self._cluster.host_and_port(answerer)
-            asked = {"host": host, "offer": self._offers[answerer], "sending": sending}
+            asked = {"host": host, "endpoint": self._endpoints[answerer], "sending": sending}
             if caller == 0:
                 measured = _measure(asked, self._secret)
             elif caller not in self._lines:
@@ -361,11 +365,11 @@ def differences(workers: list[dict[str, Any]]) -> list[Finding]:
 # ---- the others --------------------------------------------------------------------------------
 
 
-def _follow(cluster, offer, own_secret, look):
+def _follow(cluster, endpoint, own_secret, look):
     """Follow the instructions of worker 0; return the exit status that it sends."""
     host, _ = cluster.host_and_port(0)
     line = probe_server.wait_for_instructions(
-        host, offer, own_secret, cluster.rank, _SECONDS_TO_CALL
+        host, endpoint, own_secret, cluster.rank, _SECONDS_TO_CALL
     )
     answers = {
         "measure": lambda asked: {"measured": _measure(asked, own_secret)},
@@ -384,7 +388,7 @@ def _follow(cluster, offer, own_secret, look):
 def _measure(asked, own_secret):
     try:
         measure = functools.partial(probe_server.measure, seconds=_SECONDS_FOR_A_PAIR)
-        return measure(asked["host"], asked["offer"], own_secret, asked["sending"])
+        return measure(asked["host"], asked["endpoint"], own_secret, asked["sending"])
     except (OSError, ValueError) as error:
         return {"error": describe(error)}
 

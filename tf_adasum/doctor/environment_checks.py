@@ -6,13 +6,13 @@ import socket
 from collections.abc import Mapping
 
 from tf_adasum.cluster import detection, tf_config
-from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, Finding
 
 
-def find(environment: Mapping[str, str]) -> tuple[list[Finding], Cluster | Invitation | None]:
-    """Return findings about the cluster in the environment, and its `Cluster` or `Invitation`.
+def find(environment: Mapping[str, str]) -> tuple[list[Finding], Cluster | RendezvousConfig | None]:
+    """Return findings about the cluster in the environment, and how to join it.
 
     The second value is None if there is no cluster, or if its description is wrong. The strategy
     detects clusters in the same order.
@@ -24,16 +24,16 @@ def find(environment: Mapping[str, str]) -> tuple[list[Finding], Cluster | Invit
     if cluster is not None:
         return findings, cluster
     try:
-        invitation = detection.find(environment)
+        config = detection.find(environment)
     except ValueError as error:
         return [*findings, Finding(FAIL, "cluster", str(error))], None
-    if invitation is None:
+    if config is None:
         return findings, None
     text = (
-        f"worker {invitation.rank} of {invitation.num_workers}, with the rendezvous at "
-        f"{invitation.coordinator}, from {invitation.source}"
+        f"worker {config.rank} of {config.num_workers}, with the rendezvous at "
+        f"{config.coordinator}, from {config.source}"
     )
-    return [Finding(OK, "cluster", text, facts={"found_by": invitation.source})], invitation
+    return [Finding(OK, "cluster", text, facts={"found_by": config.source})], config
 
 
 def check_tf_config(environment: Mapping[str, str]) -> list[Finding]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from tf_adasum.cluster import addresses, json_lines
 from tf_adasum.cluster.channel import Channel
-from tf_adasum.cluster.reception import Reception
+from tf_adasum.cluster.listener import Listener
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.doctor import link_benchmark
 
@@ -36,17 +36,17 @@ class ProbeServer:
         secret: the `Secret` of the cluster.
 
     Attributes:
-        offer: the port and the token, which other workers need to connect.
+        endpoint: the port and the token, which other workers need to connect.
     """
 
     def __init__(self, host: str, workers: int, secret: Secret):
         listener = addresses.bound(host, 0, reuse=False)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
-        self._reception = Reception(listener, self._answer, workers)
+        self._reception = Listener(listener, self._answer, workers)
         token = secrets.token_hex(16)
         self._secret = secret.with_token(token)
-        self.offer = [listener.getsockname()[1], token]
+        self.endpoint = [listener.getsockname()[1], token]
         self._waiting: dict[int, MessageStream] = {}
         self._change = threading.Condition()
         self._closing = threading.Event()
@@ -94,13 +94,13 @@ class ProbeServer:
 
 
 def wait_for_instructions(
-    host: str, offer: Any, secret: Secret, rank: int, seconds: float
+    host: str, endpoint: Any, secret: Secret, rank: int, seconds: float
 ) -> MessageStream:
     """Connect to the probe server of worker 0, and stay connected.
 
     Args:
         host: the host of worker 0's address.
-        offer: the `offer` of worker 0's probe server.
+        endpoint: the `endpoint` of worker 0's probe server.
         secret: the `Secret` of the cluster.
         rank: the rank of this worker.
         seconds: how long to try.
@@ -108,7 +108,7 @@ def wait_for_instructions(
     Raises:
         OSError: if nothing answers.
     """
-    port, token = offer
+    port, token = endpoint
     connection = socket.create_connection((host, port), seconds)
     line = MessageStream(connection, secret.with_token(token), is_server=False)
     line.send({"rank": rank})
@@ -116,13 +116,13 @@ def wait_for_instructions(
 
 
 def measure(
-    host: str, offer: Any, secret: Secret, sending: float, seconds: float
+    host: str, endpoint: Any, secret: Secret, sending: float, seconds: float
 ) -> dict[str, float]:
     """Measure the connection to another worker's probe server with `pairs.call`.
 
     Args:
         host: the host of the other worker's address.
-        offer: the `offer` of the other worker's probe server.
+        endpoint: the `endpoint` of the other worker's probe server.
         secret: the `Secret` of the cluster.
         sending: how many seconds to send in each direction.
         seconds: how long to wait for an answer.
@@ -130,7 +130,7 @@ def measure(
     Raises:
         OSError: if nothing answers, or if another program answers.
     """
-    port, token = offer
+    port, token = endpoint
     with socket.create_connection((host, port), seconds) as connection:
         line = MessageStream(connection, secret.with_token(token), is_server=False)
         try:

@@ -25,8 +25,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_adasum.cluster import addresses, json_lines, ports
-from tf_adasum.cluster.administration import WATCH_PORT
 from tf_adasum.cluster.channel import Channel
+from tf_adasum.cluster.environment_variables import WATCH_PORT
 from tf_adasum.cluster.json_lines import LONGEST_LINE
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
@@ -96,7 +96,7 @@ class Server:
         OSError: if the server cannot listen on the port.
 
     Attributes:
-        offer: the data that clients need to connect. Clients receive it at the rendezvous.
+        endpoint: the data that clients need to connect. Clients receive it at the rendezvous.
         connections: dict from ranks to `Channel`.
         refusals: the `RateLimitedLog`.
     """
@@ -108,7 +108,7 @@ class Server:
         self._secret = secret.with_token(token)
         # Clients that have not sent their rank, with their hosts; the oldest first.
         self._unauthenticated: list[tuple[Channel, str]] = []
-        self.offer = {"port": self._listener.getsockname()[1], "token": token}
+        self.endpoint = {"port": self._listener.getsockname()[1], "token": token}
         self.connections: dict[int, Channel] = {}
         self.refusals = RateLimitedLog()
 
@@ -246,13 +246,13 @@ def _send_newest(connection, message):
 
 
 def connect(
-    cluster: Cluster, offer: dict[str, Any], secret: Secret, use: Callable[[Client], None]
+    cluster: Cluster, endpoint: dict[str, Any], secret: Secret, use: Callable[[Client], None]
 ) -> None:
     """Connect to worker 0; if this fails, a thread keeps trying.
 
     Args:
         cluster: the `Cluster`.
-        offer: the offer of the `Server`.
+        endpoint: the endpoint of the `Server`.
         secret: the `Secret` of the cluster.
         use: function that is called with the `Client`.
     """
@@ -262,13 +262,13 @@ def connect(
         while True:
             time.sleep(_SECONDS_BETWEEN_TRIES)
             with contextlib.suppress(OSError):
-                return use(Client(host, offer, cluster.rank, secret))
+                return use(Client(host, endpoint, cluster.rank, secret))
 
     try:
-        client = Client(host, offer, cluster.rank, secret)
+        client = Client(host, endpoint, cluster.rank, secret)
     except (OSError, KeyError, TypeError, ValueError) as error:
         messages.say(
-            f"{cluster.names[cluster.rank]} cannot reach port {offer.get('port')} of "
+            f"{cluster.names[cluster.rank]} cannot reach port {endpoint.get('port')} of "
             f"{cluster.named([0])} ({error}). Until this works, only TensorFlow detects lost "
             "workers, which takes longer."
         )
@@ -283,7 +283,7 @@ class Client:
 
     Args:
         host: the host of worker 0.
-        offer: the offer of the `Server`.
+        endpoint: the endpoint of the `Server`.
         rank: the rank of this worker.
         secret: the `Secret` of the cluster.
 
@@ -293,11 +293,11 @@ class Client:
 
     Raises:
         OSError: if the client cannot connect.
-        KeyError, TypeError, ValueError: if the offer is not valid.
+        KeyError, TypeError, ValueError: if the endpoint is not valid.
     """
 
-    def __init__(self, host: str, offer: dict[str, Any], rank: int, secret: Secret):
-        port, token = offer["port"], offer["token"]
+    def __init__(self, host: str, endpoint: dict[str, Any], rank: int, secret: Secret):
+        port, token = endpoint["port"], endpoint["token"]
         if type(port) is not int or not 0 < port < 1 << 16:
             raise ValueError("no port")
         if not isinstance(token, str):

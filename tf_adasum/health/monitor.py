@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tf_adasum.cluster import administration, json_lines, rendezvous, secret
+from tf_adasum.cluster import environment_variables, json_lines, rendezvous, secret
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health import call_log, call_site, connections, diagnosis, messages
@@ -431,20 +431,20 @@ def begin(cluster: Cluster, settings: dict[str, Any], timeout: float | None) -> 
     if cluster in _monitors:
         return _monitors[cluster]
     host, _ = cluster.host_and_port(0)
-    port, seconds = administration.watch_port(), administration.start_timeout(timeout)
+    port, seconds = environment_variables.watch_port(), environment_variables.start_timeout(timeout)
     own_secret, count = secret.read(), len(cluster.names)
     server = connections.Server(host, count, own_secret, port) if cluster.rank == 0 else None
     seed = int.from_bytes(os.urandom(7), "big")
-    offer = {**server.offer, "seed": seed} if server else {}
+    payload = {**server.endpoint, "seed": seed} if server else {}
     with contextlib.ExitStack() as stack:
         if server:
             stack.callback(server.close)
-        offers = rendezvous.meet(cluster, settings, seconds, offer)
+        payloads = rendezvous.run(cluster, settings, seconds, payload)
         stack.pop_all()
     monitor = HealthMonitor(cluster, server, timeout)
-    monitor.seed = seed if server else offers[0].get("seed")
+    monitor.seed = seed if server else payloads[0].get("seed")
     if server:
         monitor.start()
     else:
-        connections.connect(cluster, offers[0], own_secret, monitor.use)
+        connections.connect(cluster, payloads[0], own_secret, monitor.use)
     return monitor

@@ -33,8 +33,8 @@ from typing import Any
 
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, free_ports, secret
-from tf_adasum.cluster.administration import START_TIMEOUT, start_timeout
 from tf_adasum.cluster.coordinator import joined
+from tf_adasum.cluster.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import StoreClient
 from tf_adasum.launch.jobs import check, run_job

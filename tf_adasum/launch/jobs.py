@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from tf_adasum.cluster import free_ports, secret
-from tf_adasum.cluster.administration import START_TIMEOUT
+from tf_adasum.cluster.environment_variables import START_TIMEOUT
 from tf_adasum.launch.cpu_shares import BIND_TO, cpu_shares
 from tf_adasum.launch.environments import visible_gpus, worker_environments
 from tf_adasum.launch.nodes import Nodes

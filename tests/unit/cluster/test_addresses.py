@@ -6,7 +6,7 @@ import os
 import socket
 
 import pytest
-from support.meetings import needs_ipv6
+from support.rendezvous_tasks import needs_ipv6
 
 from tf_adasum.cluster import addresses
 

@@ -7,11 +7,11 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.joinings import assert_together, impatient, invitations, run  # noqa: F401 - a fixture
-from support.meetings import SOON, cluster_of, connected, program_at
+from support.joining_workers import assert_together, configs_of, impatient, run  # noqa: F401 - a fixture
+from support.rendezvous_tasks import SOON, cluster_of, connected, program_at
 
-from tf_adasum.cluster import coordinator, introductions, joining, reception
-from tf_adasum.cluster.introductions import Introduction, Stranger
+from tf_adasum.cluster import coordinator, handshake, joining, listener
+from tf_adasum.cluster.handshake import Hello, ProtocolError
 from tf_adasum.cluster.secret import Secret
 
 pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
@@ -20,19 +20,19 @@ pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatien
 # ---- addresses -----------------------------------------------------------------------------------
 
 
-def list_of(own, *arrivals, given=""):
+def list_of(own, *members, given=""):
     """The list that worker 0 makes of these: (announced, called at, worker 0's end, its peer)."""
     made = coordinator.Coordinator.__new__(coordinator.Coordinator)
-    made._invitation = joining.Invitation(own, 0, len(arrivals) + 1, "a test")
-    made._own = Introduction(0, "0" * 16, {}, {"host": given, "port": 7000})
-    made._came = {}
-    for rank, (host, called, end, peer, *is_given) in enumerate(arrivals, 1):
-        offer = {"host": host, "port": 7000 + rank, "coordinator": called}
-        theirs = Introduction(rank, "0" * 16, {}, {**offer, "is_given": bool(is_given)})
+    made._config = joining.RendezvousConfig(own, 0, len(members) + 1, "a test")
+    made._own = Hello(0, "0" * 16, {}, {"host": given, "port": 7000})
+    made._members = {}
+    for rank, (host, called, end, peer, *is_given) in enumerate(members, 1):
+        payload = {"host": host, "port": 7000 + rank, "coordinator": called}
+        theirs = Hello(rank, "0" * 16, {}, {**payload, "is_given": bool(is_given)})
         connection = types.SimpleNamespace(
             getsockname=lambda end=end: (end, 1), getpeername=lambda peer=peer: (peer, 1)
         )
-        made._came[rank] = coordinator._arrival(theirs, connection)
+        made._members[rank] = coordinator._member(theirs, connection)
     return made._all_addresses()
 
 
@@ -42,7 +42,7 @@ BY_NUMBER = ("10.0.0.2", "10.0.0.1", "10.0.0.1", "10.0.0.2")
 
 
 @pytest.mark.parametrize(
-    ("own", "arrivals", "hosts"),
+    ("own", "members", "hosts"),
     [
         # An own name that is a loopback address on its machine is none on others.
         ("a:1", [LOCAL, REMOTE], ["a", "a", "10.0.0.2"]),
@@ -64,9 +64,9 @@ BY_NUMBER = ("10.0.0.2", "10.0.0.1", "10.0.0.1", "10.0.0.2")
         ("a:1", [("10.1.0.1", "a", "10.0.0.1", "10.0.0.1", True)], ["a", "10.1.0.1"]),
     ],
 )
-def test_the_addresses_that_workers_get(own, arrivals, hosts):
+def test_the_addresses_that_workers_get(own, members, hosts):
     expected = [f"{host}:{7000 + rank}" for rank, host in enumerate(hosts)]
-    assert list_of(own, *arrivals) == expected
+    assert list_of(own, *members) == expected
 
 
 def test_worker_0_may_set_its_address():
@@ -77,37 +77,43 @@ def test_worker_0_may_set_its_address():
 # ---- callers -------------------------------------------------------------------------------------
 
 
-def call_as(invitation, *, terms=None, **offer):
+def call_as(config, *, settings=None, **payload):
     """Call worker 0 as this worker; return the news of worker 0."""
-    own_terms = {coordinator.WORKERS: invitation.num_workers, "tf_adasum": joining.__version__}
-    offer = {"host": "127.0.0.1", "port": 9, "coordinator": "127.0.0.1", "patience": 0.0, **offer}
-    own = Introduction(invitation.rank, "a" * 16, {**own_terms, **(terms or {})}, offer)
-    with connected(cluster_of(invitation.coordinator)) as connection:
-        return introductions.call(connection, own, Secret()).offer["news"]
+    own_terms = {coordinator.WORKERS: config.num_workers, "tf_adasum": joining.__version__}
+    payload = {
+        "host": "127.0.0.1",
+        "port": 9,
+        "coordinator": "127.0.0.1",
+        "patience": 0.0,
+        **payload,
+    }
+    own = Hello(config.rank, "a" * 16, {**own_terms, **(settings or {})}, payload)
+    with connected(cluster_of(config.coordinator)) as connection:
+        return handshake.call(connection, own, Secret()).payload["news"]
 
 
 @contextlib.contextmanager
-def while_worker_0_waits(invited, *, timeout=SOON):
+def while_worker_0_waits(configs, *, timeout=SOON):
     """Run worker 0 in a thread; yield the list that gets its outcome after the block."""
     outcomes = []
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(run, invited[:1], timeout=timeout)
+        waiting = pool.submit(run, configs[:1], timeout=timeout)
         yield outcomes
         outcomes += waiting.result(2 * SOON)[0]
 
 
 def test_a_worker_that_starts_again_replaces_itself():
-    invited = invitations(3)
-    with while_worker_0_waits(invited) as outcomes:
-        assert call_as(invited[1]) == {"missing": [2]}
-        outcomes += run(invited[1:])[0]
+    configs = configs_of(3)
+    with while_worker_0_waits(configs) as outcomes:
+        assert call_as(configs[1]) == {"missing": [2]}
+        outcomes += run(configs[1:])[0]
     assert "127.0.0.1:9" not in assert_together(outcomes, 3)
 
 
 def test_another_release_is_an_error_on_all():
-    invited = invitations(2)
-    with while_worker_0_waits(invited) as outcomes:
-        news = call_as(invited[1], terms={"tf_adasum": "9.9"})
+    configs = configs_of(2)
+    with while_worker_0_waits(configs) as outcomes:
+        news = call_as(configs[1], settings={"tf_adasum": "9.9"})
     (error,) = outcomes
     assert isinstance(error, ValueError) and news["wrong"] == str(error)
     assert "the same tf_adasum. Received: " in str(error)
@@ -126,43 +132,43 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_caller_that_makes_no_sense_is_no_worker(name):
-    invited = invitations(2)
-    with while_worker_0_waits(invited) as outcomes:
+    configs = configs_of(2)
+    with while_worker_0_waits(configs) as outcomes:
         for value in WRONG[name]:
-            with pytest.raises((Stranger, EOFError, OSError)):
-                call_as(invited[1], **{name: value})
-        outcomes += run(invited[1:])[0]
+            with pytest.raises((ProtocolError, EOFError, OSError)):
+                call_as(configs[1], **{name: value})
+        outcomes += run(configs[1:])[0]
     assert_together(outcomes, 2)
 
 
 @pytest.mark.parametrize("patience", [-1.0, 1e300, "a", None, True])
 def test_no_patience_holds_worker_0_s_answer_for_long(patience):
-    invited = invitations(3)
-    with while_worker_0_waits(invited, timeout=1):
+    configs = configs_of(3)
+    with while_worker_0_waits(configs, timeout=1):
         since = time.monotonic()
-        news = call_as(invited[1], patience=patience)
+        news = call_as(configs[1], patience=patience)
         waited = time.monotonic() - since
     assert waited < 8 and (news.get("missing") == [2] or news["is_late"])
 
 
 def test_silent_callers_do_not_end_the_calls_of_workers_that_wait(monkeypatch):
-    monkeypatch.setattr(reception, "MOST_STRANGERS", 4)
+    monkeypatch.setattr(listener, "MOST_UNAUTHENTICATED", 4)
     monkeypatch.setattr(coordinator, "_SECONDS_TO_HOLD", float(SOON))
-    is_in, take_in = threading.Event(), coordinator.Coordinator._take_in
+    is_in, take_in = threading.Event(), coordinator.Coordinator._add_member
     monkeypatch.setattr(
-        coordinator.Coordinator, "_take_in", lambda *rest: take_in(*rest) or is_in.set()
+        coordinator.Coordinator, "_add_member", lambda *rest: take_in(*rest) or is_in.set()
     )
-    invited = invitations(4)
+    configs = configs_of(4)
     with (
         contextlib.ExitStack() as stack,
         ThreadPoolExecutor(1) as pool,
-        while_worker_0_waits(invited) as outcomes,
+        while_worker_0_waits(configs) as outcomes,
     ):
-        held = pool.submit(call_as, invited[1], patience=60.0, port=10)
+        held = pool.submit(call_as, configs[1], patience=60.0, port=10)
         assert is_in.wait(SOON)
         for _ in range(20):
-            stack.enter_context(connected(cluster_of(invited[0].coordinator)))
-        outcomes += run(invited[2:])[0]
+            stack.enter_context(connected(cluster_of(configs[0].coordinator)))
+        outcomes += run(configs[2:])[0]
     (found,) = {outcome.addresses for outcome in outcomes}
     assert held.result() == {"addresses": list(found)} and found[1] == "127.0.0.1:10"
 
@@ -184,13 +190,13 @@ def test_silent_callers_do_not_end_the_calls_of_workers_that_wait(monkeypatch):
     ],
 )
 def test_news_that_make_no_sense_end_no_worker(news):
-    invited = invitations(3)
-    own = Introduction(0, "0" * 16, {}, {"news": news})
+    configs = configs_of(3)
+    own = Hello(0, "0" * 16, {}, {"news": news})
 
     def answer(connection, done):
-        with contextlib.suppress(Stranger):
-            introductions.answer(connection, 0, lambda _: own, Secret())
+        with contextlib.suppress(ProtocolError):
+            handshake.answer(connection, 0, lambda _: own, Secret())
 
-    with program_at(cluster_of(invited[0].coordinator), answer):
-        ((outcome,), _) = run(invited[1:2], timeout=0.5)
+    with program_at(cluster_of(configs[0].coordinator), answer):
+        ((outcome,), _) = run(configs[1:2], timeout=0.5)
     assert type(outcome) is TimeoutError, outcome

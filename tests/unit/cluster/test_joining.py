@@ -9,10 +9,10 @@ import threading
 import time
 
 import pytest
-from support.joinings import assert_together, impatient, invitations, run  # noqa: F401 - a fixture
+from support.joining_workers import assert_together, configs_of, impatient, run  # noqa: F401 - a fixture
 from support.launching import output_of
-from support.meetings import SOON, cluster_of, needs_ipv6, program_at
-from support.meetings import run as run_meeting
+from support.rendezvous_tasks import SOON, cluster_of, needs_ipv6, program_at
+from support.rendezvous_tasks import run as run_rendezvous
 
 import tf_adasum
 from tf_adasum.cluster import addresses, joining, own_address, secret
@@ -39,31 +39,31 @@ def hosts_of(found):
     ],
 )
 def test_everybody_gets_the_same_list_and_then_meets(count, host):
-    outcomes, _ = run(invitations(count, f"[{host}]" if ":" in host else host))
+    outcomes, _ = run(configs_of(count, f"[{host}]" if ":" in host else host))
     assert hosts_of(assert_together(outcomes, count)) == [host] * count
     assert outcomes[0].names == tuple(f"worker {rank}" for rank in range(count))
-    assert run_meeting(outcomes)[0] == [None] * count
+    assert run_rendezvous(outcomes)[0] == [None] * count
 
 
 @pytest.mark.parametrize("delays", [[0, 0.4, 0], [0.6, 0, 0], [0.3, 0, 0.6]])
 def test_workers_that_start_late_are_waited_for(delays):
-    outcomes, seconds = run(invitations(3), delays=delays)
+    outcomes, seconds = run(configs_of(3), delays=delays)
     assert_together(outcomes, 3)
     assert seconds[delays.index(0)] >= max(delays) - 0.05
 
 
 def test_a_worker_may_set_its_address():
     environments = [{}, {own_address.INTERFACE: "127.0.0.2"}, {own_address.INTERFACE: "lo"}]
-    outcomes, _ = run(invitations(3), environments=environments)
+    outcomes, _ = run(configs_of(3), environments=environments)
     assert hosts_of(assert_together(outcomes, 3)) == ["127.0.0.1", "127.0.0.2", "127.0.0.1"]
 
 
 def test_ports_are_held_until_the_cluster_is_forgotten():
-    invited = invitations(1)[0]
-    cluster = joining.join(invited, SOON, {})
+    configs = configs_of(1)[0]
+    cluster = joining.join(configs, SOON, {})
     where = cluster.host_and_port(0)
     try:
-        assert joining.join(invited, SOON, {}) is cluster
+        assert joining.join(configs, SOON, {}) is cluster
         with pytest.raises(OSError), socket.socket() as other:
             other.bind(where)
     finally:
@@ -84,8 +84,8 @@ def assert_all_raise(outcomes, kind, *parts):
 
 def test_missing_workers_are_named_on_all(monkeypatch, capsys):
     monkeypatch.setattr(joining, "SECONDS_BETWEEN_MESSAGES", 1.5)
-    invited = invitations(5)
-    outcomes, seconds = run([invited[rank] for rank in (0, 2, 3)], timeout=2)
+    configs = configs_of(5)
+    outcomes, seconds = run([configs[rank] for rank in (0, 2, 3)], timeout=2)
     missing = "worker 1, worker 4 did not start"
     assert_all_raise(outcomes, TimeoutError, missing, "waited 2 s", "a test")
     assert max(seconds) < 8
@@ -99,7 +99,7 @@ REFUSED = os.strerror(errno.ECONNREFUSED)
 
 def test_worker_0_that_is_not_there_is_named_with_what_was_tried(monkeypatch, capsys):
     monkeypatch.setattr(joining, "SECONDS_BETWEEN_MESSAGES", 0.3)
-    port = invitations(1)[0].coordinator.rpartition(":")[2]
+    port = configs_of(1)[0].coordinator.rpartition(":")[2]
     resolve = socket.getaddrinfo
 
     def both(host, *arguments, **options):
@@ -107,8 +107,8 @@ def test_worker_0_that_is_not_there_is_named_with_what_was_tried(monkeypatch, ca
         return [found for each in hosts for found in resolve(each, *arguments, **options)]
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
-    invited = joining.Invitation(f"first:{port}", 1, 2, "a test")
-    ((outcome,), (waited,)) = run([invited], timeout=0.5)
+    configs = joining.RendezvousConfig(f"first:{port}", 1, 2, "a test")
+    ((outcome,), (waited,)) = run([configs], timeout=0.5)
     tried = f"cannot reach worker 0 (first:{port}): 127.0.0.2: {REFUSED}, 127.0.0.1: {REFUSED}."
     assert_all_raise([outcome], TimeoutError, tried, "0.5 s, but worker 0", joining.START_TIMEOUT)
     assert 0.5 <= waited < 5
@@ -118,7 +118,7 @@ def test_worker_0_that_is_not_there_is_named_with_what_was_tried(monkeypatch, ca
 
 def test_a_name_that_does_not_resolve_is_no_end(monkeypatch):
     """The names of a cluster's services appear when their processes have started."""
-    invited = invitations(2, "service")
+    configs = configs_of(2, "service")
     resolve, since = socket.getaddrinfo, time.monotonic()
 
     def late(host, *arguments, **options):
@@ -127,55 +127,55 @@ def test_a_name_that_does_not_resolve_is_no_end(monkeypatch):
         return resolve("127.0.0.1" if host == "service" else host, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", late)
-    assert_together(run(invited)[0], 2)
+    assert_together(run(configs)[0], 2)
     since = time.monotonic() + 60
-    why = f"({invited[0].coordinator}): Name or service not known."
-    assert_all_raise(run(invited[1:], timeout=0.5)[0], TimeoutError, why)
+    why = f"({configs[0].coordinator}): Name or service not known."
+    assert_all_raise(run(configs[1:], timeout=0.5)[0], TimeoutError, why)
 
 
 def test_a_look_up_that_takes_very_long_does_not_outlast_the_timeout(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(5) or [])
-    ((outcome,), (waited,)) = run(invitations(2)[1:], timeout=0.5)
+    ((outcome,), (waited,)) = run(configs_of(2)[1:], timeout=0.5)
     assert isinstance(outcome, TimeoutError) and waited < 3
 
 
 def test_another_program_at_the_coordinator_s_port():
-    invited = invitations(2)
+    configs = configs_of(2)
 
     def behave(connection, done):
         connection.recv(1 << 10)
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    with program_at(cluster_of(invited[0].coordinator), behave):
-        outcomes, _ = run(invited, timeout=1)
+    with program_at(cluster_of(configs[0].coordinator), behave):
+        outcomes, _ = run(configs, timeout=1)
     assert type(outcomes[0]) is OSError and outcomes[0].errno == errno.EADDRINUSE
-    assert f"worker 0 ({invited[0].coordinator}) is in use by this process" in str(outcomes[0])
+    assert f"worker 0 ({configs[0].coordinator}) is in use by this process" in str(outcomes[0])
     another = "Another program answers at the address of worker 0"
     assert_all_raise(outcomes[1:], TimeoutError, another)
 
 
 def test_a_port_that_an_earlier_start_is_about_to_leave():
-    invited = invitations(2)
-    earlier = socket.create_server(addresses.split(invited[0].coordinator))
+    configs = configs_of(2)
+    earlier = socket.create_server(addresses.split(configs[0].coordinator))
     threading.Timer(0.5, earlier.close).start()
-    assert_together(run(invited)[0], 2)
+    assert_together(run(configs)[0], 2)
 
 
 # ---- workers that are not alike ------------------------------------------------------------------
 
 
 def test_another_number_of_workers_is_an_error_on_all():
-    invited = invitations(3)
-    invited[2] = dataclasses.replace(invited[2], num_workers=4)
-    outcomes, seconds = run(invited)
+    configs = configs_of(3)
+    configs[2] = dataclasses.replace(configs[2], num_workers=4)
+    outcomes, seconds = run(configs)
     same = "the same number of workers. Received: 3 on worker 0"
     assert_all_raise(outcomes, ValueError, same, "4 on worker 2")
     assert max(seconds) < SOON
 
 
 def test_two_workers_of_one_rank_are_an_error_on_all():
-    invited = invitations(3)
-    outcomes, seconds = run([*invited, invited[1]], delays=[0, 0, 0.5, 0])
+    configs = configs_of(3)
+    outcomes, seconds = run([*configs, configs[1]], delays=[0, 0, 0.5, 0])
     two = "Two workers have the rank 1: one at 127.0.0.1:"
     assert_all_raise(outcomes, ValueError, two, "from 0 to 2")
     assert len({str(outcome) for outcome in outcomes}) == 1
@@ -184,8 +184,8 @@ def test_two_workers_of_one_rank_are_an_error_on_all():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_whose_rank_has_joined_raises_an_error_and_disturbs_nobody(rank):
-    invited = invitations(2)
-    outcomes, _ = run([*invited, invited[rank]], delays=[0, 0, 1])
+    configs = configs_of(2)
+    outcomes, _ = run([*configs, configs[rank]], delays=[0, 0, 1])
     found = assert_together(outcomes[:2], 2)
     at = found[1] if rank else "127.0.0.1:"
     again = "If this worker was restarted after all had joined, restart all workers."
@@ -195,19 +195,19 @@ def test_a_worker_whose_rank_has_joined_raises_an_error_and_disturbs_nobody(rank
 
 def test_two_workers_0_on_two_machines_are_an_error_on_all(monkeypatch):
     """The others reach one of them, and so does the other worker 0."""
-    invited = invitations(3)
-    port = addresses.split(invited[0].coordinator)[1]
-    elsewhere = dataclasses.replace(invited[0], coordinator=f"127.0.0.3:{port}")
+    configs = configs_of(3)
+    port = addresses.split(configs[0].coordinator)[1]
+    elsewhere = dataclasses.replace(configs[0], coordinator=f"127.0.0.3:{port}")
     call = joining._call
-    monkeypatch.setattr(joining, "_call", lambda _, *rest: call(invited[0].coordinator, *rest))
-    outcomes, seconds = run([*invited, elsewhere], delays=[0, 0, 1, 0])
+    monkeypatch.setattr(joining, "_call", lambda _, *rest: call(configs[0].coordinator, *rest))
+    outcomes, seconds = run([*configs, elsewhere], delays=[0, 0, 1, 0])
     assert_all_raise(outcomes, ValueError, "Two workers have the rank 0")
     assert max(seconds) < SOON
 
 
 def test_workers_of_two_jobs_are_not_mixed():
     """The first one to have the port trains; a worker that knows no job is anybody's."""
-    one = [dataclasses.replace(each, job="17.0") for each in invitations(3)]
+    one = [dataclasses.replace(each, job="17.0") for each in configs_of(3)]
     one[2] = dataclasses.replace(one[2], job="")
     other = [dataclasses.replace(each, job="18.0") for each in one[:2]]
     outcomes, _ = run([*one, *other], delays=[0, 1.5, 1.5, 0.4, 0.4])
@@ -226,14 +226,14 @@ def test_workers_of_two_jobs_are_not_mixed():
         ({"coordinator": "a"}, "must look like 'host:port'. Received: 'a'. Received from a test"),
     ],
 )
-def test_an_invitation_that_makes_no_sense(changes, words):
-    invited = dataclasses.replace(invitations(3)[1], **changes)
-    assert_all_raise(run([invited])[0], ValueError, words)
+def test_a_config_that_cannot_be_used(changes, words):
+    configs = dataclasses.replace(configs_of(3)[1], **changes)
+    assert_all_raise(run([configs])[0], ValueError, words)
 
 
 @pytest.mark.parametrize("value", ["eth77", "192.0.2.1", "0.0.0.0", "x" * 300])
 def test_an_interface_that_is_none(value):
-    outcomes, _ = run(invitations(2)[:1], environments=[{own_address.INTERFACE: value}])
+    outcomes, _ = run(configs_of(2)[:1], environments=[{own_address.INTERFACE: value}])
     assert_all_raise(outcomes, ValueError, f"{own_address.INTERFACE}={value!r}", "lo")
 
 
@@ -243,7 +243,7 @@ ONE, OTHER = {secret.NAME: "one"}, {secret.NAME: "other"}
 
 
 def test_workers_with_one_secret():
-    assert_together(run(invitations(3), environments=[ONE] * 3)[0], 3)
+    assert_together(run(configs_of(3), environments=[ONE] * 3)[0], 3)
 
 
 @pytest.mark.parametrize(
@@ -255,9 +255,9 @@ def test_workers_with_one_secret():
     ],
 )
 def test_a_worker_with_another_secret_is_named_on_all(environments, of_first, of_last):
-    invited = invitations(3)
-    first = f"worker 0 ({invited[0].coordinator})"
-    outcomes, _ = run(invited, environments=environments, timeout=2)
+    configs = configs_of(3)
+    first = f"worker 0 ({configs[0].coordinator})"
+    outcomes, _ = run(configs, environments=environments, timeout=2)
     on_first = f"Received: {of_first[0]} on {first}, {of_first[1]} on worker 2"
     assert_all_raise(outcomes[:1], ValueError, on_first, secret.NAME)
     on_other = f"Received: {of_last[0]} on worker 2, {of_last[1]} on {first}"
@@ -271,14 +271,14 @@ def test_a_worker_with_another_secret_is_named_on_all(environments, of_first, of
 PROGRAM = """
 import os, sys, time
 from tf_adasum.cluster import joining
-from tf_adasum.cluster.invitation import Invitation
-from tf_adasum.cluster.rendezvous import meet
+from tf_adasum.cluster.rendezvous_config import RendezvousConfig
+from tf_adasum.cluster import rendezvous
 
 count, coordinator, since = int(sys.argv[1]), sys.argv[2], time.monotonic()
 for rank in range(count):
     if os.fork() == 0:
-        cluster = joining.join(Invitation(coordinator, rank, count, "a test"), 120, {})
-        meet(cluster, {"rule": "Adasum()"}, 120, environment={})
+        cluster = joining.join(RendezvousConfig(coordinator, rank, count, "a test"), 120, {})
+        rendezvous.run(cluster, {"rule": "Adasum()"}, 120, environment={})
         os._exit(0 if cluster.rank == rank and len(set(cluster.addresses)) == count else 1)
 failed = [code for _, code in (os.wait() for _ in range(count)) if code]
 print(len(failed), time.monotonic() - since)
@@ -287,7 +287,7 @@ print(len(failed), time.monotonic() - since)
 
 @pytest.mark.parametrize("count", [32, pytest.param(256, marks=pytest.mark.slow)])
 def test_many_processes_meet(count):
-    command = [sys.executable, "-S", "-c", PROGRAM, count, invitations(1)[0].coordinator]
+    command = [sys.executable, "-S", "-c", PROGRAM, count, configs_of(1)[0].coordinator]
     printed = output_of(*command, env={**os.environ, "PYTHONPATH": ROOT}, timeout=240)
     failed, seconds = printed.split()[-2:]
     assert failed == "0", printed

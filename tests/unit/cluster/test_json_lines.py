@@ -85,10 +85,10 @@ def test_the_blocking_reader_has_the_same_limit(pair):
 
 def test_a_limit_counts_from_the_beginning_of_a_line(pair):
     """A handshake has a small limit, and a long first message may arrive with its last line."""
-    introduction, status = {"rank": 1}, {"text": "x" * 5000}
-    pair[0].sendall(json_lines.encode(introduction) + json_lines.encode(status))
+    first, status = {"rank": 1}, {"text": "x" * 5000}
+    pair[0].sendall(json_lines.encode(first) + json_lines.encode(status))
     connection = Connection(pair[1], longest_line=1000)
-    assert connection.receive() == [introduction] and connection.is_open
+    assert connection.receive() == [first] and connection.is_open
     connection.longest_line = LONGEST_LINE
     assert connection.receive() == [status]
 

@@ -10,11 +10,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.meetings import SOON, TERMS, cluster_of, needs_ipv6, run, tasks
+from support.rendezvous_tasks import SETTINGS, SOON, cluster_of, needs_ipv6, run, tasks
 from support.worker_group import free_ports
 
-from tf_adasum.cluster import introductions, meeting, rendezvous, secret
-from tf_adasum.cluster.rendezvous import meet
+from tf_adasum.cluster import handshake, peer_handshakes, rendezvous, secret
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
 
@@ -60,16 +59,16 @@ def test_a_task_that_starts_again_while_others_are_waited_for():
 @pytest.mark.parametrize("is_met", [False, True])
 def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, is_met):
     """It has met one of the others or both, which wait for a fourth one that comes later."""
-    monkeypatch.setattr(meeting, "_SECONDS_TO_START_AGAIN", 1.0)
+    monkeypatch.setattr(peer_handshakes, "_SECONDS_TO_START_AGAIN", 1.0)
     clusters = tasks(4)
     others = [cluster for cluster in clusters if cluster.rank != gone]
     wanted = {cluster.rank for cluster in others[: 2 if is_met else 1]}
-    terms = {"cluster": list(clusters[0].addresses), **TERMS}
+    settings = {"cluster": list(clusters[0].addresses), **SETTINGS}
 
     def end():
-        with meeting.Meeting(clusters[gone], terms, {}, secret.Secret()) as met:
+        with peer_handshakes.PeerHandshakes(clusters[gone], settings, {}, secret.Secret()) as met:
             until = time.monotonic() + SOON
-            while not wanted <= met._came.keys() & met._reached.keys():
+            while not wanted <= met._callers.keys() & met._reached.keys():
                 assert time.monotonic() < until
                 met.call_round(until)
                 time.sleep(0.05)
@@ -150,16 +149,16 @@ def test_a_direction_that_does_not_work_is_named_by_all(count, caller, unreachab
 
 def test_an_older_word_does_not_undo_a_newer_one():
     """Calls overlap: the one that began first may end last."""
-    with meeting.Meeting(tasks(2)[0], TERMS, {}, secret.Secret()) as met:
-        older = introductions.Introduction(1, "run", TERMS, {})
-        met_all = dataclasses.replace(older, has_met_all=True)
-        for newer in (met_all, dataclasses.replace(met_all, all_have=True)):
-            met._remember(newer, older, met._came)
+    with peer_handshakes.PeerHandshakes(tasks(2)[0], SETTINGS, {}, secret.Secret()) as met:
+        older = handshake.Hello(1, "run", SETTINGS, {})
+        met_all = dataclasses.replace(older, is_connected_to_all=True)
+        for newer in (met_all, dataclasses.replace(met_all, all_are_connected=True)):
+            met._remember(newer, older, met._callers)
             met._remember(older, older, met._reached)
-            assert met.heard[1] == newer
+            assert met.hellos[1] == newer
         again = dataclasses.replace(older, run="another run")
-        met._remember(again, older, met._came)
-        assert met.heard[1] == again
+        met._remember(again, older, met._callers)
+        assert met.hellos[1] == again
 
 
 def test_two_tasks_with_one_index():
@@ -180,23 +179,25 @@ def test_a_taken_port_is_named(host):
     message = r"port of worker 0 \(127.0.0.1:\d+\) is in use"
     with socket.create_server((host, clusters[0].host_and_port(0)[1])):
         with pytest.raises(OSError, match=message) as raised:
-            meet(clusters[0], TERMS, SOON)
+            rendezvous.run(clusters[0], SETTINGS, SOON)
     assert time.monotonic() - start < 5 and not isinstance(raised.value, TimeoutError)
     assert run(clusters)[0] == [None, None]
 
 
-# ---- other terms -------------------------------------------------------------------------------
+# ---- other settings --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("term", "value"), [("rule", "Sum()"), ("devices per worker", 4), ("more", 1)]
+    ("setting", "value"), [("rule", "Sum()"), ("devices per worker", 4), ("more", 1)]
 )
-def test_two_tasks_with_different_terms(term, value):
-    outcomes, _ = run(tasks(2), terms=[TERMS, {**TERMS, term: value}])
+def test_two_tasks_with_different_terms(setting, value):
+    outcomes, _ = run(tasks(2), settings=[SETTINGS, {**SETTINGS, setting: value}])
     for outcome in outcomes:
-        assert isinstance(outcome, ValueError) and f"with the same {term}. Received" in str(outcome)
+        assert isinstance(outcome, ValueError) and f"with the same {setting}. Received" in str(
+            outcome
+        )
         assert f"{value} on worker 1" in str(outcome)
-        assert f"{TERMS.get(term)} on worker 0" in str(outcome)
+        assert f"{SETTINGS.get(setting)} on worker 0" in str(outcome)
 
 
 def test_two_tasks_with_different_clusters():
@@ -208,7 +209,7 @@ def test_two_tasks_with_different_clusters():
 
 def brought_together(count):
     """Tasks that have joined through task 0."""
-    return [dataclasses.replace(each, first_knows_all=True) for each in tasks(count)]
+    return [dataclasses.replace(each, is_star_topology=True) for each in tasks(count)]
 
 
 @pytest.mark.parametrize(
@@ -218,9 +219,9 @@ def brought_together(count):
 def test_all_of_three_tasks_report_that_one_has_different_terms(odd_one, late, made):
     # A task that detects it and leaves must not leave the others to wait for it in vain: each has
     # to receive the difference, also one that starts half a second later.
-    terms = [{"rule": "Sum()"} if rank == odd_one else {"rule": "Mean()"} for rank in range(3)]
+    settings = [{"rule": "Sum()"} if rank == odd_one else {"rule": "Mean()"} for rank in range(3)]
     delays = [0.5 if rank == late else 0 for rank in range(3)]
-    outcomes, _ = run(made(3), terms=terms, delays=delays, timeout=5)
+    outcomes, _ = run(made(3), settings=settings, delays=delays, timeout=5)
     for outcome in outcomes:
         assert isinstance(outcome, ValueError) and "with the same rule. Received" in str(outcome)
         assert "Mean() on worker" in str(outcome) and f"Sum() on worker {odd_one}" in str(outcome)
@@ -242,11 +243,11 @@ def test_all_of_them_report_who_is_missing():
 # ---- the server that takes a port over ----------------------------------------------------------
 
 # What a gRPC server sends first: the frame of its settings, 24 bytes, for no stream.
-SETTINGS = bytes([0, 0, 24, 4, 0, 0, 0, 0, 0]) + bytes(24)
+SETTINGS_FRAME = bytes([0, 0, 24, 4, 0, 0, 0, 0, 0]) + bytes(24)
 
 
 def test_waits_for_a_server_and_takes_nothing_else_for_one():
-    greetings, seen = [b"", b"\n", b'{"rank": 0}\n', SETTINGS], []
+    greetings, seen = [b"", b"\n", b'{"rank": 0}\n', SETTINGS_FRAME], []
 
     def serve():
         for greeting in greetings:

@@ -2,7 +2,7 @@
 
 import pytest
 import tensorflow as tf
-from support.meetings import cluster_of
+from support.rendezvous_tasks import cluster_of
 
 from tf_adasum.cluster.resolver import resolve
 
@@ -56,11 +56,11 @@ def test_something_that_is_no_resolver(wrong):
         resolve(wrong)
 
 
-def test_an_invitation_is_followed(monkeypatch):
+def test_workers_join_as_the_environment_configures(monkeypatch):
     followed, cluster = [], cluster_of("a:5", "b:6", rank=1)
 
-    def join(invitation, timeout, environment):
-        followed.append((invitation.coordinator, invitation.rank, timeout))
+    def join(config, timeout, environment):
+        followed.append((config.coordinator, config.rank, timeout))
         return cluster
 
     monkeypatch.delenv("TF_CONFIG", raising=False)

@@ -9,10 +9,10 @@ import types
 
 import pytest
 from support.launching import eventually
-from support.meetings import cluster_of, run_in_threads
+from support.rendezvous_tasks import cluster_of, run_in_threads
 
 from tf_adasum.cluster.free_ports import held
-from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.doctor import cluster_report, exchange_process, link_benchmark, probe_server, tables
 from tf_adasum.doctor.findings import FAIL, OK, WARN, Finding
@@ -53,7 +53,7 @@ def examined(
         threading.current_thread().name = str(rank)
         cluster = cluster_of(*addresses, rank=rank)
         if invited:
-            cluster = Invitation(addresses[0], rank, count, "a test")
+            cluster = RendezvousConfig(addresses[0], rank, count, "a test")
         found = [Finding(OK, "keras", "3", facts={"keras": "3.15.1"})]
         find = (look or {}).get(rank, lambda: found)
         with contextlib.suppress(SystemExit):
@@ -134,10 +134,10 @@ def test_an_exchange_that_hangs_is_ended(monkeypatch):
 def test_a_pair_that_cannot_reach_each_other_is_named(monkeypatch):
     measure = probe_server.measure
 
-    def cut(host, offer, secret, sending, seconds):
+    def cut(host, endpoint, secret, sending, seconds):
         if threading.current_thread().name == "1":  # worker 1 calls worker 2 alone
             raise TimeoutError("timed out")
-        return measure(host, offer, secret, sending, seconds)
+        return measure(host, endpoint, secret, sending, seconds)
 
     monkeypatch.setattr(probe_server, "measure", cut)
     codes, (shown,) = examined(monkeypatch, 3)
@@ -200,10 +200,10 @@ def test_a_slow_link_is_measured_as_it_is():
 def test_unauthenticated_clients_get_no_answer():
     secret = Secret(b"key")
     with probe_server.ProbeServer("127.0.0.1", 2, secret) as own:
-        port, token = own.offer
-        for offer, wrong in (([port, "wrong"], secret), ([port, token], Secret())):
+        port, token = own.endpoint
+        for endpoint, wrong in (([port, "wrong"], secret), ([port, token], Secret())):
             with pytest.raises(ConnectionError, match="not the doctor"):
-                probe_server.measure("127.0.0.1", offer, wrong, 0.01, 5.0)
+                probe_server.measure("127.0.0.1", endpoint, wrong, 0.01, 5.0)
         measured = probe_server.measure("127.0.0.1", [port, token], secret, 0.01, 5.0)
         assert measured["latency_seconds"] > 0
         assert own.waiting([1], 0.01) == {}

@@ -41,8 +41,8 @@ def test_the_port_of_a_task_of_tf_config_has_to_be_free(is_used):
 
 def test_who_started_it_together_with_others():
     told = {"MASTER_ADDR": "a", "MASTER_PORT": "29500", "RANK": "1", "WORLD_SIZE": "2"}
-    (finding,), invitation = environment_checks.find(told)
+    (finding,), config = environment_checks.find(told)
     assert finding.level == OK and "worker 1 of 2, with the rendezvous at a:29500" in finding.text
-    assert (invitation.rank, invitation.num_workers) == (1, 2)
-    (_, failed), invitation = environment_checks.find({**told, "RANK": "2"})
-    assert (failed.level, invitation) == (FAIL, None) and "RANK" in failed.text
+    assert (config.rank, config.num_workers) == (1, 2)
+    (_, failed), config = environment_checks.find({**told, "RANK": "2"})
+    assert (failed.level, config) == (FAIL, None) and "RANK" in failed.text

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from support.meetings import cluster_of
+from support.rendezvous_tasks import cluster_of
 
 from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.channel import Channel
@@ -29,7 +29,7 @@ def server():
 
 
 def of_token(server):
-    return SECRET.with_token(server.offer["token"])
+    return SECRET.with_token(server.endpoint["token"])
 
 
 def authenticated(server, connection, *messages, secret=None):
@@ -51,7 +51,7 @@ def call(server):
     with contextlib.ExitStack() as stack:
 
         def connect(line=b""):
-            where = ("127.0.0.1", server.offer["port"])
+            where = ("127.0.0.1", server.endpoint["port"])
             client = stack.enter_context(socket.create_connection(where))
             client.sendall(line)
             return client
@@ -61,11 +61,11 @@ def call(server):
 
 def test_a_port_that_is_given():
     with contextlib.closing(Server("127.0.0.1", 3, SECRET)) as one:
-        port = one.offer["port"]
+        port = one.endpoint["port"]
         with pytest.raises(OSError, match=rf"TF_ADASUM_WATCH_PORT={port}: .* by this process"):
             Server("127.0.0.1", 3, SECRET, port)
     with contextlib.closing(Server("127.0.0.1", 3, SECRET, port)) as one:
-        assert one.offer["port"] == port
+        assert one.endpoint["port"] == port
 
 
 @contextlib.contextmanager
@@ -103,7 +103,7 @@ def test_idle_unauthenticated_have_few_descriptors_and_workers_get_in(server, ca
     for _ in range(10):
         server.receive()
         assert descriptors() - before - len(clients) <= 2 * MOST_UNAUTHENTICATED
-    with contextlib.closing(Client("127.0.0.1", server.offer, 1, SECRET)) as client:
+    with contextlib.closing(Client("127.0.0.1", server.endpoint, 1, SECRET)) as client:
         assert heard_from(server, 1, client) == {"a": 1}
         assert descriptors() - before - len(clients) - 2 <= MOST_UNAUTHENTICATED + 1
 
@@ -163,8 +163,8 @@ def test_waits_for_any_descriptor():
 
 def test_a_worker_that_has_lost_its_place_calls_again():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        offer = {"port": listener.getsockname()[1], "token": "t"}
-        with contextlib.closing(Client("127.0.0.1", offer, 1, SECRET)) as client:
+        endpoint = {"port": listener.getsockname()[1], "token": "t"}
+        with contextlib.closing(Client("127.0.0.1", endpoint, 1, SECRET)) as client:
 
             def received():
                 json_lines.wait(client.sockets(), SOON)
@@ -244,7 +244,7 @@ def test_only_the_newest_status_waits_for_a_worker_that_does_not_read(server, ca
 
 
 def test_the_last_status_is_sent_even_if_the_worker_ends_at_once(server):
-    client = Client("127.0.0.1", server.offer, 1, SECRET)
+    client = Client("127.0.0.1", server.endpoint, 1, SECRET)
     client.send({"status": "ended"})
     with concurrent.futures.ThreadPoolExecutor() as pool:
         closing = pool.submit(client.close)
@@ -267,14 +267,14 @@ def test_refusals_are_counted_and_printed_seldom(capfd, monkeypatch):
 def test_a_port_that_cannot_be_reached_at_first(monkeypatch, capfd):
     monkeypatch.setattr(connections, "_SECONDS_BETWEEN_TRIES", 0.05)
     with contextlib.closing(Server("127.0.0.1", 2, SECRET)) as gone:
-        offer = gone.offer
+        endpoint = gone.endpoint
     found, is_found = [], threading.Event()
     cluster = cluster_of("127.0.0.1:1", "127.0.0.1:2", rank=1)
     connections.connect(
-        cluster, offer, SECRET, lambda client: found.append(client) or is_found.set()
+        cluster, endpoint, SECRET, lambda client: found.append(client) or is_found.set()
     )
     assert "worker 1 cannot reach port" in capfd.readouterr().err
     assert not found
-    with contextlib.closing(Server("127.0.0.1", 2, SECRET, offer["port"])):
+    with contextlib.closing(Server("127.0.0.1", 2, SECRET, endpoint["port"])):
         assert is_found.wait(SOON), "it does not call again"
         found[0].close()

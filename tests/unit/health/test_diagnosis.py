@@ -7,7 +7,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 from support.fuzzing import fuzz_settings, json_values
-from support.meetings import cluster_of
+from support.rendezvous_tasks import cluster_of
 
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import call_log, diagnosis

@@ -17,7 +17,7 @@ import hypothesis.strategies as st
 import pytest
 from support.fuzzing import fuzz_settings, json_values
 from support.launching import eventually
-from support.meetings import cluster_of
+from support.rendezvous_tasks import cluster_of
 
 from tf_adasum.cluster import json_lines, start_timeout
 from tf_adasum.cluster.secret import Secret
@@ -48,7 +48,7 @@ def workers():
             for rank in range(count):
                 channel = server
                 if rank:
-                    channel = connections.Client("127.0.0.1", server.offer, rank, SECRET)
+                    channel = connections.Client("127.0.0.1", server.endpoint, rank, SECRET)
                 one = monitor.HealthMonitor(cluster_of(*addresses, rank=rank), channel, timeout)
                 one.aborted = []
                 one.start()

@@ -3,7 +3,7 @@
 import socket
 
 import pytest
-from support.meetings import cluster_of
+from support.rendezvous_tasks import cluster_of
 
 from tf_adasum.health import reachability
 

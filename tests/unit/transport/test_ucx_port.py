@@ -4,7 +4,7 @@ import socket
 import struct
 
 import pytest
-from support.meetings import needs_ipv6
+from support.rendezvous_tasks import needs_ipv6
 
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import reachability

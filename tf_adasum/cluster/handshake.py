@@ -1,16 +1,16 @@
-"""The handshake, in which two tasks introduce themselves to each other over one connection.
+"""The handshake, in which two tasks exchange a `Hello` over one connection.
 
     caller                                  answerer
     rank, nonce                  ──▶
                                  ◀──        rank, nonce, proof of (ranks, nonces)
-    introduction, proof          ──▶
-                                 ◀──        introduction, proof
-    "heard"                      ──▶
+    hello, proof                 ──▶
+                                 ◀──        hello, proof
+    "received"                   ──▶
 
 Each line is a JSON object. A proof is made with the `Secret`, and covers the role of its sender,
-both ranks, both nonces and the introduction. So a proof is not valid in another connection, or for
-another introduction. A task sends its introduction only after the other task has proved that it
-knows the secret. The connection is not encrypted. Standard library only.
+both ranks, both nonces and the `Hello`. So a proof is not valid in another connection, or for
+another `Hello`. A task sends its `Hello` only after the other task has proved that it knows the
+secret. The connection is not encrypted. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.secret import Secret
 
 # Long, because many tasks may start on one busy machine. Also, a caller counts this task as
-# connected before it sends its confirmation, "heard". If this task did not wait for a late
+# connected before it sends its confirmation, "received". If this task did not wait for a late
 # confirmation, the caller could end the rendezvous, and this task would wait for it in vain.
 _SECONDS_FOR_AN_ANSWER = 10.0
 
 _LONGEST_GREETING = 1 << 10  # bytes; a greeting takes 150
-_LONGEST_TROUBLE, _LONGEST_DIFFERENCE = 200, 4000  # characters
+_LONGEST_FAILURE, _LONGEST_DIFFERENCE = 200, 4000  # characters
 _NONCE = re.compile(r"[0-9a-f]{32}")
 
 
-class Stranger(Exception):
+class ProtocolError(Exception):
     """The program at the other end of a connection is not a task of a cluster."""
 
 
-class Distrusted(Exception):
+class AuthenticationError(Exception):
     """A program claims to be a task, but does not prove that it knows the secret.
 
     Attributes:
@@ -54,56 +54,59 @@ class Distrusted(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Introduction:
+class Hello:
     """The data that a task sends about itself.
 
     Attributes:
         rank: the rank of the task.
         run: a random name for this start of the task; a restarted process has another name.
-        terms: the settings that must match on all tasks.
-        offer: other data for the other tasks.
-        has_met_all: whether the task is connected to all other tasks.
-        all_have: whether the task knows that all tasks are connected to all other tasks.
-        troubles: for the rank of a task, a dict from the ranks that the task cannot reach to the
-            reasons. It has the sender's own troubles, and the troubles that other tasks have sent.
+        settings: the settings that must match on all tasks.
+        payload: other data for the other tasks.
+        is_connected_to_all: whether the task is connected to all other tasks.
+        all_are_connected: whether the task knows that all tasks are connected to all other tasks.
+        failures: for the rank of a task, a dict from the ranks that the task cannot reach to the
+            reasons. It has the sender's own failures, and the failures that other tasks have sent.
         difference: the error that task 0 sends if settings of tasks differ; "" if there is none.
         lost: an error about a task that has ended during the rendezvous; "" if none is known.
     """
 
     rank: int
     run: str
-    terms: dict[str, Any]
-    offer: dict[str, Any]
-    has_met_all: bool = False
-    all_have: bool = False
-    troubles: dict[int, dict[int, str]] = dataclasses.field(default_factory=dict)
+    settings: dict[str, Any]
+    payload: dict[str, Any]
+    is_connected_to_all: bool = False
+    all_are_connected: bool = False
+    failures: dict[int, dict[int, str]] = dataclasses.field(default_factory=dict)
     difference: str = ""
     lost: str = ""
 
     @classmethod
-    def parsed(cls, text: str, rank: int) -> Introduction:
-        """Return the introduction in a text; raise `Stranger` if the text is not valid."""
+    def parsed(cls, text: str, rank: int) -> Hello:
+        """Return the `Hello` in a text; raise `ProtocolError` if the text is not valid."""
         message = json_lines.decode(text.encode(errors="surrogatepass")) or {}
-        run, terms, offer = (message.get(name) for name in ("run", "terms", "offer"))
+        run, settings, payload = (message.get(name) for name in ("run", "settings", "payload"))
         is_task = type(message.get("rank")) is int and message["rank"] == rank
         if not (
-            is_task and isinstance(run, str) and isinstance(terms, dict) and isinstance(offer, dict)
+            is_task
+            and isinstance(run, str)
+            and isinstance(settings, dict)
+            and isinstance(payload, dict)
         ):
-            raise Stranger
+            raise ProtocolError
         return cls(
             rank,
             run,
-            terms,
-            offer,
-            message.get("has_met_all") is True,
-            message.get("all_have") is True,
+            settings,
+            payload,
+            message.get("is_connected_to_all") is True,
+            message.get("all_are_connected") is True,
             {
                 who: {
-                    whom: printable(why, _LONGEST_TROUBLE)
-                    for whom, why in _by_rank(troubles)
+                    whom: printable(why, _LONGEST_FAILURE)
+                    for whom, why in _by_rank(failures)
                     if isinstance(why, str)
                 }
-                for who, troubles in _by_rank(message.get("troubles"))
+                for who, failures in _by_rank(message.get("failures"))
             },
             printable(message.get("difference"), _LONGEST_DIFFERENCE),
             printable(message.get("lost"), _LONGEST_DIFFERENCE),
@@ -122,16 +125,16 @@ def printable(text: Any, longest: int) -> str:
     return "".join(each if each.isprintable() else "?" for each in shown)
 
 
-def call(connection: socket.socket, ours: Introduction, secret: Secret) -> Introduction:
-    """Exchange introductions with the task that answers, and return its introduction.
+def call(connection: socket.socket, ours: Hello, secret: Secret) -> Hello:
+    """Exchange `Hello` messages with the task that answers, and return its message.
 
     Args:
         connection: a connected socket.
-        ours: this task's introduction.
+        ours: this task's `Hello`.
         secret: the `Secret`.
 
     Raises:
-        `Stranger`, `Distrusted`: see these classes.
+        `ProtocolError`, `AuthenticationError`: see these classes.
         OSError: if the connection breaks; TimeoutError: if no answer comes.
         EOFError: if the other side closes the connection before it has sent data.
     """
@@ -139,35 +142,35 @@ def call(connection: socket.socket, ours: Introduction, secret: Secret) -> Intro
     _send(connection, {"rank": ours.rank, "nonce": nonce, "secret": bool(secret.key)})
     greeting = json_lines.receive(connection, _SECONDS_FOR_AN_ANSWER, _LONGEST_GREETING) or {}
     rank, their_nonce = _greeted(greeting)
-    meeting = [ours.rank, rank, nonce, their_nonce]
-    if not secret.proves(greeting.get("proof"), "greeting", *meeting):
+    connection_id = [ours.rank, rank, nonce, their_nonce]
+    if not secret.proves(greeting.get("proof"), "greeting", *connection_id):
         has_secret = greeting.get("secret") is True
         if "proof" not in greeting or not (secret.key or has_secret):
-            raise Stranger
-        raise Distrusted(rank, has_secret)
-    _introduce(connection, ours, secret, ["caller", *meeting])
-    theirs = _introduced(connection, rank, secret, ["answerer", *meeting])
-    _send(connection, {"heard": True})
+            raise ProtocolError
+        raise AuthenticationError(rank, has_secret)
+    _send_hello(connection, ours, secret, ["caller", *connection_id])
+    theirs = _received_hello(connection, rank, secret, ["answerer", *connection_id])
+    _send(connection, {"received": True})
     return theirs
 
 
 def answer(
     connection: socket.socket,
     rank: int,
-    introduce: Callable[[Introduction], Introduction],
+    reply: Callable[[Hello], Hello],
     secret: Secret,
-) -> tuple[Introduction, Introduction]:
-    """Answer a task that has connected to this task: the two tasks exchange introductions.
+) -> tuple[Hello, Hello]:
+    """Answer a task that has connected to this task: the two tasks exchange `Hello` messages.
 
     Args:
         connection: the connected socket.
         rank: the rank of this task.
-        introduce: function that takes the other task's introduction and returns this task's
-            introduction. It has to return within a few seconds.
+        reply: function that returns this task's `Hello` for the other task's `Hello`, within a few
+            seconds.
         secret: the `Secret`.
 
     Returns:
-        The other task's introduction, and this task's introduction.
+        The other task's `Hello`, and this task's `Hello`.
 
     Raises:
         The errors of `call`.
@@ -175,18 +178,18 @@ def answer(
     greeting = json_lines.receive(connection, _SECONDS_FOR_AN_ANSWER, _LONGEST_GREETING) or {}
     other, their_nonce = _greeted(greeting)
     nonce = secrets.token_hex(16)
-    meeting = [other, rank, their_nonce, nonce]
-    proof = secret.proof("greeting", *meeting)
+    connection_id = [other, rank, their_nonce, nonce]
+    proof = secret.proof("greeting", *connection_id)
     _send(connection, {"rank": rank, "nonce": nonce, "secret": bool(secret.key), "proof": proof})
     try:
-        theirs = _introduced(connection, other, secret, ["caller", *meeting])
+        theirs = _received_hello(connection, other, secret, ["caller", *connection_id])
     except EOFError:  # the caller has not accepted the proof
-        raise Distrusted(other, greeting.get("secret") is True) from None
-    ours = introduce(theirs)
-    _introduce(connection, ours, secret, ["answerer", *meeting])
+        raise AuthenticationError(other, greeting.get("secret") is True) from None
+    ours = reply(theirs)
+    _send_hello(connection, ours, secret, ["answerer", *connection_id])
     last = json_lines.receive(connection, _SECONDS_FOR_AN_ANSWER, _LONGEST_GREETING) or {}
-    if last.get("heard") is not True:
-        raise Stranger
+    if last.get("received") is not True:
+        raise ProtocolError
     return theirs, ours
 
 
@@ -194,21 +197,21 @@ def _greeted(greeting):
     """Return the rank and the nonce of a greeting."""
     rank, nonce = greeting.get("rank"), greeting.get("nonce")
     if type(rank) is not int or not isinstance(nonce, str) or not _NONCE.fullmatch(nonce):
-        raise Stranger
+        raise ProtocolError
     return rank, nonce
 
 
-def _introduce(connection, ours, secret, who):
+def _send_hello(connection, ours, secret, who):
     text = json.dumps(dataclasses.asdict(ours))
-    _send(connection, {"introduction": text, "proof": secret.proof(*who, text)})
+    _send(connection, {"hello": text, "proof": secret.proof(*who, text)})
 
 
-def _introduced(connection, rank, secret, who):
+def _received_hello(connection, rank, secret, who):
     message = json_lines.receive(connection, _SECONDS_FOR_AN_ANSWER) or {}
-    text = message.get("introduction")
+    text = message.get("hello")
     if not isinstance(text, str) or not secret.proves(message.get("proof"), *who, text):
-        raise Stranger
-    return Introduction.parsed(text, rank)
+        raise ProtocolError
+    return Hello.parsed(text, rank)
 
 
 def _send(connection, message):

@@ -7,10 +7,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.meetings import SOON, connected, program_at, run, tasks
+from support.rendezvous_tasks import SOON, connected, program_at, run, tasks
 
-from tf_adasum.cluster import introductions, meeting, reception, secret
-from tf_adasum.cluster.introductions import Introduction
+from tf_adasum.cluster import handshake, listener, peer_handshakes, secret
+from tf_adasum.cluster.handshake import Hello
 from tf_adasum.cluster.secret import Secret
 
 
@@ -93,7 +93,7 @@ def test_of_a_crowd_of_silent_callers_few_are_heard_at_a_time(monkeypatch):
     """They take few threads and file descriptors, and the tasks still find each other."""
     first, second = tasks(2)
     answering, most, lock = [], [], threading.Lock()
-    answer = meeting.Meeting._answer
+    answer = peer_handshakes.PeerHandshakes._answer
 
     def counted(self, connection):
         with lock:
@@ -103,12 +103,14 @@ def test_of_a_crowd_of_silent_callers_few_are_heard_at_a_time(monkeypatch):
         with lock:
             answering.remove(connection)
 
-    monkeypatch.setattr(meeting.Meeting, "_answer", counted)
+    monkeypatch.setattr(peer_handshakes.PeerHandshakes, "_answer", counted)
     with contextlib.ExitStack() as stack, while_one_waits(first):
         for _ in range(CROWD):
             stack.enter_context(connected(first))
         assert run([second])[0] == [None]
-    assert max(most) <= 2 * (reception.MOST_STRANGERS + 2), "those that have to go need a moment"
+    assert max(most) <= 2 * (listener.MOST_UNAUTHENTICATED + 2), (
+        "those that have to go need a moment"
+    )
 
 
 # ---- the secret ----------------------------------------------------------------------------------
@@ -143,15 +145,15 @@ def test_tasks_with_different_secrets(environments, late):
             assert part in str(outcome)
 
 
-IMPOSTOR = Introduction(1, "impostor", {"rule": "Sum()"}, {})
+IMPOSTOR = Hello(1, "impostor", {"rule": "Sum()"}, {})
 
 
 def test_a_caller_without_the_secret_neither_takes_part_nor_ends_the_others():
     clusters = tasks(2)
 
     def call():
-        with connected(clusters[0]) as connection, pytest.raises(introductions.Distrusted):
-            introductions.call(connection, IMPOSTOR, Secret(b"guess"))
+        with connected(clusters[0]) as connection, pytest.raises(handshake.AuthenticationError):
+            handshake.call(connection, IMPOSTOR, Secret(b"guess"))
 
     with ThreadPoolExecutor(3) as pool:
         calls = [pool.submit(call) for _ in range(3)]
@@ -164,8 +166,8 @@ def test_a_program_without_the_secret_at_the_address_of_a_task_is_named():
     first, second = tasks(2)
 
     def answer(connection, done):
-        with contextlib.suppress(introductions.Distrusted):
-            introductions.answer(connection, 1, lambda _: IMPOSTOR, Secret(b"guess"))
+        with contextlib.suppress(handshake.AuthenticationError):
+            handshake.answer(connection, 1, lambda _: IMPOSTOR, Secret(b"guess"))
 
     with program_at(second, answer):
         ((outcome,), _) = run([first], timeout=0.5, environments=[ONE])

@@ -4,10 +4,10 @@ import contextlib
 
 import pytest
 
-from support.meetings import SOON, run_in_threads
+from support.rendezvous_tasks import SOON, run_in_threads
 from support.worker_group import free_ports
 from tf_adasum.cluster import coordinator, joining
-from tf_adasum.cluster.invitation import Invitation
+from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.tasks import Cluster
 
 
@@ -20,22 +20,22 @@ def impatient(monkeypatch):
     monkeypatch.setattr(joining, "_SECONDS_OF_DISTRUST", 2.0)
 
 
-def invitations(count, host="127.0.0.1"):
+def configs_of(count, host="127.0.0.1"):
     """What each worker is told."""
     address = f"{host}:{free_ports(1)[0]}"
-    return [Invitation(address, rank, count, "a test") for rank in range(count)]
+    return [RendezvousConfig(address, rank, count, "a test") for rank in range(count)]
 
 
-def run(invited, *, timeout=SOON, delays=None, environments=None, limit=2 * SOON):
+def run(configs, *, timeout=SOON, delays=None, environments=None, limit=2 * SOON):
     """Lets workers join, a thread each; returns the cluster or the error of each, and seconds."""
     with contextlib.ExitStack() as all_are_in:
-        stacks = [all_are_in.enter_context(contextlib.ExitStack()) for _ in invited]
+        stacks = [all_are_in.enter_context(contextlib.ExitStack()) for _ in configs]
 
         def take_part(place):
             environment = environments[place] if environments else {}
-            return joining.enter(invited[place], timeout, environment, stacks[place])
+            return joining.enter(configs[place], timeout, environment, stacks[place])
 
-        return run_in_threads(take_part, len(invited), delays=delays, limit=limit)
+        return run_in_threads(take_part, len(configs), delays=delays, limit=limit)
 
 
 def assert_together(outcomes, count):

@@ -8,7 +8,7 @@ MOST_WORKERS = 65_536  # a larger number is a mistake, and would need all memory
 
 
 @dataclasses.dataclass(frozen=True)
-class Invitation:
+class RendezvousConfig:
     """The address of worker 0, the rank of this worker, and the number of workers.
 
     Attributes:

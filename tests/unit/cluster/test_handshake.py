@@ -12,17 +12,17 @@ import hypothesis.strategies as st
 import pytest
 from support.fuzzing import fuzz_settings, json_values
 
-from tf_adasum.cluster import introductions, json_lines
-from tf_adasum.cluster.introductions import Distrusted, Introduction, Stranger
+from tf_adasum.cluster import handshake, json_lines
+from tf_adasum.cluster.handshake import AuthenticationError, Hello, ProtocolError
 from tf_adasum.cluster.secret import Secret
 
 SOON = 15
 KNOWN, OTHER, NONE = Secret(b"known"), Secret(b"other"), Secret()
 TOKEN = "the token of the health monitor"
-FIRST = Introduction(
+FIRST = Hello(
     0, "a", {"rule": "Adasum()"}, {"token": TOKEN}, True, True, {0: {2: "No route to host"}}
 )
-SECOND = Introduction(1, "b", {"rule": "Adasum()"}, {"token": TOKEN})
+SECOND = Hello(1, "b", {"rule": "Adasum()"}, {"token": TOKEN})
 
 
 def outcome_of(act, *arguments):
@@ -35,12 +35,12 @@ def outcome_of(act, *arguments):
 
 def call(connection, secret=NONE):
     with connection:
-        return outcome_of(introductions.call, connection, FIRST, secret)
+        return outcome_of(handshake.call, connection, FIRST, secret)
 
 
 def answer(connection, secret=NONE):
     with connection:
-        found = outcome_of(introductions.answer, connection, 1, lambda _: SECOND, secret)
+        found = outcome_of(handshake.answer, connection, 1, lambda _: SECOND, secret)
         return found[0] if isinstance(found, tuple) else found
 
 
@@ -88,7 +88,7 @@ def test_a_program_without_the_secret_receives_nothing(secrets):
         (exchange.caller, 1, secrets[1]),
         (exchange.answerer, 0, secrets[0]),
     ]:
-        assert isinstance(error, Distrusted)
+        assert isinstance(error, AuthenticationError)
         assert (error.rank, error.has_secret) == (rank, bool(of_other.key))
     assert TOKEN.encode() not in exchange.all and b"Adasum" not in exchange.all
 
@@ -96,16 +96,16 @@ def test_a_program_without_the_secret_receives_nothing(secrets):
 def test_a_change_on_the_way_is_noticed():
     token = TOKEN.encode()
     exchange = Exchange([KNOWN, KNOWN], lambda line: line.replace(token, token.upper()))
-    assert isinstance(exchange.answerer, Stranger)
-    assert len(exchange.lines[1]) == 1, "no introduction"
-    assert not isinstance(exchange.caller, Introduction)
+    assert isinstance(exchange.answerer, ProtocolError)
+    assert len(exchange.lines[1]) == 1, "no hello message"
+    assert not isinstance(exchange.caller, Hello)
 
 
 @pytest.mark.parametrize("rank", [b'"rank": 1', b'"rank": 0'])
 def test_a_proof_is_for_one_task(rank):
     """What a task itself has sent proves nothing to a task of another rank."""
     exchange = Exchange([KNOWN, KNOWN], lambda line: line.replace(rank, b'"rank": 2'))
-    assert isinstance(exchange.caller, Distrusted)
+    assert isinstance(exchange.caller, AuthenticationError)
     assert TOKEN.encode() not in exchange.all
 
 
@@ -118,38 +118,38 @@ def test_a_proof_is_for_one_direction():
 def spoken_to(lines, act, *arguments, hears_first=False):
     """Run one side against a program that sends these lines; return the outcome, and its words."""
     mine, theirs = socket.socketpair()
-    heard = []
+    hellos = []
     with theirs, ThreadPoolExecutor(1) as pool:
         acting = pool.submit(act, mine, *arguments)
         theirs.settimeout(SOON)
         with contextlib.suppress(OSError):
             if hears_first:
-                heard.append(theirs.recv(1 << 16))
+                hellos.append(theirs.recv(1 << 16))
             for line in lines:
                 theirs.sendall(line)
-                heard.append(theirs.recv(1 << 16))
+                hellos.append(theirs.recv(1 << 16))
             theirs.shutdown(socket.SHUT_WR)
-            heard.append(theirs.recv(1 << 16))
-        return acting.result(SOON), b"".join(heard)
+            hellos.append(theirs.recv(1 << 16))
+        return acting.result(SOON), b"".join(hellos)
 
 
 def test_a_replayed_introduction_is_refused():
     exchange = Exchange([KNOWN, KNOWN])
     assert exchange.answerer == FIRST
-    outcome, heard = spoken_to(exchange.lines[0], answer, KNOWN)
-    assert isinstance(outcome, Stranger) and TOKEN.encode() not in heard
-    outcome, heard = spoken_to(exchange.lines[1], call, KNOWN, hears_first=True)
-    assert isinstance(outcome, Distrusted) and TOKEN.encode() not in heard
+    outcome, hellos = spoken_to(exchange.lines[0], answer, KNOWN)
+    assert isinstance(outcome, ProtocolError) and TOKEN.encode() not in hellos
+    outcome, hellos = spoken_to(exchange.lines[1], call, KNOWN, hears_first=True)
+    assert isinstance(outcome, AuthenticationError) and TOKEN.encode() not in hellos
 
 
 def test_a_greeting_without_end_is_not_read_to_its_end():
-    outcome, heard = spoken_to([b"7" * 2000, b"7" * 2000], answer)
-    assert isinstance(outcome, Stranger) and heard == b""
+    outcome, hellos = spoken_to([b"7" * 2000, b"7" * 2000], answer)
+    assert isinstance(outcome, ProtocolError) and hellos == b""
 
 
 # ---- garbage -------------------------------------------------------------------------------------
 
-KEYS = ["rank", "nonce", "proof", "terms", "offer", "run", "troubles", "1", ""]
+KEYS = ["rank", "nonce", "proof", "settings", "payload", "run", "failures", "1", ""]
 JSON = st.integers(-3, 3) | json_values(st.sampled_from(KEYS))
 GARBAGE = st.one_of(
     st.binary(max_size=40),
@@ -166,11 +166,11 @@ def test_garbage_is_no_task(lines, greets):
     lines = [json_lines.encode(greeting), *lines] if greets else lines
     for act in (call, answer):
         outcome, _ = spoken_to(lines, act)
-        assert isinstance(outcome, (Stranger, Distrusted, EOFError, OSError)), outcome
+        assert isinstance(outcome, (ProtocolError, AuthenticationError, EOFError, OSError)), outcome
 
 
 CHANGED = st.dictionaries(
-    st.sampled_from([field.name for field in dataclasses.fields(Introduction)]), JSON, max_size=1
+    st.sampled_from([field.name for field in dataclasses.fields(Hello)]), JSON, max_size=1
 )
 
 
@@ -178,19 +178,19 @@ CHANGED = st.dictionaries(
 @hypothesis.given(st.one_of(JSON, CHANGED.map(lambda new: {**dataclasses.asdict(SECOND), **new})))
 def test_an_introduction_is_one_or_no_task_s(message):
     try:
-        found = Introduction.parsed(json.dumps(message), 1)
-    except Stranger:
+        found = Hello.parsed(json.dumps(message), 1)
+    except ProtocolError:
         return
     assert found.rank == 1 and isinstance(found.run, str)
-    assert isinstance(found.terms, dict) and isinstance(found.offer, dict)
-    assert type(found.has_met_all) is bool and type(found.all_have) is bool
-    for who, troubles in found.troubles.items():
-        for whom, why in troubles.items():
+    assert isinstance(found.settings, dict) and isinstance(found.payload, dict)
+    assert type(found.is_connected_to_all) is bool and type(found.all_are_connected) is bool
+    for who, failures in found.failures.items():
+        for whom, why in failures.items():
             assert type(who) is int and type(whom) is int
             assert why.isprintable() and len(why) <= 200
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"\ud800"', "\ud800", "[" * 70_000, "1" * 70_000])
 def test_what_is_no_introduction(text):
-    with pytest.raises(Stranger):
-        Introduction.parsed(text, 1)
+    with pytest.raises(ProtocolError):
+        Hello.parsed(text, 1)

@@ -10,10 +10,10 @@ import time
 import pytest
 
 from support.worker_group import free_ports
-from tf_adasum.cluster.rendezvous import meet
+from tf_adasum.cluster.rendezvous import run as run_rendezvous
 from tf_adasum.cluster.tasks import Cluster
 
-TERMS = {"rule": "Adasum()", "devices per worker": 2}
+SETTINGS = {"rule": "Adasum()", "devices per worker": 2}
 
 # Seconds within which tasks that are all there have met, on a machine that is busy with other
 # things: a round takes 0.1 s, a silent program holds it up for 2 s.
@@ -70,16 +70,16 @@ def run_in_threads(part, count, *, delays=None, limit=2 * SOON):
     return outcomes, seconds
 
 
-def run(clusters, *, timeout=SOON, delays=None, terms=None, environments=None, limit=2 * SOON):
+def run(clusters, *, timeout=SOON, delays=None, settings=None, environments=None, limit=2 * SOON):
     """Lets tasks meet, a thread each; returns what each raised (None if they met), and seconds."""
 
     def take_part(place):
-        cluster, own = clusters[place], terms[place] if terms else TERMS
+        cluster, own = clusters[place], settings[place] if settings else SETTINGS
         environment = environments[place] if environments else {}
-        offers = meet(cluster, own, timeout, {"of": cluster.rank}, environment)
-        is_guest = cluster.first_knows_all and cluster.rank > 0
-        others = {0} if is_guest else set(range(len(cluster.addresses))) - {cluster.rank}
-        assert offers == {rank: {"of": rank} for rank in others}
+        payloads = run_rendezvous(cluster, own, timeout, {"of": cluster.rank}, environment)
+        is_client = cluster.is_star_topology and cluster.rank > 0
+        others = {0} if is_client else set(range(len(cluster.addresses))) - {cluster.rank}
+        assert payloads == {rank: {"of": rank} for rank in others}
 
     return run_in_threads(take_part, len(clusters), delays=delays, limit=limit)
 

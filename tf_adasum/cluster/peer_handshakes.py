@@ -17,9 +17,9 @@ import socket
 import threading
 import time
 
-from tf_adasum.cluster import introductions
-from tf_adasum.cluster.introductions import Distrusted, Introduction, Stranger
-from tf_adasum.cluster.reception import Reception, listening
+from tf_adasum.cluster import handshake
+from tf_adasum.cluster.handshake import AuthenticationError, Hello, ProtocolError
+from tf_adasum.cluster.listener import Listener, listening_socket
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
@@ -34,7 +34,7 @@ _SECONDS_TO_CONNECT = 2.0
 # The most seconds between calls on a task that does not answer. When that task starts, it calls
 # this task.
 _SECONDS_BETWEEN_TRIES = 1.0
-# Seconds between calls on a task that answers, only to exchange troubles: the first number, or the
+# Seconds between calls on a task that answers, only to exchange failures: the first number, or the
 # second number times the number of other tasks, whichever is more.
 _SECONDS_BETWEEN_NEWS = (0.5, 0.02)
 # A task is lost if no program listens at its port for this many seconds after it has called or
@@ -43,68 +43,68 @@ _SECONDS_TO_START_AGAIN = 5.0
 # Least seconds between calls on a connected task. Task 0 calls until all tasks are connected to all
 # other tasks. The other tasks call each other until task 0 is connected to all other tasks.
 _SECONDS_BETWEEN_LOOKS = 1.0
-_MOST_NEWS = 100  # tasks whose troubles task 0 sends
+_MOST_NEWS = 100  # tasks whose failures task 0 sends
 _MOST_CALLS = 32  # at a time
 
 
-class Meeting:
+class PeerHandshakes:
     """A context manager for this task's part of the rendezvous; it opens the task's port.
 
     Args:
         cluster: the `Cluster`.
-        terms: dict of the settings that must match on all tasks.
-        offer: dict of other data for the other tasks.
+        settings: dict of the settings that must match on all tasks.
+        payload: dict of other data for the other tasks.
         secret: the `Secret`.
 
     Attributes:
-        heard: dict from ranks to the last `Introduction` of each task.
-        distrusted: dict from the ranks of tasks that did not prove the secret to whether the task
-            has a secret.
-        troubles: dict from ranks to why the last call on the task failed.
+        hellos: dict from ranks to the last `Hello` of each task.
+        unauthenticated: dict from the ranks of tasks that did not prove the secret to whether the
+            task has a secret.
+        failures: dict from ranks to why the last call on the task failed.
 
     Raises:
         OSError: if this task cannot listen on its port.
     """
 
-    def __init__(self, cluster: Cluster, terms: dict, offer: dict, secret: Secret):
-        self.heard: dict[int, Introduction] = {}
-        self.distrusted: dict[int, bool] = {}
-        self.troubles: dict[int, str] = {}
+    def __init__(self, cluster: Cluster, settings: dict, payload: dict, secret: Secret):
+        self.hellos: dict[int, Hello] = {}
+        self.unauthenticated: dict[int, bool] = {}
+        self.failures: dict[int, str] = {}
         self._cluster, self._secret = cluster, secret
-        self._own = Introduction(cluster.rank, secrets.token_hex(8), terms, offer)
-        is_guest = cluster.first_knows_all and cluster.rank > 0
-        everybody = range(1 if is_guest else len(cluster.addresses))
+        self._own = Hello(cluster.rank, secrets.token_hex(8), settings, payload)
+        is_client = cluster.is_star_topology and cluster.rank > 0
+        everybody = range(1 if is_client else len(cluster.addresses))
         self._others = [rank for rank in everybody if rank != cluster.rank]
-        # From ranks to the `Introduction.run` that the task had when it last answered a call, when
+        # From ranks to the `Hello.run` that the task had when it last answered a call, when
         # it last called, and when it received that this task only waits for the end.
         self._reached: dict[int, str] = {}
-        self._came: dict[int, str] = {}
-        self._told_end: dict[int, str] = {}
-        self._came_in_vain: set[int] = set()
+        self._callers: dict[int, str] = {}
+        self._knows_end: dict[int, str] = {}
+        self._refused_callers: set[int] = set()
         self._calling: set[int] = set()
         self._called: dict[int, float] = {}
         self._tries: collections.Counter[int] = collections.Counter()
-        self._different_terms: dict[int, str] = {}
+        self._different_settings: dict[int, str] = {}
         self._refused: dict[int, float] = {}  # since when their ports refuse calls, for known tasks
         self._change = threading.Condition()
         least, each = _SECONDS_BETWEEN_NEWS
         self._seconds_between_news = max(least, each * (len(cluster.addresses) - 1))
-        self._reception = Reception(listening(cluster), self._answer, len(self._others))
+        self._listener = Listener(listening_socket(cluster), self._answer, len(self._others))
 
-    def __enter__(self) -> Meeting:
+    def __enter__(self) -> PeerHandshakes:
         """Begin to answer callers."""
-        self._reception.open()
+        self._listener.open()
         return self
 
     def __exit__(self, *exception) -> None:
         """Close the port."""
-        self._reception.close()
+        self._listener.close()
 
     # ---- which tasks are connected -------------------------------------------------------------
 
     def missing(self) -> list[int]:
         """Return the ranks of the tasks to which this task is not connected yet."""
-        return [rank for rank in self._others if not self._has_met(rank)]
+        return [rank for rank in self._others if not self._is_connected_to(rank)]
 
     def has_reached(self, rank: int) -> bool:
         """Return whether the task with this rank has answered a call."""
@@ -115,17 +115,17 @@ class Meeting:
         if self.missing():
             return False
         if self._cluster.rank > 0:
-            return not self._agrees_with(0) or self.heard[0].all_have
-        return self._all_have() and all(map(self._has_told_end, self._others))
+            return not self._agrees_with(0) or self.hellos[0].all_are_connected
+        return self._all_are_connected() and all(map(self._has_learned_end, self._others))
 
-    def troubles_of_others(self) -> dict[int, dict[int, str]]:
+    def failures_of_others(self) -> dict[int, dict[int, str]]:
         """Return which ranks cannot reach which other ranks, and why.
 
-        Each task reports its own troubles. Task 0 also reports troubles of other tasks.
+        Each task reports its own failures. Task 0 also reports failures of other tasks.
         """
-        told = self.heard[0].troubles if 0 in self.heard else {}
-        of_others = {rank: each.troubles.get(rank, {}) for rank, each in self.heard.items()}
-        # Connected tasks do not call each other any more, so only task 0 receives later troubles.
+        told = self.hellos[0].failures if 0 in self.hellos else {}
+        of_others = {rank: each.failures.get(rank, {}) for rank, each in self.hellos.items()}
+        # Connected tasks do not call each other any more, so only task 0 receives later failures.
         ranks = (rank for rank in range(len(self._cluster.names)) if rank != self._own.rank)
         return of_others | {rank: told[rank] for rank in ranks if told.get(rank)}
 
@@ -136,15 +136,15 @@ class Meeting:
         message.
         """
         with self._change:
-            for rank, term in sorted(self._different_terms.items()):
+            for rank, setting in sorted(self._different_settings.items()):
                 names = self._cluster.names
                 return (
-                    f"All workers must be started with the same {term}. Received: "
-                    f"{self._own.terms.get(term)} on {names[self._own.rank]}, "
-                    f"{self.heard[rank].terms.get(term)} on {names[rank]} {see('TFA-207')}"
+                    f"All workers must be started with the same {setting}. Received: "
+                    f"{self._own.settings.get(setting)} on {names[self._own.rank]}, "
+                    f"{self.hellos[rank].settings.get(setting)} on {names[rank]} {see('TFA-207')}"
                 )
-            is_guest = self._cluster.first_knows_all and self._own.rank > 0
-            return self.heard[0].difference if is_guest and 0 in self.heard else ""
+            is_client = self._cluster.is_star_topology and self._own.rank > 0
+            return self.hellos[0].difference if is_client and 0 in self.hellos else ""
 
     def lost(self) -> str:
         """Return an error if a task has ended during the rendezvous; else ""."""
@@ -159,48 +159,49 @@ class Meeting:
                     f"{self._cluster.named([rank])} was lost while the workers started: its "
                     "process has ended without reporting an error"
                 )
-        return next((each.lost for each in self.heard.values() if each.lost), "")
+        return next((each.lost for each in self.hellos.values() if each.lost), "")
 
-    def _has_met(self, rank):
-        if rank in self.distrusted:  # the other task must also detect the wrong secret
-            return rank in self._came_in_vain
-        if rank not in self.heard:
+    def _is_connected_to(self, rank):
+        if rank in self.unauthenticated:  # the other task must also detect the wrong secret
+            return rank in self._refused_callers
+        if rank not in self.hellos:
             return False
         # If settings differ, it is enough that both tasks know this.
-        run = self.heard[rank].run
-        is_both_ways = self._reached.get(rank) == self._came.get(rank) == run
-        return is_both_ways or rank in self._different_terms
+        run = self.hellos[rank].run
+        is_both_ways = self._reached.get(rank) == self._callers.get(rank) == run
+        return is_both_ways or rank in self._different_settings
 
     def _agrees_with(self, rank):
-        return rank not in self.distrusted and rank not in self._different_terms
+        return rank not in self.unauthenticated and rank not in self._different_settings
 
-    def _all_have(self):
+    def _all_are_connected(self):
         return all(
-            self._has_met(rank) and (not self._agrees_with(rank) or self.heard[rank].has_met_all)
+            self._is_connected_to(rank)
+            and (not self._agrees_with(rank) or self.hellos[rank].is_connected_to_all)
             for rank in self._others
         )
 
-    def _has_told_end(self, rank):
+    def _has_learned_end(self, rank):
         """Return whether a task knows that this task only waits for the end of the rendezvous."""
-        return not self._agrees_with(rank) or self._told_end.get(rank) == self.heard[rank].run
+        return not self._agrees_with(rank) or self._knows_end.get(rank) == self.hellos[rank].run
 
-    def _introduction(self):
+    def _hello(self):
         missing = self.missing()
-        troubles = {rank: self.troubles[rank] for rank in missing if rank in self.troubles}
+        failures = {rank: self.failures[rank] for rank in missing if rank in self.failures}
         is_first = self._cluster.rank == 0
-        heard = [] if not is_first else [rank for rank in self.heard if self._agrees_with(rank)]
-        return Introduction(
+        ranks = [rank for rank in self.hellos if is_first and self._agrees_with(rank)]
+        return Hello(
             self._own.rank,
             self._own.run,
-            self._own.terms,
-            self._own.offer,
-            has_met_all=not missing,
-            all_have=is_first and self._all_have(),
-            troubles={
-                self._cluster.rank: troubles,
-                **{rank: self.heard[rank].troubles.get(rank, {}) for rank in heard[:_MOST_NEWS]},
+            self._own.settings,
+            self._own.payload,
+            is_connected_to_all=not missing,
+            all_are_connected=is_first and self._all_are_connected(),
+            failures={
+                self._cluster.rank: failures,
+                **{rank: self.hellos[rank].failures.get(rank, {}) for rank in ranks[:_MOST_NEWS]},
             },
-            difference=self.difference() if is_first and self._cluster.first_knows_all else "",
+            difference=self.difference() if is_first and self._cluster.is_star_topology else "",
             lost=self._lost(),
         )
 
@@ -213,7 +214,7 @@ class Meeting:
             deadline: the deadline of the calls, by `time.monotonic`.
         """
         with self._change:
-            ours = self._introduction()
+            ours = self._hello()
             waiting = [rank for rank in self._others if self._has_to_call(rank, ours)]
             waiting.sort(key=lambda rank: self._called.get(rank, 0.0))
             waiting = waiting[: _MOST_CALLS - len(self._calling)]
@@ -229,23 +230,23 @@ class Meeting:
         if rank in self._calling:
             return False
         pause = SECONDS_BETWEEN_ROUNDS
-        if not self._has_met(rank):
-            if rank not in self.heard:
+        if not self._is_connected_to(rank):
+            if rank not in self.hellos:
                 pause = min(pause * self._tries[rank], _SECONDS_BETWEEN_TRIES)
-            elif self._reached.get(rank) == self.heard[rank].run:
+            elif self._reached.get(rank) == self.hellos[rank].run:
                 pause = self._seconds_between_news
         elif not self._agrees_with(rank):
             return False
         elif self._cluster.rank == 0:
-            if ours.all_have and self._has_told_end(rank):
+            if ours.all_are_connected and self._has_learned_end(rank):
                 return False
-            if not ours.all_have:
+            if not ours.all_are_connected:
                 pause = max(_SECONDS_BETWEEN_LOOKS, self._seconds_between_news)
         elif rank > 0:
-            if 0 in self.heard and self.heard[0].has_met_all:
+            if 0 in self.hellos and self.hellos[0].is_connected_to_all:
                 return False
             pause = max(_SECONDS_BETWEEN_LOOKS, self._seconds_between_news)
-        elif not ours.has_met_all or self._has_told_end(rank):
+        elif not ours.is_connected_to_all or self._has_learned_end(rank):
             pause = self._seconds_between_news
         return time.monotonic() >= self._called.get(rank, -pause) + pause
 
@@ -260,43 +261,43 @@ class Meeting:
             self._change.wait_for(lambda: not self._calling, seconds)
 
     def _call(self, rank, ours, deadline):
-        theirs, trouble, distrusted, is_refused = None, None, None, False
+        theirs, failure, unauthenticated, is_refused = None, None, None, False
         try:
             seconds = min(_SECONDS_TO_CONNECT, deadline - time.monotonic())
             where = self._cluster.host_and_port(rank)
             with socket.create_connection(where, max(0.001, seconds)) as connection:
                 with self._change:
-                    self.troubles.setdefault(rank, NO_ANSWER)
+                    self.failures.setdefault(rank, NO_ANSWER)
                 try:
-                    theirs = introductions.call(connection, ours, self._secret)
+                    theirs = handshake.call(connection, ours, self._secret)
                 except TimeoutError:
-                    trouble = NO_ANSWER
-        except Stranger:
-            trouble = ANOTHER_PROGRAM
-        except Distrusted as error:
-            distrusted, trouble = error.has_secret, UNPROVEN
+                    failure = NO_ANSWER
+        except ProtocolError:
+            failure = ANOTHER_PROGRAM
+        except AuthenticationError as error:
+            unauthenticated, failure = error.has_secret, UNPROVEN
         except EOFError:
-            trouble = "the connection was closed at once"
+            failure = "the connection was closed at once"
         except TimeoutError:
-            trouble = os.strerror(errno.ETIMEDOUT)
+            failure = os.strerror(errno.ETIMEDOUT)
         except OSError as error:
-            trouble = error.strerror or str(error)
+            failure = error.strerror or str(error)
             is_refused = isinstance(error, ConnectionRefusedError)
         except UnicodeError:
-            trouble = "not a valid host name"
+            failure = "not a valid host name"
         with self._change:
             self._calling.discard(rank)
-            if is_refused and rank in self.heard:
+            if is_refused and rank in self.hellos:
                 self._refused.setdefault(rank, time.monotonic())
             else:
                 self._refused.pop(rank, None)
             is_wrong = theirs is not None and theirs.rank != rank
             if is_wrong:
-                trouble = f"{self._name(theirs)} answers there"
-            if distrusted is not None:
-                self.distrusted[rank] = distrusted
-            if trouble is not None:
-                self.troubles[rank] = trouble
+                failure = f"{self._name(theirs)} answers there"
+            if unauthenticated is not None:
+                self.unauthenticated[rank] = unauthenticated
+            if failure is not None:
+                self.failures[rank] = failure
             if theirs is not None:
                 self._remember(theirs, ours, None if is_wrong else self._reached)
             self._change.notify_all()
@@ -308,52 +309,50 @@ class Meeting:
         return names[theirs.rank] if 0 <= theirs.rank < len(names) else f"task {theirs.rank}"
 
     def _remember(self, theirs, ours, runs):
-        """Note the introductions of a call, and the direction of the call."""
+        """Note the messages of a handshake, and the direction of the call."""
         rank = theirs.rank
         if rank not in self._others:
             return
-        last = self.heard.get(rank)
+        last = self.hellos.get(rank)
         if last is not None and last.run == theirs.run and _progress(last) > _progress(theirs):
             theirs = last  # `theirs` is from a call that began earlier
-        self.heard[rank] = theirs
+        self.hellos[rank] = theirs
         self._refused.pop(rank, None)
-        self._different_terms.pop(rank, None)
-        terms = self._own.terms, theirs.terms
-        for term in [*terms[0], *terms[1]]:
-            if terms[0].get(term) != terms[1].get(term):
-                self._different_terms.setdefault(rank, term)
+        self._different_settings.pop(rank, None)
+        settings = self._own.settings, theirs.settings
+        for setting in [*settings[0], *settings[1]]:
+            if settings[0].get(setting) != settings[1].get(setting):
+                self._different_settings.setdefault(rank, setting)
         if runs is not None:
             runs[rank] = theirs.run
         if runs is self._reached:
-            self.troubles.pop(rank, None)
-            self.distrusted.pop(rank, None)
-        if ours.all_have if self._cluster.rank == 0 else ours.has_met_all:
-            self._told_end[rank] = theirs.run
+            self.failures.pop(rank, None)
+            self.unauthenticated.pop(rank, None)
+        if ours.all_are_connected if self._cluster.rank == 0 else ours.is_connected_to_all:
+            self._knows_end[rank] = theirs.run
 
     # ---- callers -------------------------------------------------------------------------------
 
     def _answer(self, connection):
         said, vain = None, None
         try:
-            said = introductions.answer(
-                connection, self._own.rank, self._introduction_now, self._secret
-            )
-        except Distrusted as error:
+            said = handshake.answer(connection, self._own.rank, self._hello_now, self._secret)
+        except AuthenticationError as error:
             vain = error.rank
-        except (Stranger, EOFError, OSError):
+        except (ProtocolError, EOFError, OSError):
             pass  # another program; or a task that has disconnected, and will call again
         with self._change:
             if said is not None:
-                self._remember(*said, self._came)
+                self._remember(*said, self._callers)
             if vain in self._others:
-                self._came_in_vain.add(vain)
+                self._refused_callers.add(vain)
             self._change.notify_all()
 
-    def _introduction_now(self, theirs):
+    def _hello_now(self, theirs):
         del theirs
         with self._change:
-            return self._introduction()
+            return self._hello()
 
 
-def _progress(introduction):
-    return introduction.has_met_all, introduction.all_have
+def _progress(hello):
+    return hello.is_connected_to_all, hello.all_are_connected

@@ -20,20 +20,20 @@ from tf_adasum.errors import see
 # How many unauthenticated clients there may be at a time, besides one caller of each task. If one
 # more client connects, the oldest client is disconnected. A task needs milliseconds to prove the
 # secret, so a client that stays longer is probably not a task.
-MOST_STRANGERS = 32
+MOST_UNAUTHENTICATED = 32
 
 _BACKLOG = 1024  # callers that wait in the kernel
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
-class Reception:
+class Listener:
     """Answers callers between `open` and `close`. Before `open`, callers can connect, but wait.
 
     Args:
         listener: a listening socket, such as `listening` returns. This object will close it.
         answer: function that answers the caller of a connection. After its return, this object
             closes the connection.
-        tasks: the number of tasks that may call. There may be up to `tasks + MOST_STRANGERS`
+        tasks: the number of tasks that may call. There may be up to `tasks + MOST_UNAUTHENTICATED`
             connections at a time.
     """
 
@@ -41,7 +41,7 @@ class Reception:
         self, listener: socket.socket, answer: Callable[[socket.socket], None], tasks: int
     ):
         self._listener, self._answer = listener, answer
-        self._most = MOST_STRANGERS + tasks
+        self._most = MOST_UNAUTHENTICATED + tasks
         self._callers: collections.deque[socket.socket] = collections.deque()
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -89,7 +89,7 @@ class Reception:
                 self.knows(connection)
 
 
-def listening(cluster: Cluster) -> socket.socket:
+def listening_socket(cluster: Cluster) -> socket.socket:
     """Return a socket that listens on this task's port.
 
     Raises:
