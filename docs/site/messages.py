@@ -19,7 +19,7 @@ ON_ALL_WORKERS = "ValueError on all workers"  # they have compared what they hav
 SAID_BY = {
     "cluster/coordinator.py": "ValueError",
     "cluster/joining.py": "TimeoutError",
-    "cluster/meeting.py": "ValueError",
+    "cluster/peer_handshakes.py": "ValueError",
     "cluster/rendezvous.py": "TimeoutError",
     "cluster/start_timeout.py": "the end of the process",
     "launch/failures.py": "the launcher",
