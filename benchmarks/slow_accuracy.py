@@ -105,16 +105,18 @@ def work(options):
         if name == BFLOAT16:
             choices["wire_dtype"] = "bfloat16"
         strategy = tf_adasum.AdasumMirroredStrategy(**choices)
+        initial = CNN.model_of(dataset)
+        with strategy.scope():
+            model, optimizer = initial.keras(), keras.optimizers.Adam()
+            if method:
+                optimizer = tf_adasum.optimizers.DeltaAdasum(optimizer, local_steps=k)
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(optimizer, loss, metrics=["accuracy"])
         found[name] = []
         for seed in options["seeds"]:
-            initial = CNN.model_of(dataset)
-            with strategy.scope():
-                model, optimizer = initial.keras(), keras.optimizers.Adam()
-                model.set_weights(initial.initial(seed))
-                if method:
-                    optimizer = tf_adasum.optimizers.DeltaAdasum(optimizer, local_steps=k)
-                loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-                model.compile(optimizer, loss, metrics=["accuracy"])
+            model.set_weights(initial.initial(seed))
+            for variable in optimizer.variables:  # as if it were new, but traced already
+                variable.assign(tf.zeros_like(variable))
             rate, target = options["rates"][name], options["target"]
             found[name].append(trained(model, splits, epochs, rate, target, seed))
     return found
@@ -156,7 +158,7 @@ def trained(model, splits, epochs, rate, target, seed):
         batches = {"batch_size": rows, "shuffle": False, "verbose": 0}
         model.fit(*(part[own] for part in splits.train), callbacks=[Meter()], **batches)
         _, accuracy = model.evaluate(*splits.validation, batch_size=300, verbose=0)
-    seconds[:1] = seconds[1:2]
+    seconds[:1] = seconds[1:2] or seconds
     return {
         "steps": steps * len(seconds),
         "seconds": sum(seconds),
