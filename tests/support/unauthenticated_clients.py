@@ -56,8 +56,8 @@ class Known:
     """What the clients know of the workers."""
 
     def __init__(self, folder):
-        payload, said = folder / "payload", folder / "said"
-        self.token = json.loads(payload.read_text())["token"] if payload.exists() else 32 * "0"
+        endpoint, said = folder / "endpoint", folder / "said"
+        self.token = json.loads(endpoint.read_text())["token"] if endpoint.exists() else 32 * "0"
         self.said = said.read_bytes() if said.exists() else line(rank=1)
 
 
@@ -140,8 +140,7 @@ class Clients:
             else:
                 says = self._says(self._known, self._number)
                 if isinstance(says, list):
-                    secret = Secret().with_token(self._known.token)
-                    one = Channel(one, secret, is_server=False)
+                    one = Channel(one, Secret(), is_server=False, server_nonce=self._known.token)
                 self._held.append([one, says])
         self._number += 1
         if len(self._held) > self._most:
@@ -156,7 +155,7 @@ class Clients:
         for each in self._held:
             if isinstance(each[0], Channel):
                 each[0].receive()
-                while each[0].is_authenticated and each[1]:
+                while each[1]:
                     each[0].send(each[1].pop(0))
                 continue
             with contextlib.suppress(OSError):

@@ -1,14 +1,18 @@
 """Authenticated messages over one connection, in both directions. Standard library only.
 
     client                                  server
-                                 ◀──        nonce
+                                 ◀──        nonce, unless the client already has it
     nonce, proof over nonces     ──▶
                                  ◀──        proof over nonces, or "refused"
     number, text, proof          ◀─▶        number, text, proof
 
-Each line is a JSON object. A proof is made with the `Secret`, and covers the role of its sender,
-both nonces, and the number of the message. So a message cannot be repeated, left out or used in
-another connection. The connection is not encrypted.
+Each line is a JSON object. A proof is made with the `Secret`, and covers the role of its sender and
+both nonces. The proof of a message also covers its number and its text. So a message cannot be
+changed, repeated, left out or used in another connection. The connection is not encrypted.
+
+If the server gives all its clients the same nonce in another way, a client can send its first
+message at once. Then the server has to refuse a `client_nonce` that it has seen before, because
+somebody may repeat a whole connection.
 """
 
 from __future__ import annotations
@@ -26,23 +30,26 @@ from tf_adasum.cluster.secret import Secret
 LONGEST_MESSAGE = 1 << 16  # bytes, as a line
 _LONGEST_HANDSHAKE = 1 << 9  # bytes of a line before the other end has proved the secret
 _MOST_UNSENT = 1 << 22  # bytes; a peer that reads so slowly is disconnected
+_SECONDS_BETWEEN_TRIES = 0.01  # to send the rest before the connection is closed
 _NONCE = re.compile(r"[0-9a-f]{32}")
 
 
 class Channel:
-    """One end of a connection. No method blocks.
+    """One end of a connection. Of its methods, only `close` can block, until its deadline.
 
     Args:
         connection: a connected socket, which this object will close.
         secret: the `Secret`.
         is_server: whether this end has accepted the connection.
         longest_message: the largest number of bytes in a line. Defaults to `LONGEST_MESSAGE`.
+        server_nonce: the nonce of the server, 32 hexadecimal digits, if both ends have it already.
+            Defaults to None: the server draws a nonce, and sends it.
 
     Attributes:
-        is_open: False after either end has closed the connection, the other end has sent something
-            wrong, or the other end has not read 4 MiB of data.
-        is_authenticated: whether the other end has proved the secret.
-        is_refused: whether the secrets of the two ends differ.
+        is_open: False after either end has closed the connection, after an invalid message, or when
+            more than 4 MiB wait to be sent because the other end reads too slowly.
+        is_authenticated: whether the other end has proved that it has the secret.
+        is_refused: whether the other end has sent a wrong proof.
         opened_at: when the connection began, by `time.monotonic`.
         last_received_at: when the last message arrived; at first, the same as `opened_at`.
     """
@@ -54,17 +61,26 @@ class Channel:
         *,
         is_server: bool,
         longest_message: int = LONGEST_MESSAGE,
+        server_nonce: str | None = None,
     ):
+        if server_nonce is not None and not _NONCE.fullmatch(server_nonce):
+            raise ValueError("no nonce")
         self._connection = json_lines.Connection(connection, _LONGEST_HANDSHAKE)
         self._secret, self._longest_message = secret, longest_message
         self._own, self._other = ("server", "client") if is_server else ("client", "server")
-        self._nonces: list[str] = [secrets.token_hex(16)] if is_server else []
+        self._nonces: list[str] = []  # of the server and of the client
         self._sent = self._received = 0
         self._unsent = b""
+        self._newest: Any = None  # a message that `send_newest` has not sent yet
         self.opened_at = self.last_received_at = time.monotonic()
         self.is_open, self.is_authenticated, self.is_refused = True, False, False
-        if is_server:
+        if server_nonce is not None:
+            self._nonces = [server_nonce]
+        elif is_server:
+            self._nonces = [secrets.token_hex(16)]
             self._write({"nonce": self._nonces[0]})
+        if self._nonces and not is_server:
+            self._prove()
 
     @property
     def socket(self) -> socket.socket:
@@ -72,9 +88,9 @@ class Channel:
         return self._connection.socket
 
     @property
-    def has_unsent(self) -> bool:
-        """Whether the other end reads so slowly that some data does not fit into the socket."""
-        return bool(self._unsent)
+    def client_nonce(self) -> str | None:
+        """The nonce of the client; None as long as it is not known."""
+        return self._nonces[1] if len(self._nonces) > 1 else None
 
     def send(self, message: Any) -> None:
         """Send a message (JSON types); data that does not fit into the socket is sent later."""
@@ -83,8 +99,19 @@ class Channel:
         self._write({"n": self._sent, "text": text, "proof": proof})
         self._sent += 1
 
+    def send_newest(self, message: Any) -> None:
+        """Send a message when the other end has read the ones before; a newer one replaces it."""
+        self._newest = message
+        self.flush()
+
     def flush(self) -> None:
         """Send what did not fit into the socket."""
+        self._send_unsent()
+        if not self._unsent and self._newest is not None:
+            message, self._newest = self._newest, None
+            self.send(message)
+
+    def _send_unsent(self):
         try:
             sent = self.socket.send(self._unsent)
         except BlockingIOError:
@@ -125,6 +152,9 @@ class Channel:
             deadline: a time, by `time.monotonic`. Defaults to 0, which closes at once.
         """
         self.flush()
+        while self._unsent and self._connection.is_open and time.monotonic() < deadline:
+            time.sleep(_SECONDS_BETWEEN_TRIES)
+            self.flush()
         self._connection.close(deadline)
         self.is_open = False
 
@@ -134,9 +164,8 @@ class Channel:
         is_nonce = isinstance(nonce, str) and _NONCE.fullmatch(nonce) is not None
         if self._own == "client" and not self._nonces:
             if is_nonce:
-                self._nonces = [nonce, secrets.token_hex(16)]
-                proof = self._secret.proof("client", *self._nonces)
-                self._write({"nonce": self._nonces[1], "proof": proof})
+                self._nonces = [nonce]
+                self._prove()
             return is_nonce
         if self._own == "server":
             if not is_nonce:
@@ -151,6 +180,12 @@ class Channel:
             self._write({"refused": True} if self.is_refused else {"proof": own})
         return self.is_authenticated
 
+    def _prove(self):
+        """Send the client's nonce and proof."""
+        self._nonces.append(secrets.token_hex(16))
+        proof = self._secret.proof("client", *self._nonces)
+        self._write({"nonce": self._nonces[1], "proof": proof})
+
     def _write(self, message):
         self._unsent += json_lines.encode(message)
-        self.flush()
+        self._send_unsent()

@@ -35,7 +35,7 @@ class Secret:
 
     def with_token(self, token: str) -> Secret:
         """Return a secret for one purpose, which needs a random token as well as this secret."""
-        return Secret(self.key + token.encode(), self.source)
+        return Secret(self.key + str(token).encode(), self.source)
 
     def proof(self, *of: Any) -> str:
         """Return a proof that the sender knows this secret and sends the data `of` (JSON types)."""

@@ -32,7 +32,7 @@ class ProbeServer:
 
     Args:
         host: the host of this worker's address.
-        workers: how many authenticated clients may be connected at a time.
+        workers: the number of workers that may connect.
         secret: the `Secret` of the cluster.
 
     Attributes:
@@ -60,8 +60,8 @@ class ProbeServer:
         """Close the port, and the connections of waiting workers."""
         self._closing.set()
         self._reception.close()
-        for line in self._waiting.values():
-            line.close()
+        for stream in self._waiting.values():
+            stream.close()
 
     def waiting(self, ranks: Iterable[int], seconds: float) -> dict[int, MessageStream]:
         """Return the open connections to the workers that wait for instructions.
@@ -76,16 +76,16 @@ class ProbeServer:
 
     def _answer(self, connection):
         try:
-            line = MessageStream(connection, self._secret, is_server=True)
-            first = line.receive(_SECONDS_FOR_A_MESSAGE)
+            stream = MessageStream(connection, self._secret, is_server=True)
+            first = stream.receive(_SECONDS_FOR_A_MESSAGE)
             self._reception.knows(connection)
             if isinstance(first.get("rank"), int):
                 with self._change:
-                    self._waiting[first["rank"]] = line
+                    self._waiting[first["rank"]] = stream
                     self._change.notify_all()
                 self._closing.wait()
             elif isinstance(first.get("seconds"), (int, float)):
-                line.send({"ready": True})
+                stream.send({"ready": True})
                 connection.settimeout(_SECONDS_FOR_A_MESSAGE)
                 seconds = min(first["seconds"], link_benchmark.LONGEST_SECONDS)
                 link_benchmark.serve_link(connection, seconds)
@@ -110,15 +110,15 @@ def wait_for_instructions(
     """
     port, token = endpoint
     connection = socket.create_connection((host, port), seconds)
-    line = MessageStream(connection, secret.with_token(token), is_server=False)
-    line.send({"rank": rank})
-    return line
+    stream = MessageStream(connection, secret.with_token(token), is_server=False)
+    stream.send({"rank": rank})
+    return stream
 
 
 def measure(
     host: str, endpoint: Any, secret: Secret, sending: float, seconds: float
 ) -> dict[str, float]:
-    """Measure the connection to another worker's probe server with `pairs.call`.
+    """Measure the connection to another worker's probe server with `link_benchmark.measure_link`.
 
     Args:
         host: the host of the other worker's address.
@@ -132,10 +132,10 @@ def measure(
     """
     port, token = endpoint
     with socket.create_connection((host, port), seconds) as connection:
-        line = MessageStream(connection, secret.with_token(token), is_server=False)
+        stream = MessageStream(connection, secret.with_token(token), is_server=False)
         try:
-            line.send({"seconds": sending})
-            line.receive(seconds)
+            stream.send({"seconds": sending})
+            stream.receive(seconds)
         except ConnectionResetError:
             raise ConnectionError("another program answers at this port, not the doctor") from None
         connection.settimeout(seconds)
@@ -165,6 +165,7 @@ class MessageStream:
         """
         self._wait(lambda: self._channel.is_authenticated, _SECONDS_FOR_A_MESSAGE)
         self._channel.send(message)
+        self._check_open()
 
     def receive(self, seconds: float) -> dict[str, Any]:
         """Wait for a message and return it; for an invalid message, return an empty dict.
@@ -180,13 +181,16 @@ class MessageStream:
     def _wait(self, is_over: Callable[[], Any], seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not is_over():
-            if not self._channel.is_open:
-                raise ConnectionResetError(errno.ECONNRESET, "the connection was closed")
+            self._check_open()
             if (remaining := deadline - time.monotonic()) <= 0:
                 raise TimeoutError("timed out")
             json_lines.wait([self._channel.socket], min(remaining, _POLL_SECONDS))
             self._arrived += self._channel.receive()
             self._channel.flush()
+
+    def _check_open(self):
+        if not self._channel.is_open:
+            raise ConnectionResetError(errno.ECONNRESET, "the connection was closed")
 
     def close(self) -> None:
         """Close the connection."""

@@ -6,11 +6,12 @@ direction of a connection, only one message is sent at a time. If a connection c
 process has ended; this is detected within milliseconds. If a connection is silent, the other
 process is suspended or cannot be reached.
 
-The server has its own port. Both ends prove that they know the secret of the cluster and a token
-that the clients received at the rendezvous (`cluster.channel`). The server accepts only a few
-unauthenticated clients at a time, so that they use up neither the file descriptors nor the time of
-the training. If the server refuses a worker because of too many clients, the worker connects again.
-Standard library only.
+The server has its own port. Both ends prove that they have the secret of the cluster, and the token
+that the clients received at the rendezvous (`cluster.channel`). A client sends its proof, its rank
+and its status at once, so that they have arrived even if the server is busy. The server accepts
+only a few unauthenticated clients at a time, so that they use up neither the file descriptors nor
+the time of the training. If the server refuses a worker because of too many clients, the worker
+connects again. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tf_adasum.cluster import addresses, json_lines, ports
+from tf_adasum.cluster import addresses, ports
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.environment_variables import WATCH_PORT
 from tf_adasum.cluster.json_lines import LONGEST_LINE
@@ -104,11 +105,11 @@ class Server:
     def __init__(self, host: str, workers: int, secret: Secret, port: int = 0):
         self._listener = _listening(host, port)
         self._accepts_from = 0.0  # a time, by `time.monotonic`
-        token, self._workers = secrets.token_hex(16), workers
-        self._secret = secret.with_token(token)
+        self._secret, self._workers = secret, workers
+        self._token, self._used_nonces = secrets.token_hex(16), set[str]()
         # Clients that have not sent their rank, with their hosts; the oldest first.
         self._unauthenticated: list[tuple[Channel, str]] = []
-        self.endpoint = {"port": self._listener.getsockname()[1], "token": token}
+        self.endpoint = {"port": self._listener.getsockname()[1], "token": self._token}
         self.connections: dict[int, Channel] = {}
         self.refusals = RateLimitedLog()
 
@@ -133,18 +134,17 @@ class Server:
             first, *others = _received(connection) or [None]
             if first is not None:
                 rank = self._rank_in(first)
-                if rank is not None and self._has_free_slot(rank):
+                if rank is not None and self._is_new(connection) and self._has_free_slot(rank):
                     self.connections[rank] = connection
                     messages += [(rank, message) for message in others]
                     continue
                 self._refuse(connection, host, "its rank is wrong, or taken")
             elif not connection.is_open or self._waits_too_long(connection):
-                self._refuse(connection, host, "it has not proved the secret in time")
+                self._refuse(connection, host, "it has not authenticated in time")
             else:
                 self._unauthenticated.append((connection, host))
         while len(self._unauthenticated) > MOST_UNAUTHENTICATED:
-            why = "too many clients have not proved the secret"
-            self._refuse(*self._unauthenticated.pop(0), why)
+            self._refuse(*self._unauthenticated.pop(0), "too many clients have not authenticated")
         for rank, connection in self.connections.items():
             if connection.is_open:
                 messages += [(rank, message) for message in _received(connection)]
@@ -183,7 +183,19 @@ class Server:
         self.refusals.say(f"a connection from {host}: {why}")
 
     def _channel(self, caller):
-        return Channel(caller, self._secret, is_server=True, longest_message=LONGEST_LINE)
+        return Channel(
+            caller,
+            self._secret,
+            is_server=True,
+            longest_message=LONGEST_LINE,
+            server_nonce=self._token,
+        )
+
+    def _is_new(self, connection):
+        """Return whether a connection is not the repetition of an earlier one."""
+        is_new = connection.client_nonce not in self._used_nonces
+        self._used_nonces.add(connection.client_nonce)
+        return is_new
 
     def _rank_in(self, message):
         rank = message.get("rank")
@@ -197,7 +209,7 @@ class Server:
         """Send a message to all clients."""
         for connection in self.connections.values():
             if connection.is_open:
-                _send_newest(connection, message)
+                connection.send_newest(message)
 
     def close(self) -> None:
         """Close the port and all connections."""
@@ -233,16 +245,10 @@ def _listening(host, port):
 def _received(connection):
     """Return the messages that have arrived; a message that is no dict closes the connection."""
     messages = connection.receive()
-    connection.is_open &= all(isinstance(message, dict) for message in messages)
-    return [message for message in messages if isinstance(message, dict)]
-
-
-def _send_newest(connection, message):
-    """Send a message, unless the other end has not read the last one; a newer one follows soon."""
-    if connection.has_unsent:
-        connection.flush()
-    if not connection.has_unsent:
-        connection.send(message)
+    if not all(isinstance(message, dict) for message in messages):
+        connection.is_open = False
+        return []
+    return messages
 
 
 def connect(
@@ -303,8 +309,7 @@ class Client:
         if not isinstance(token, str):
             raise ValueError("no token")
         self._where, self._rank = (host, port), rank
-        self._secret = secret.with_token(token)
-        self._message: dict[str, Any] | None = None  # the newest one, while nothing can be sent
+        self._secret, self._token = secret, token
         self._until = time.monotonic() + _SECONDS_TO_GET_IN
         self._is_in = False
         self._another: socket.socket | None = None
@@ -324,10 +329,14 @@ class Client:
 
     def _use(self, connection):
         self._server = Channel(
-            connection, self._secret, is_server=False, longest_message=LONGEST_LINE
+            connection,
+            self._secret,
+            is_server=False,
+            longest_message=LONGEST_LINE,
+            server_nonce=self._token,
         )
         self.connections = {0: self._server}
-        self._has_sent_rank = False
+        self._server.send({"rank": self._rank})
 
     def sockets(self) -> list[socket.socket]:
         """Return the sockets from which the client waits for data."""
@@ -344,11 +353,6 @@ class Client:
         if not self._server.is_open:
             return []
         messages = _received(self._server)
-        if self._server.is_authenticated and not self._has_sent_rank:
-            self._has_sent_rank = True
-            self._server.send({"rank": self._rank})
-            if self._message is not None:
-                self._server.send(self._message)
         self._is_in |= bool(messages)
         remaining = self._until - time.monotonic()
         if not self._server.is_open and not self._is_in and remaining > 0:
@@ -358,15 +362,9 @@ class Client:
         return [(0, message) for message in messages]
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message to the server, as soon as the server has proved the secret."""
-        self._message = message
-        if self._has_sent_rank:
-            _send_newest(self._server, message)
+        """Send a message to the server."""
+        self._server.send_newest(message)
 
     def close(self) -> None:
         """Close the connection after the server has read all messages, or after a second."""
-        deadline = time.monotonic() + _SECONDS_TO_CLOSE
-        while self._server.is_open and not self._has_sent_rank and time.monotonic() < deadline:
-            json_lines.wait(self.sockets(), deadline - time.monotonic())
-            self.receive()
-        self._server.close(deadline)
+        self._server.close(time.monotonic() + _SECONDS_TO_CLOSE)

@@ -1,6 +1,5 @@
 """The port of the health monitor: workers get in, and clients cannot exhaust its resources."""
 
-import concurrent.futures
 import contextlib
 import fcntl
 import os
@@ -20,6 +19,7 @@ from tf_adasum.health.connections import MOST_UNAUTHENTICATED, Client, Server
 
 SOON = 20.0  # seconds, on a busy machine
 SECRET = Secret(b"secret", "TF_ADASUM_SECRET")
+TOKEN = 32 * "0"
 
 
 @pytest.fixture
@@ -28,19 +28,11 @@ def server():
         yield one
 
 
-def of_token(server):
-    return SECRET.with_token(server.endpoint["token"])
-
-
-def authenticated(server, connection, *messages, secret=None):
-    """Prove the secret to a server, or another secret; send messages; return the channel."""
-    channel = Channel(connection, secret or of_token(server), is_server=False)
-    received, deadline = [], time.monotonic() + SOON
-    while not channel.is_authenticated and channel.is_open and time.monotonic() < deadline:
-        received += server.receive()
-        channel.receive()
-    assert not received
-    for message in messages if channel.is_authenticated else ():
+def authenticated(server, connection, *messages, secret=SECRET):
+    """Send a proof and messages to a server; return the channel."""
+    token = server.endpoint["token"]
+    channel = Channel(connection, secret, is_server=False, server_nonce=token)
+    for message in messages:
         channel.send(message)
     return channel
 
@@ -163,7 +155,7 @@ def test_waits_for_any_descriptor():
 
 def test_a_worker_that_has_lost_its_place_calls_again():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        endpoint = {"port": listener.getsockname()[1], "token": "t"}
+        endpoint = {"port": listener.getsockname()[1], "token": TOKEN}
         with contextlib.closing(Client("127.0.0.1", endpoint, 1, SECRET)) as client:
 
             def received():
@@ -174,7 +166,7 @@ def test_a_worker_that_has_lost_its_place_calls_again():
                 listener.accept()[0].close()
                 assert received() == [] and client.connections[0].is_open
             with contextlib.closing(
-                Channel(listener.accept()[0], SECRET.with_token("t"), is_server=True)
+                Channel(listener.accept()[0], SECRET, is_server=True, server_nonce=TOKEN)
             ) as server:
                 messages, sent = [], {"statuses": {}}
                 while {"rank": 1} not in messages:
@@ -187,7 +179,7 @@ def test_a_worker_that_has_lost_its_place_calls_again():
 
 def test_a_worker_whose_server_has_ended_does_not_wait():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = Client("127.0.0.1", {"port": listener.getsockname()[1], "token": "t"}, 1, SECRET)
+        client = Client("127.0.0.1", {"port": listener.getsockname()[1], "token": TOKEN}, 1, SECRET)
         listener.accept()[0].close()
     json_lines.wait(client.sockets(), SOON)
     assert client.receive() == [] and not client.connections[0].is_open
@@ -198,11 +190,19 @@ def test_a_worker_whose_server_has_ended_does_not_wait():
 )
 def test_an_offer_that_is_none(port):
     with pytest.raises(ValueError, match="port"):
-        Client("127.0.0.1", {"port": port, "token": "t"}, 1, SECRET)
+        Client("127.0.0.1", {"port": port, "token": TOKEN}, 1, SECRET)
 
 
 WRONG_RANKS = [0, -1, 3, 10**30, True, 1.0, "1", None, [1], float("nan"), 2]
-WRONG_SECRETS = [SECRET, Secret(), SECRET.with_token("x"), Secret(b"guess")]
+WRONG_SECRETS = [Secret(), Secret(b"guess"), SECRET.with_token("x")]
+
+
+def is_refused(server, client):
+    for _ in range(3):
+        assert server.receive() == []
+        json_lines.wait([client.socket, *server.sockets()], 0.05)
+    client.receive()
+    return not client.is_open
 
 
 def test_a_client_with_the_token_gets_no_place_but_its_own(server, call, capfd):
@@ -210,46 +210,71 @@ def test_a_client_with_the_token_gets_no_place_but_its_own(server, call, capfd):
     authenticated(server, call(), {"rank": 2}, {"a": 1})
     assert heard_from(server, 2) == {"a": 1}
     own = server.connections[2]
-
-    def is_refused(client):
-        for _ in range(3):
-            assert server.receive() == []
-            json_lines.wait([client.socket, *server.sockets()], 0.05)
-        client.receive()
-        return not client.is_open
-
     for rank in WRONG_RANKS:
-        assert is_refused(authenticated(server, call(), {"rank": rank}, {"forged": 1}))
+        assert is_refused(server, authenticated(server, call(), {"rank": rank}, {"forged": 1}))
     for message in ([], 1, "rank", None):
-        assert is_refused(authenticated(server, call(), message, {"rank": 1}))
+        assert is_refused(server, authenticated(server, call(), message, {"rank": 1}))
     for secret in WRONG_SECRETS:
-        client = authenticated(server, call(), {"rank": 1}, secret=secret)
-        assert client.is_refused and not client.is_open
+        client = authenticated(server, call(), {"rank": 1}, {"forged": 1}, secret=secret)
+        assert is_refused(server, client) and client.is_refused
     assert server.connections == {2: own} and own.is_open
     (line,) = capfd.readouterr().err.splitlines()
     assert "refuses a connection from 127.0.0.1: its rank is wrong, or taken" in line
 
 
+def test_a_repeated_connection_is_refused(server, call):
+    """Somebody who reads the traffic sends the same bytes again, after the worker was lost."""
+    near, far = socket.socketpair()
+    with near, far:
+        authenticated(server, near, {"rank": 1}, {"a": 1})
+        recorded = far.recv(1 << 16)
+    first = call(recorded)
+    assert heard_from(server, 1) == {"a": 1}
+    first.close()
+    while server.connections[1].is_open:
+        server.receive()
+    again = call(recorded)
+    for _ in range(5):
+        assert server.receive() == []
+        json_lines.wait([again, *server.sockets()], 0.05)
+    assert not server.connections[1].is_open
+
+
+def test_many_workers_get_in_although_worker_0_was_busy(call):
+    """Their proofs, ranks and statuses have arrived when worker 0 accepts their connections."""
+    with contextlib.closing(Server("127.0.0.1", 65, SECRET)) as server:
+        endpoint = server.endpoint
+        clients = [Client("127.0.0.1", endpoint, rank, SECRET) for rank in range(1, 65)]
+        for client in clients:
+            client.send({"status": 1})
+        received = [rank for _ in range(3) for rank, _ in server.receive()]
+        assert sorted(received) == list(range(1, 65))
+        for client in clients:
+            client.close()
+
+
 def test_only_the_newest_status_waits_for_a_worker_that_does_not_read(server, call):
     client = authenticated(server, call(), {"rank": 1})
     server.receive()
-    client.receive()
     for number in range(10_000):
         server.send({"number": number, "text": "x" * 1000})
     assert len(server.connections[1]._unsent) < 3000
-    numbers = [message["number"] for message in client.receive()]
-    assert numbers == list(range(len(numbers))) and numbers
-    server.send({"number": "last"})
+    messages = client.receive()
+    server.send({"number": "newer"})
+    server.send({"number": "newest"})
+    for _ in range(100):
+        messages += client.receive()
+        server.connections[1].flush()
+    *numbers, last = [message["number"] for message in messages]
+    assert numbers == list(range(len(numbers))) and last == "newest"
     assert client.is_open and server.connections[1].is_open
 
 
 def test_the_last_status_is_sent_even_if_the_worker_ends_at_once(server):
     client = Client("127.0.0.1", server.endpoint, 1, SECRET)
     client.send({"status": "ended"})
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        closing = pool.submit(client.close)
-        assert heard_from(server, 1) == {"status": "ended"}
-        closing.result(SOON)
+    client.close()
+    assert heard_from(server, 1) == {"status": "ended"}
 
 
 def test_refusals_are_counted_and_printed_seldom(capfd, monkeypatch):
