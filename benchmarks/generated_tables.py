@@ -226,7 +226,7 @@ def elastic_part():
         "Seconds from an event to the next training step, median (lowest to highest), on four "
         "hosts that are simulated on one machine with two cores:"
     )
-    table = report.table(["event", "times", "seconds"], rows)
+    table = report.table(["event", "measurements", "seconds"], rows)
     return from_report(f"{text}\n\n{table}", path, of_folder=True)
 
 

@@ -1,11 +1,12 @@
-"""Seconds to a target accuracy behind slow links, with fewer bytes and with fewer combinations.
+"""Measure the time to a target accuracy over slow links, with fewer bytes or fewer combinations.
 
     python benchmarks/slow_accuracy.py [--mbit 10 100 1000] [--seeds 0 1 2]
 
 Trains the CNN of the experiment `local_steps` with `fit` on four workers with two devices each, on
-the hosts of slow_links.py. Each method has its best learning rate: from the runs of that
-experiment, and for the mean of gradients from a search in the simulation. Needs root, and the
-packages of experiments/. Writes benchmarks/results/DATE-slow_accuracy.md.
+the hosts of slow_links.py. Each method uses its best learning rate. For the mean of the gradients,
+this script searches it in the simulation. For the other methods, it comes from the runs of that
+experiment. Needs root, and the packages of experiments/. Writes
+benchmarks/results/DATE-slow_accuracy.md.
 """
 
 import argparse
@@ -27,7 +28,8 @@ sys.path.append(str(report.ROOT))
 DEVICES = 2  # of each worker
 TARGET = 0.95  # accuracy on the validation split
 BFLOAT16 = "DeltaAdasum, k = 1, bfloat16"
-# Method of the experiment `local_steps` (None: gradients are averaged), and the local steps.
+# For each name: the method of the experiment `local_steps` (None averages gradients), and the
+# number of local steps.
 METHODS = {
     "mean": (None, 1),
     "DeltaAdasum, k = 1": ("Adasum", 1),
@@ -44,7 +46,7 @@ def experiment():
     return EXPERIMENT
 
 
-def rates():
+def learning_rates():
     """Return the best learning rate of each method."""
     from experiments.local_steps.experiment import Finals
     from experiments.results import Results
@@ -55,12 +57,12 @@ def rates():
         k: Finals(own.grid(results, dataset, epochs, k), results).rates for k in own.local_steps
     }
     return {
-        name: finals[k][method] if method else rate_of_mean(dataset, epochs, own.search)
+        name: finals[k][method] if method else learning_rate_of_mean(dataset, epochs, own.search)
         for name, (method, k) in METHODS.items()
     }
 
 
-def rate_of_mean(dataset, epochs, search):
+def learning_rate_of_mean(dataset, epochs, search):
     """Return the best learning rate of Adam on the mean of the gradients, in the simulation."""
     from experiments.classification import Problem
     from experiments.classification.experiment import score
@@ -115,7 +117,7 @@ def work(options):
         found[name] = []
         for seed in options["seeds"]:
             model.set_weights(initial.initial(seed))
-            for variable in optimizer.variables:  # as if it were new, but traced already
+            for variable in optimizer.variables:  # resets the optimizer, but keeps its functions
                 variable.assign(tf.zeros_like(variable))
             rate, target = options["rates"][name], options["target"]
             found[name].append(trained(model, splits, epochs, rate, target, seed))
@@ -125,7 +127,8 @@ def work(options):
 def trained(model, splits, epochs, rate, target, seed):
     """Train until the target or the last epoch; return steps, seconds, bytes and the accuracy.
 
-    Evaluations do not count. The first epoch counts as long as the second one, because it traces.
+    The time of evaluations is not counted. The first epoch includes tracing, so the time of the
+    second epoch replaces its time.
     """
     import keras
 
@@ -191,7 +194,7 @@ def main():
         return
     if reason := slow_links.missing():
         raise SystemExit(reason)
-    best = rates()
+    best = learning_rates()
     target = arguments.target
     options = json.dumps({"rates": best, "seeds": arguments.seeds, "target": target})
     found = {
@@ -208,18 +211,19 @@ def main():
     header = ["method", "learning rate", "steps", "MB sent"]
     report.write(
         "slow_accuracy",
-        "Seconds to a target accuracy behind slow links",
-        f"{slow_links.WORKERS} workers with {DEVICES} devices each; each worker on a separate host "
-        "(a network namespace) whose link `tc tbf` limits in both directions; all share this "
-        "machine's cores. The CNN, the data, the schedule and the batch of the experiment "
-        f"`local_steps`, Adam. *Steps*, *MB sent* and *seconds*: until the validation accuracy is "
-        f"{target} at the end of an epoch, median (lowest to highest) of {len(arguments.seeds)} "
-        "seeds (of all links, for steps and MB); a dash: most seeds do not reach it. *MB sent*: by "
-        "worker 0, as its network interface counts them, with headers. Evaluations do not count, "
-        "and the first epoch, which traces, counts as long as the second one. *Local SGD*: the "
-        "mean of the weight changes of k steps. *k = 64*: `fit` combines at the end of each "
-        "epoch, which has 37 steps. `TF_ADASUM_COST_MODEL` has the β of each link, and the α and γ "
-        "shipped for UCX.\n\n"
+        "Time to a target accuracy over slow links",
+        f"{slow_links.WORKERS} workers with {DEVICES} devices each. Each worker runs on a separate "
+        "host (a network namespace), and `tc tbf` limits its link in both directions. All hosts "
+        "share the cores of this machine. The CNN, the data, the schedule and the batch size come "
+        "from the experiment `local_steps`. The optimizer is Adam. All columns count the training "
+        f"until the validation accuracy is at least {target} at the end of an epoch. A cell shows "
+        f"the median (lowest to highest) of {len(arguments.seeds)} seeds. The cells for steps and "
+        "MB include the runs on all links. A dash means that most runs did not reach the target. "
+        "*MB sent* is what worker 0's network interface sent, with packet headers. The time of "
+        "evaluations is not counted. The first epoch includes tracing, so the time of the second "
+        "epoch replaces its time. *Local SGD* averages the weight changes of k steps. With k = 64, "
+        "`fit` combines at the end of each epoch, which has 37 steps. `TF_ADASUM_COST_MODEL` has "
+        "the β of each link, and the α and γ shipped for UCX.\n\n"
         + report.table([*header, *(f"{mbit} Mbit/s, s" for mbit in found)], rows),
     )
 

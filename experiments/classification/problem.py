@@ -71,7 +71,7 @@ class Problem:
     def title(self):
         """In words."""
         optimizers = {"momentum": "Momentum 0.9", "sgd": "SGD", "adam": "Adam"}
-        how = {"decay": "warm-up and linear decay to 0", "constant": "constant rate"}
+        how = {"decay": "warm-up and linear decay to 0", "constant": "constant learning rate"}
         epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
         return f"{TITLES[self.data]}, {epochs}, {optimizers[self.optimizer]}, {how[self.schedule]}"
 

@@ -91,8 +91,8 @@ class Coordinator:
 
     Attributes:
         wrong: why the start fails on all workers; "" if it has not failed.
-        unauthenticated: dict from the ranks of callers that did not prove the secret to whether the
-            caller has a secret.
+        unauthenticated: for the rank of each caller that failed to authenticate, whether the caller
+            claims to have a secret.
     """
 
     def __init__(self, config: RendezvousConfig, own: Hello, secret: Secret):
@@ -101,13 +101,13 @@ class Coordinator:
         self._config, self._own, self._secret = config, own, secret
         self._members: dict[int, Member] = {}
         self._replaced: dict[int, dict[str, str]] = {}  # from ranks to runs and their addresses
-        self._told: dict[int, str] = {}
+        self._informed: dict[int, str] = {}
         self._list: list[str] = []
         self._is_late = False
         self._lock = threading.Lock()
         self._settled = threading.Event()
-        place = Cluster((config.coordinator,), ("worker 0",), 0)
-        self._listener = Listener(listening_socket(place), self._answer, config.num_workers)
+        own_task = Cluster((config.coordinator,), ("worker 0",), 0)
+        self._listener = Listener(listening_socket(own_task), self._answer, config.num_workers)
 
     def __enter__(self) -> Coordinator:
         """Begin to answer calls."""
@@ -123,7 +123,7 @@ class Coordinator:
         self._settled.set()
         self._listener.close()
 
-    # ---- what worker 0 asks --------------------------------------------------------------------
+    # ---- for worker 0 ---------------------------------------------------------------------------
 
     def missing(self) -> list[int]:
         """Return the ranks of the workers that have not called."""
@@ -164,13 +164,13 @@ class Coordinator:
         """Return the exception with which the start fails."""
         return (TimeoutError if self._is_late else ValueError)(self.wrong)
 
-    def has_told_all(self) -> bool:
+    def has_informed_all(self) -> bool:
         """Return whether all workers (after a timeout, all that called) received the result."""
         with self._lock:
             ranks = self._members if self._is_late else range(1, self._config.num_workers)
             if self._list:
-                return all(self._told.get(rank) == self._members[rank].run for rank in ranks)
-            return all(rank in self._told for rank in ranks)
+                return all(self._informed.get(rank) == self._members[rank].run for rank in ranks)
+            return all(rank in self._informed for rank in ranks)
 
     # ---- callers -------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class Coordinator:
             pass  # another program; or a worker that has disconnected, and will call again
         else:
             if self.wrong or self._list:
-                self._told.update({each.rank: each.run for each in callers})
+                self._informed.update({each.rank: each.run for each in callers})
 
     def _of_another_job(self, theirs) -> dict[str, Any] | None:
         """Return the answer to a caller if it belongs to another job, else None."""

@@ -20,7 +20,7 @@ COORDINATOR = "TF_ADASUM_COORDINATOR"
 RANK = "TF_ADASUM_RANK"
 WORLD_SIZE = "TF_ADASUM_WORLD_SIZE"
 
-# Above the ports that Linux assigns automatically, as in JAX's cluster detection.
+# Above Linux's ephemeral ports, as in JAX's cluster detection.
 _FIRST_PORT, _PORTS = 61_440, 4_096
 _LOCAL = "127.0.0.1"
 _INDEX = "JOB_COMPLETION_INDEX"
@@ -60,7 +60,7 @@ def find(environment: Environment) -> RendezvousConfig | None:
     own = _own(environment)
     if own and own.size.value == 1:  # whichever launcher has started this process
         return own.config()
-    started = next(filter(None, (each(environment) for each in _WHO_STARTS)), None)
+    started = next(filter(None, (each(environment) for each in _LAUNCHERS)), None)
     told = own or _keras(environment) or _torchrun(environment, started)
     if told:
         return told.completed_by(started).config()
@@ -71,7 +71,12 @@ def find(environment: Environment) -> RendezvousConfig | None:
 
 @dataclasses.dataclass(frozen=True)
 class _EnvField:
-    """One of the three values, and the name of its variable; the value is None if missing."""
+    """The coordinator, the rank or the number of workers; the value is None if it is missing.
+
+    Attributes:
+        name: the name of its variable.
+        value: the value.
+    """
 
     name: str
     value: int | str | None
@@ -296,7 +301,7 @@ def _kubernetes(environment):
     return _source(f"a Kubernetes Indexed Job ({names[1]})", environment, names)
 
 
-_WHO_STARTS = (_open_mpi, _pmi, _slurm, _kubernetes)
+_LAUNCHERS = (_open_mpi, _pmi, _slurm, _kubernetes)
 
 
 def _source(source, environment, names, coordinator=None, also_shown=(), job=""):
@@ -346,5 +351,5 @@ def _at(host, port):
 
 
 def _port_of(job):
-    """Return a job's port: the same in all its processes, and another one for most other jobs."""
+    """Return a port that all processes of a job compute; most other jobs get a different port."""
     return _FIRST_PORT + zlib.crc32(job.encode()) % _PORTS

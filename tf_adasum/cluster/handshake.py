@@ -7,10 +7,11 @@
                                  ◀──        hello, proof
     "received"                   ──▶
 
-Each line is a JSON object. A proof is made with the `Secret`, and covers the role of its sender,
-both ranks, both nonces and the `Hello`. So a proof is not valid in another connection, or for
-another `Hello`. A task sends its `Hello` only after the other task has proved that it knows the
-secret. The connection is not encrypted. Standard library only.
+Each line is a JSON object. The first line of each task is its greeting. A proof is made with the
+`Secret`, and covers both ranks and both nonces. The proof of a `Hello` also covers the `Hello` and
+the role of its sender. So a proof is not valid in another connection, or for another `Hello`. A
+task sends its `Hello` only after the other task has proved that it has the secret. The connection
+is not encrypted. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ from typing import Any
 from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.secret import Secret
 
-# Long, because many tasks may start on one busy machine. Also, a caller counts this task as
-# connected before it sends its confirmation, "received". If this task did not wait for a late
-# confirmation, the caller could end the rendezvous, and this task would wait for it in vain.
+# Long, because many tasks may start on one busy machine. A caller also counts this task as
+# connected before the caller sends its confirmation, "received". If this task did not wait for a
+# late confirmation, the caller could end the rendezvous, and this task would wait for the caller
+# forever.
 _SECONDS_FOR_AN_ANSWER = 10.0
 
 _LONGEST_GREETING = 1 << 10  # bytes; a greeting takes 150

@@ -44,14 +44,15 @@ _SECONDS_FOR_THE_LAST_CALL = 2.0
 # Seconds for which worker 0's port may be in use by an earlier start that is about to end.
 _SECONDS_FOR_THE_PORT = 3.0
 # Seconds after which a worker fails if no program at worker 0's address proves the secret. Until
-# then, an earlier start that does not know the secret may answer.
+# then, an earlier start that does not have the secret may answer.
 _SECONDS_OF_DISTRUST = 5.0
-# Seconds for which worker 0 sends the result to the other workers: the minimum after an error, so
-# that all workers call again; the maximum after an error; the maximum after a success or a timeout.
-_SECONDS_TO_TELL = (1.0, 10.0, 2.0)
+# Seconds for which worker 0 sends an error: at least, so that all workers call again, and at most.
+_SECONDS_TO_SEND_ERROR = (1.0, 10.0)
+# The most seconds for which worker 0 sends the addresses, or an error after a timeout.
+_SECONDS_TO_SEND_RESULT = 2.0
 # Seconds for which worker 0 then answers workers that have not received the result, or restart.
 _SECONDS_TO_STAY = 10.0
-_LONGEST_WORD = 4000  # characters
+_LONGEST_ERROR = 4000  # characters
 
 
 @dataclasses.dataclass
@@ -162,8 +163,8 @@ class _Call:
     Attributes:
         news: the answer of worker 0; None if worker 0 was not reached.
         tried: dict from the addresses of worker 0 to why the call failed.
-        unauthenticated: if the call failed because a program did not prove the secret: whether this
-            program claims to have a secret. Otherwise None.
+        unauthenticated: None, unless the program at worker 0's address failed to authenticate. In
+            this case, whether this program claims to have a secret.
     """
 
     news: dict[str, Any] | None = None
@@ -176,26 +177,26 @@ def _call(coordinator: str, own: Hello, own_secret: Secret, environment, deadlin
     call = _Call()
     host, port = addresses.split(coordinator)
     try:
-        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         call.tried[host] = error.strerror or str(error)
         return call
     except UnicodeError:
         call.tried[host] = "not a valid host name"
         return call
-    for family, kind, protocol, _, where in places:
+    for family, kind, protocol, _, where in candidates:
         try:
             with socket.socket(family, kind, protocol) as connection:
                 connection.settimeout(_SECONDS_TO_CONNECT)
                 connection.connect(where)
                 call.tried[where[0]] = NO_ANSWER
-                call.news = _talk(connection, host, own, own_secret, environment, deadline)
+                call.news = _exchange(connection, host, own, own_secret, environment, deadline)
                 return call
         except ProtocolError:
             call.tried[where[0]] = ANOTHER_PROGRAM
         except AuthenticationError as error:
             call.unauthenticated = error.has_secret
-            call.tried[where[0]] = "the program that answers there does not know the secret"
+            call.tried[where[0]] = "the program that answers there does not have the secret"
         except EOFError:
             call.tried[where[0]] = "the connection was closed at once"
         except TimeoutError:
@@ -205,7 +206,7 @@ def _call(coordinator: str, own: Hello, own_secret: Secret, environment, deadlin
     return call
 
 
-def _talk(connection, host, own, own_secret, environment, deadline):
+def _exchange(connection, host, own, own_secret, environment, deadline):
     """Return the answer of the coordinator at the other end of a connection."""
     end = connection.getsockname()
     ipv6_first = ":" in own_address.of_end(end)
@@ -240,23 +241,23 @@ class _RendezvousClient:
         """Return the addresses when all workers have called; `stack` keeps the coordinator open."""
         coordinator = stack.enter_context(self._listening())
         with self._calling() as calls:
-            itself, at_least, at_most = _Call(), *_SECONDS_TO_TELL[:2]
+            own_call, (at_least, at_most) = _Call(), _SECONDS_TO_SEND_ERROR
             while not (found := coordinator.addresses()) and not coordinator.wrong:
-                itself = _last_of(calls) or itself
-                if wrong := _wrong(itself.news or {}):  # from another worker 0
+                own_call = _last_of(calls) or own_call
+                if wrong := _wrong(own_call.news or {}):  # from another worker 0
                     coordinator.end(wrong)
                     at_most = 0.0  # all other workers have called
                 if time.monotonic() > self._deadline:
-                    self._give_up(coordinator, itself)
-                    at_most = _SECONDS_TO_TELL[2]
-                if self._has_to_speak():
+                    self._give_up(coordinator, own_call)
+                    at_most = _SECONDS_TO_SEND_RESULT
+                if self._is_report_due():
                     missing = ", ".join(listed(coordinator.missing())) or "a restarted worker"
-                    _say(f"waiting for {missing}.")
+                    _report(f"waiting for {missing}.")
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
         if coordinator.wrong:
             time.sleep(at_least)
-        until = time.monotonic() + (at_most if coordinator.wrong else _SECONDS_TO_TELL[2])
-        while not coordinator.has_told_all() and time.monotonic() < until:
+        until = time.monotonic() + (at_most if coordinator.wrong else _SECONDS_TO_SEND_RESULT)
+        while not coordinator.has_informed_all() and time.monotonic() < until:
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         if coordinator.wrong:
             raise coordinator.error()
@@ -284,8 +285,8 @@ class _RendezvousClient:
                     and time.monotonic() > unauthenticated_since + _SECONDS_OF_DISTRUST
                 ):
                     break
-                if self._has_to_speak() and last.news is None:
-                    _say(f"waiting for {self._first}. {self._tried(last)}".rstrip())
+                if self._is_report_due() and last.news is None:
+                    _report(f"waiting for {self._first}. {self._tried(last)}".rstrip())
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
             else:  # use worker 0's answer if it comes at the same time as the timeout
                 with contextlib.suppress(queue.Empty):
@@ -360,7 +361,7 @@ class _RendezvousClient:
         finally:
             ended.set()
 
-    def _has_to_speak(self):
+    def _is_report_due(self):
         if time.monotonic() < self._next_message:
             return False
         self._next_message += SECONDS_BETWEEN_MESSAGES
@@ -368,7 +369,7 @@ class _RendezvousClient:
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def _give_up(self, coordinator, itself):
+    def _give_up(self, coordinator, own_call):
         missing = coordinator.missing()
         unauthenticated = {
             f"worker {rank}": coordinator.unauthenticated[rank]
@@ -379,7 +380,7 @@ class _RendezvousClient:
             text = different_secrets(self._first, bool(self._secret.key), unauthenticated)
             coordinator.end(text)
             return
-        failures = self._tried(itself) if itself.news is None else ""
+        failures = self._tried(own_call) if own_call.news is None else ""
         coordinator.end(self._late(", ".join(listed(missing)), failures), is_late=True)
 
     def _late(self, absent, failures=""):
@@ -412,7 +413,7 @@ class _RendezvousClient:
         return f"{name} cannot reach {self._first}: {tried}." if tried else ""
 
 
-def _say(text):
+def _report(text):
     print(f"tf_adasum: {text}", file=sys.stderr, flush=True)
 
 
@@ -427,4 +428,4 @@ def _last_of(calls):
 
 def _wrong(news):
     """Return why the start fails on all workers; "" if it does not fail."""
-    return printable(news.get("wrong"), _LONGEST_WORD)
+    return printable(news.get("wrong"), _LONGEST_ERROR)

@@ -17,9 +17,9 @@ from tf_adasum.cluster import addresses, json_lines, ports
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 
-# How many unauthenticated clients there may be at a time, besides one caller of each task. If one
-# more client connects, the oldest client is disconnected. A task needs milliseconds to prove the
-# secret, so a client that stays longer is probably not a task.
+# How many unauthenticated clients there may be at a time, in addition to one connection from each
+# task. If one more client connects, the oldest client is disconnected. A task authenticates within
+# milliseconds, so a client that stays longer is probably not a task.
 MOST_UNAUTHENTICATED = 32
 
 _BACKLOG = 1024  # callers that wait in the kernel
@@ -30,11 +30,12 @@ class Listener:
     """Answers callers between `open` and `close`. Before `open`, callers can connect, but wait.
 
     Args:
-        listener: a listening socket, such as `listening` returns. This object will close it.
+        listener: a listening socket, such as the result of `listening_socket`. This object will
+            close it.
         answer: function that answers the caller of a connection. After its return, this object
             closes the connection.
-        tasks: the number of tasks that may call. There may be up to `tasks + MOST_UNAUTHENTICATED`
-            connections at a time.
+        tasks: the number of tasks that may connect. There may be up to `tasks +
+            MOST_UNAUTHENTICATED` unauthenticated connections at a time.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ SECONDS_BETWEEN_ROUNDS = 0.1
 
 ANOTHER_PROGRAM = "another program answers there"
 NO_ANSWER = "the connection is accepted, but no answer comes"
-UNPROVEN = "the program that answers there does not know the secret"
+UNPROVEN = "the program that answers there does not have the secret"
 
 _SECONDS_TO_CONNECT = 2.0
 # The most seconds between calls on a task that does not answer. When that task starts, it calls
@@ -36,14 +36,14 @@ _SECONDS_TO_CONNECT = 2.0
 _SECONDS_BETWEEN_TRIES = 1.0
 # Seconds between calls on a task that answers, only to exchange failures: the first number, or the
 # second number times the number of other tasks, whichever is more.
-_SECONDS_BETWEEN_NEWS = (0.5, 0.02)
-# A task is lost if no program listens at its port for this many seconds after it has called or
-# answered. Before this time is over, the task may be about to restart.
+_SECONDS_BETWEEN_UPDATES = (0.5, 0.02)
+# A task is lost if its port refuses connections for this many seconds, although the task has sent
+# its `Hello` before. Before this time is over, the task may be about to restart.
 _SECONDS_TO_START_AGAIN = 5.0
 # Least seconds between calls on a connected task. Task 0 calls until all tasks are connected to all
 # other tasks. The other tasks call each other until task 0 is connected to all other tasks.
 _SECONDS_BETWEEN_LOOKS = 1.0
-_MOST_NEWS = 100  # tasks whose failures task 0 sends
+_MOST_REPORTED_TASKS = 100  # tasks whose failures task 0 sends
 _MOST_CALLS = 32  # at a time
 
 
@@ -58,8 +58,8 @@ class PeerHandshakes:
 
     Attributes:
         hellos: dict from ranks to the last `Hello` of each task.
-        unauthenticated: dict from the ranks of tasks that did not prove the secret to whether the
-            task has a secret.
+        unauthenticated: for the rank of each task that failed to authenticate, whether the task
+            claims to have a secret.
         failures: dict from ranks to why the last call on the task failed.
 
     Raises:
@@ -75,20 +75,21 @@ class PeerHandshakes:
         is_client = cluster.is_star_topology and cluster.rank > 0
         everybody = range(1 if is_client else len(cluster.addresses))
         self._others = [rank for rank in everybody if rank != cluster.rank]
-        # From ranks to the `Hello.run` that the task had when it last answered a call, when
-        # it last called, and when it received that this task only waits for the end.
-        self._reached: dict[int, str] = {}
-        self._callers: dict[int, str] = {}
-        self._knows_end: dict[int, str] = {}
-        self._refused_callers: set[int] = set()
+        # From ranks to the `Hello.run` of the task:
+        self._reached: dict[int, str] = {}  # when it last answered this task
+        self._callers: dict[int, str] = {}  # when it last called this task
+        self._informed_of_end: dict[
+            int, str
+        ] = {}  # when it received that this task is connected to all
+        self._failed_authentications: set[int] = set()  # ranks of callers
         self._calling: set[int] = set()
         self._called: dict[int, float] = {}
         self._tries: collections.Counter[int] = collections.Counter()
         self._different_settings: dict[int, str] = {}
-        self._refused: dict[int, float] = {}  # since when their ports refuse calls, for known tasks
+        self._unreachable_since: dict[int, float] = {}  # known tasks whose ports refuse connections
         self._change = threading.Condition()
-        least, each = _SECONDS_BETWEEN_NEWS
-        self._seconds_between_news = max(least, each * (len(cluster.addresses) - 1))
+        least, each = _SECONDS_BETWEEN_UPDATES
+        self._seconds_between_updates = max(least, each * (len(cluster.addresses) - 1))
         self._listener = Listener(listening_socket(cluster), self._answer, len(self._others))
 
     def __enter__(self) -> PeerHandshakes:
@@ -116,18 +117,18 @@ class PeerHandshakes:
             return False
         if self._cluster.rank > 0:
             return not self._agrees_with(0) or self.hellos[0].all_are_connected
-        return self._all_are_connected() and all(map(self._has_learned_end, self._others))
+        return self._all_are_connected() and all(map(self._is_informed_of_end, self._others))
 
     def failures_of_others(self) -> dict[int, dict[int, str]]:
         """Return which ranks cannot reach which other ranks, and why.
 
         Each task reports its own failures. Task 0 also reports failures of other tasks.
         """
-        told = self.hellos[0].failures if 0 in self.hellos else {}
+        reported = self.hellos[0].failures if 0 in self.hellos else {}
         of_others = {rank: each.failures.get(rank, {}) for rank, each in self.hellos.items()}
-        # Connected tasks do not call each other any more, so only task 0 receives later failures.
+        # Two connected tasks may have stopped calling each other; task 0 has the latest failures.
         ranks = (rank for rank in range(len(self._cluster.names)) if rank != self._own.rank)
-        return of_others | {rank: told[rank] for rank in ranks if told.get(rank)}
+        return of_others | {rank: reported[rank] for rank in ranks if reported.get(rank)}
 
     def difference(self) -> str:
         """Return the error message for tasks with different settings; "" without a difference.
@@ -153,7 +154,7 @@ class PeerHandshakes:
 
     def _lost(self):
         until = time.monotonic() - _SECONDS_TO_START_AGAIN
-        for rank, since in sorted(self._refused.items(), key=lambda each: each[1]):
+        for rank, since in sorted(self._unreachable_since.items(), key=lambda each: each[1]):
             if since <= until:
                 return (
                     f"{self._cluster.named([rank])} was lost while the workers started: its "
@@ -163,7 +164,7 @@ class PeerHandshakes:
 
     def _is_connected_to(self, rank):
         if rank in self.unauthenticated:  # the other task must also detect the wrong secret
-            return rank in self._refused_callers
+            return rank in self._failed_authentications
         if rank not in self.hellos:
             return False
         # If settings differ, it is enough that both tasks know this.
@@ -181,9 +182,11 @@ class PeerHandshakes:
             for rank in self._others
         )
 
-    def _has_learned_end(self, rank):
-        """Return whether a task knows that this task only waits for the end of the rendezvous."""
-        return not self._agrees_with(rank) or self._knows_end.get(rank) == self.hellos[rank].run
+    def _is_informed_of_end(self, rank):
+        """Return whether a task was informed that this task only waits for the end."""
+        return (
+            not self._agrees_with(rank) or self._informed_of_end.get(rank) == self.hellos[rank].run
+        )
 
     def _hello(self):
         missing = self.missing()
@@ -199,7 +202,10 @@ class PeerHandshakes:
             all_are_connected=is_first and self._all_are_connected(),
             failures={
                 self._cluster.rank: failures,
-                **{rank: self.hellos[rank].failures.get(rank, {}) for rank in ranks[:_MOST_NEWS]},
+                **{
+                    rank: self.hellos[rank].failures.get(rank, {})
+                    for rank in ranks[:_MOST_REPORTED_TASKS]
+                },
             },
             difference=self.difference() if is_first and self._cluster.is_star_topology else "",
             lost=self._lost(),
@@ -234,20 +240,20 @@ class PeerHandshakes:
             if rank not in self.hellos:
                 pause = min(pause * self._tries[rank], _SECONDS_BETWEEN_TRIES)
             elif self._reached.get(rank) == self.hellos[rank].run:
-                pause = self._seconds_between_news
+                pause = self._seconds_between_updates
         elif not self._agrees_with(rank):
             return False
         elif self._cluster.rank == 0:
-            if ours.all_are_connected and self._has_learned_end(rank):
+            if ours.all_are_connected and self._is_informed_of_end(rank):
                 return False
             if not ours.all_are_connected:
-                pause = max(_SECONDS_BETWEEN_LOOKS, self._seconds_between_news)
+                pause = max(_SECONDS_BETWEEN_LOOKS, self._seconds_between_updates)
         elif rank > 0:
             if 0 in self.hellos and self.hellos[0].is_connected_to_all:
                 return False
-            pause = max(_SECONDS_BETWEEN_LOOKS, self._seconds_between_news)
-        elif not ours.is_connected_to_all or self._has_learned_end(rank):
-            pause = self._seconds_between_news
+            pause = max(_SECONDS_BETWEEN_LOOKS, self._seconds_between_updates)
+        elif not ours.is_connected_to_all or self._is_informed_of_end(rank):
+            pause = self._seconds_between_updates
         return time.monotonic() >= self._called.get(rank, -pause) + pause
 
     def wait(self, seconds: float) -> None:
@@ -288,9 +294,9 @@ class PeerHandshakes:
         with self._change:
             self._calling.discard(rank)
             if is_refused and rank in self.hellos:
-                self._refused.setdefault(rank, time.monotonic())
+                self._unreachable_since.setdefault(rank, time.monotonic())
             else:
-                self._refused.pop(rank, None)
+                self._unreachable_since.pop(rank, None)
             is_wrong = theirs is not None and theirs.rank != rank
             if is_wrong:
                 failure = f"{self._name(theirs)} answers there"
@@ -317,7 +323,7 @@ class PeerHandshakes:
         if last is not None and last.run == theirs.run and _progress(last) > _progress(theirs):
             theirs = last  # `theirs` is from a call that began earlier
         self.hellos[rank] = theirs
-        self._refused.pop(rank, None)
+        self._unreachable_since.pop(rank, None)
         self._different_settings.pop(rank, None)
         settings = self._own.settings, theirs.settings
         for setting in [*settings[0], *settings[1]]:
@@ -329,23 +335,23 @@ class PeerHandshakes:
             self.failures.pop(rank, None)
             self.unauthenticated.pop(rank, None)
         if ours.all_are_connected if self._cluster.rank == 0 else ours.is_connected_to_all:
-            self._knows_end[rank] = theirs.run
+            self._informed_of_end[rank] = theirs.run
 
     # ---- callers -------------------------------------------------------------------------------
 
     def _answer(self, connection):
-        said, vain = None, None
+        hellos, unauthenticated_rank = None, None
         try:
-            said = handshake.answer(connection, self._own.rank, self._hello_now, self._secret)
+            hellos = handshake.answer(connection, self._own.rank, self._hello_now, self._secret)
         except AuthenticationError as error:
-            vain = error.rank
+            unauthenticated_rank = error.rank
         except (ProtocolError, EOFError, OSError):
             pass  # another program; or a task that has disconnected, and will call again
         with self._change:
-            if said is not None:
-                self._remember(*said, self._callers)
-            if vain in self._others:
-                self._refused_callers.add(vain)
+            if hellos is not None:
+                self._remember(*hellos, self._callers)
+            if unauthenticated_rank in self._others:
+                self._failed_authentications.add(unauthenticated_rank)
             self._change.notify_all()
 
     def _hello_now(self, theirs):

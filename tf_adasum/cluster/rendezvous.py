@@ -2,9 +2,9 @@
 
 TensorFlow's own start-up prints nothing while it waits for a task that never comes, and does not
 detect that tasks were started with different settings. So every task first listens on its own port,
-and calls the other tasks (`peer_handshakes`). The handshake between two tasks is in `handshake`.
-When all tasks are connected to all others, they release the ports for TensorFlow. Standard library
-only.
+and connects to the other tasks, or only to task 0 (`peer_handshakes`). The handshake between two
+tasks is in `handshake`. When all tasks are connected, they release the ports for TensorFlow.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_FOR_A_SERVER = 10.0
 _SECONDS_FOR_THE_LAST_CALLS = 2.0  # after the timeout
 _MOST_SENTENCES = 8
-# A server begins each HTTP/2 connection with a frame: 3 bytes of length, then this type.
-_SETTINGS_TYPE = (3, 0x04)
+# A gRPC server begins each HTTP/2 connection with a SETTINGS frame. Byte 3 of a frame is its type.
+_FRAME_TYPE_INDEX, _SETTINGS_FRAME = 3, 0x04
 
 
 def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> None:
@@ -50,10 +50,10 @@ def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> Non
     while time.monotonic() < deadline:
         try:
             with socket.create_connection(addresses.split(address), timeout=1) as connection:
-                begun = connection.recv(_SETTINGS_TYPE[0] + 1, socket.MSG_WAITALL)
+                begun = connection.recv(_FRAME_TYPE_INDEX + 1, socket.MSG_WAITALL)
         except OSError:
             begun = b""
-        if len(begun) > _SETTINGS_TYPE[0] and begun[_SETTINGS_TYPE[0]] == _SETTINGS_TYPE[1]:
+        if len(begun) > _FRAME_TYPE_INDEX and begun[_FRAME_TYPE_INDEX] == _SETTINGS_FRAME:
             return
         time.sleep(SECONDS_BETWEEN_ROUNDS)
 
@@ -65,7 +65,7 @@ def run(
     payload: dict[str, Any] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[int, dict[str, Any]]:
-    """Wait until every task of the cluster has called every other task.
+    """Wait until all tasks of the cluster are connected, as described in `peer_handshakes`.
 
     Args:
         cluster: the `Cluster`.
@@ -76,7 +76,8 @@ def run(
             ``os.environ``.
 
     Returns:
-        Dict from the ranks of the other tasks to their payloads.
+        Dict from ranks to payloads: of all other tasks, or only of task 0 if this task has joined
+        through task 0.
 
     Raises:
         OSError: if another process uses this task's port.
@@ -131,14 +132,14 @@ def _check_secrets(cluster, peers, has_secret):
 
 
 def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -> str:
-    """Return the error that other tasks did not prove that they know this task's secret.
+    """Return the error message for tasks that were started with different secrets.
 
     Args:
         name: the name of this task.
         has_secret: whether this task has a secret.
         others: dict from the names of the other tasks to whether they have a secret.
     """
-    words = {(False, True): "a secret", (True, True): "another secret"}
+    words = {(False, True): "a secret", (True, True): "a different secret"}
     received = [f"{'a secret' if has_secret else 'no secret'} on {name}"]
     received += [
         f"{words.get((has_secret, its), 'no secret')} on {other}" for other, its in others.items()

@@ -14,7 +14,7 @@ class RendezvousConfig:
     Attributes:
         coordinator: the address "host:port" at which worker 0 waits for the other workers.
         rank: the rank of this worker, from 0.
-        num_workers: the number of workers, more than 1.
+        num_workers: the number of workers, at least 1.
         source: the source of this data, for messages, such as "Slurm (SLURM_PROCID)".
         job: the name of the job to which this worker belongs; "" if the name is not known.
     """

@@ -148,7 +148,7 @@ class StoreServer:
             for message in channel.receive():
                 self._deliver(self._apply(channel, message))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            channel.is_open = False  # it has proved the secret, but sends something else
+            channel.is_open = False  # an authenticated client has sent an invalid message
         channel.flush()
 
     def _apply(self, channel, message):

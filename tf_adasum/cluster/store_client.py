@@ -20,7 +20,7 @@ _RETRY_SECONDS = 0.5
 
 
 class Refused(ConnectionError):
-    """The server has another secret."""
+    """The server has a different secret."""
 
 
 class StoreClient:
@@ -141,8 +141,8 @@ def _connected(address, secret, deadline, is_stopped):
             if channel.is_refused:
                 raise Refused(
                     "All launchers must be started with the same secret, in the variable "
-                    f"{NAME} or in a file that {FILE_NAME} names. Received: another secret than "
-                    f"the launcher at {address} {see('TFA-207')}"
+                    f"{NAME} or in a file that {FILE_NAME} names. Received: a secret that differs "
+                    f"from the secret of the launcher at {address} {see('TFA-207')}"
                 )
         time.sleep(_RETRY_SECONDS)
     if is_stopped():

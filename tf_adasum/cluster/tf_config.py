@@ -50,7 +50,7 @@ def parse(text: str) -> Cluster | None:
     task = config.get("task")
     if not isinstance(task, dict) or "type" not in task or "index" not in task:
         raise ValueError(
-            f'{NAME} has a "cluster", but does not say which task this is. Add '
+            f'{NAME} has a "cluster", but no "task" with a "type" and an "index". Add '
             f'"task": {{"type": "worker", "index": 0}}. Received: {text!r}'
         )
     if not re.fullmatch(r"-?\d+", str(task["index"])):

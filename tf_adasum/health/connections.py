@@ -140,7 +140,8 @@ class Server:
                     continue
                 self._refuse(connection, host, "its rank is wrong, or taken")
             elif not connection.is_open or self._waits_too_long(connection):
-                self._refuse(connection, host, "it has not authenticated in time")
+                why = "it disconnected, or did not authenticate and send its rank in time"
+                self._refuse(connection, host, why)
             else:
                 self._unauthenticated.append((connection, host))
         while len(self._unauthenticated) > MOST_UNAUTHENTICATED:

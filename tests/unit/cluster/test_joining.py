@@ -251,7 +251,7 @@ def test_workers_with_one_secret():
     [
         ([ONE, ONE, {}], ("a secret", "no secret"), ("no secret", "a secret")),
         ([{}, {}, ONE], ("no secret", "a secret"), ("a secret", "no secret")),
-        ([ONE, ONE, OTHER], ("a secret", "another secret"), ("a secret", "another secret")),
+        ([ONE, ONE, OTHER], ("a secret", "a different secret"), ("a secret", "a different secret")),
     ],
 )
 def test_a_worker_with_another_secret_is_named_on_all(environments, of_first, of_last):

@@ -172,4 +172,4 @@ def test_a_program_without_the_secret_at_the_address_of_a_task_is_named():
     with program_at(second, answer):
         ((outcome,), _) = run([first], timeout=0.5, environments=[ONE])
     assert isinstance(outcome, ValueError)
-    assert f"another secret on {second.named([1])}" in str(outcome)
+    assert f"a different secret on {second.named([1])}" in str(outcome)

@@ -25,7 +25,7 @@ def assert_begin_with(found, expected):
     assert all(text.startswith(begin) for text, begin in zip(found, expected, strict=True)), found
 
 
-REFUSED = "Received: a secret on worker 0, another secret on worker 1"
+REFUSED = "Received: a secret on worker 0, a different secret on worker 1"
 
 
 @pytest.mark.parametrize(
