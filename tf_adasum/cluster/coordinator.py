@@ -182,7 +182,7 @@ class Coordinator:
             if news is None:
                 callers.append(theirs)
                 news = self._add_caller(theirs, connection)
-            self._listener.knows(connection)
+            self._listener.mark_authenticated(connection)
             if news is None:
                 patience = theirs.payload.get("patience")
                 is_number = type(patience) is float and 0 <= patience

@@ -35,7 +35,7 @@ def start_timeout(given: float | None, environment: Mapping[str, str] = os.envir
     return given or seconds
 
 
-def watch_port(environment: Mapping[str, str] = os.environ) -> int:
+def failure_detector_port(environment: Mapping[str, str] = os.environ) -> int:
     """Return worker 0's port for the failure detector; 0 lets the system choose a port.
 
     Args:

@@ -16,7 +16,7 @@ _SETTINGS = "/proc/sys/net/ipv4"
 # Well-known programs use lower ports; many of these programs start later than the workers.
 _LOWEST = 10_000
 _HIGHEST = 65_535
-# The range of ports that the system assigns automatically, if the range cannot be read: from
+# The range of ephemeral ports, if it cannot be read: from
 # Linux's default for the first port to IANA's last port.
 _USUAL_RANGE = (32_768, _HIGHEST)
 
@@ -33,7 +33,7 @@ def candidates(settings: str = _SETTINGS) -> Iterator[int]:
         settings: the folder with the files ``ip_local_port_range`` and ``ip_local_reserved_ports``.
             Defaults to Linux's folder.
     """
-    first, last = _range_of_others(settings)
+    first, last = _ephemeral_range(settings)
     reserved = _reserved(settings)
     for block in (range(last + 1, _HIGHEST + 1), range(_LOWEST, first)):
         free = [port for port in block if port not in reserved]
@@ -76,8 +76,8 @@ def held(count: int, ports_to_try: Iterator[int] | None = None) -> Iterator[list
         yield found
 
 
-def _range_of_others(settings):
-    """Return the first and the last port that the system assigns automatically."""
+def _ephemeral_range(settings):
+    """Return the first and the last ephemeral port."""
     try:
         with open(f"{settings}/ip_local_port_range") as file:
             first, last = map(int, file.read().split())

@@ -59,7 +59,7 @@ class Listener:
             self._accepting.join()
         self._listener.close()
 
-    def knows(self, connection: socket.socket) -> None:
+    def mark_authenticated(self, connection: socket.socket) -> None:
         """Count a caller as authenticated, so that it may stay until it is answered."""
         with self._lock, contextlib.suppress(ValueError):
             self._callers.remove(connection)
@@ -87,7 +87,7 @@ class Listener:
             try:
                 self._answer(connection)
             finally:
-                self.knows(connection)
+                self.mark_authenticated(connection)
 
 
 def listening_socket(cluster: Cluster) -> socket.socket:

@@ -10,24 +10,24 @@ import tensorflow as tf
 from tf_adasum.cluster import detection, environment_variables, joining, tasks, tf_config
 
 
-class Found(typing.NamedTuple):
+class ResolvedCluster(typing.NamedTuple):
     """The result of `resolve`.
 
     Attributes:
         resolver: a `tf.distribute.cluster_resolver.ClusterResolver` for TensorFlow.
-        tasks: the `Cluster`; None if this process trains alone.
+        cluster: the `Cluster`; None if this process trains alone.
         source: the source of the cluster, for messages.
     """
 
     resolver: tf.distribute.cluster_resolver.ClusterResolver
-    tasks: tasks.Cluster | None
+    cluster: tasks.Cluster | None
     source: str
 
 
 def resolve(
     cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
     timeout: float | None = None,
-) -> Found:
+) -> ResolvedCluster:
     """Read and check the cluster; join it if only the address of worker 0 is known.
 
     Args:
@@ -52,21 +52,27 @@ def resolve(
     source = type(cluster_resolver).__name__
     jobs = tf.train.ClusterSpec(cluster_resolver.cluster_spec()).as_dict()
     if not jobs:
-        return Found(cluster_resolver, None, source)
+        return ResolvedCluster(cluster_resolver, None, source)
     task = cluster_resolver.task_type, cluster_resolver.task_id
-    return Found(cluster_resolver, tasks.place(jobs, *task, "cluster_resolver"), source)
+    return ResolvedCluster(
+        cluster_resolver, tasks.cluster_from_jobs(jobs, *task, "cluster_resolver"), source
+    )
 
 
 def _resolve_environment(timeout):
     resolvers = tf.distribute.cluster_resolver
     text = os.environ.get(tf_config.NAME)
     if text:
-        return Found(resolvers.TFConfigClusterResolver(), tf_config.parse(text), tf_config.NAME)
+        return ResolvedCluster(
+            resolvers.TFConfigClusterResolver(), tf_config.parse(text), tf_config.NAME
+        )
     config = detection.find(os.environ)
     if config is None:
         # TensorFlow's resolver cannot read a TF_CONFIG that is set but empty.
         empty = resolvers.SimpleClusterResolver(tf.train.ClusterSpec({}))
-        return Found(resolvers.TFConfigClusterResolver() if text is None else empty, None, "")
+        return ResolvedCluster(
+            resolvers.TFConfigClusterResolver() if text is None else empty, None, ""
+        )
     seconds = environment_variables.start_timeout(timeout)
     cluster = joining.join(config, seconds, os.environ)
     resolver = resolvers.SimpleClusterResolver(
@@ -75,4 +81,4 @@ def _resolve_environment(timeout):
         task_id=cluster.rank,
         rpc_layer="grpc",
     )
-    return Found(resolver, cluster, config.source)
+    return ResolvedCluster(resolver, cluster, config.source)

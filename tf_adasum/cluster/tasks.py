@@ -44,7 +44,7 @@ class Cluster:
 
         Raises:
             ValueError: if hosts have different numbers of tasks, or if the tasks of a host do not
-                have neighbouring ranks.
+                have consecutive ranks.
         """
         hosts = [self.host_and_port(rank)[0] for rank in range(len(self.addresses))]
         runs = [len(list(run)) for _, run in itertools.groupby(hosts)]
@@ -57,7 +57,7 @@ class Cluster:
         return runs[0]
 
 
-def place(
+def cluster_from_jobs(
     jobs: Mapping[str, Any], task_type: str | None, task_id: int | None, source: str
 ) -> Cluster:
     """Return the `Cluster`, with the rank of this task.

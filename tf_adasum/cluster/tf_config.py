@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from tf_adasum.cluster.tasks import Cluster, place
+from tf_adasum.cluster.tasks import Cluster, cluster_from_jobs
 
 NAME = "TF_CONFIG"
 EXAMPLE = (
@@ -58,4 +58,4 @@ def parse(text: str) -> Cluster | None:
             f'The "index" of the "task" in {NAME} must be a whole number. '
             f"Received: {task['index']!r}"
         )
-    return place(jobs, str(task["type"]), int(task["index"]), NAME)
+    return cluster_from_jobs(jobs, str(task["type"]), int(task["index"]), NAME)

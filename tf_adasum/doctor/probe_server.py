@@ -43,7 +43,7 @@ class ProbeServer:
         listener = addresses.bound(host, 0, reuse=False)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
-        self._reception = Listener(listener, self._answer, workers)
+        self._listener = Listener(listener, self._answer, workers)
         token = secrets.token_hex(16)
         self._secret = secret.with_token(token)
         self.endpoint = [listener.getsockname()[1], token]
@@ -53,13 +53,13 @@ class ProbeServer:
 
     def __enter__(self) -> ProbeServer:
         """Start to serve clients."""
-        self._reception.open()
+        self._listener.open()
         return self
 
     def __exit__(self, *exception) -> None:
         """Close the port, and the connections of waiting workers."""
         self._closing.set()
-        self._reception.close()
+        self._listener.close()
         for stream in self._waiting.values():
             stream.close()
 
@@ -78,7 +78,7 @@ class ProbeServer:
         try:
             stream = MessageStream(connection, self._secret, is_server=True)
             first = stream.receive(_SECONDS_FOR_A_MESSAGE)
-            self._reception.knows(connection)
+            self._listener.mark_authenticated(connection)
             if isinstance(first.get("rank"), int):
                 with self._change:
                     self._waiting[first["rank"]] = stream

@@ -53,7 +53,7 @@ _SECONDS_WITHOUT_DESCRIPTORS = 1.0
 _BYTES_WITHOUT_READING = 1 << 14  # bytes that the kernel buffers for a client
 
 # A client that was not accepted connects again for this many seconds after its first attempt.
-_SECONDS_TO_GET_IN = 30.0
+_SECONDS_TO_BE_ACCEPTED = 30.0
 
 _SECONDS_BETWEEN_REFUSALS = 30.0
 
@@ -62,13 +62,13 @@ _SECONDS_BETWEEN_REFUSALS = 30.0
 _SECONDS_TO_REPLACE = 10.0
 
 
-class RateLimitedLog:
+class RefusalLog:
     """Reports refused connections and messages, at most one line in 30 seconds."""
 
     def __init__(self):
         self._count, self._next = 0, 0.0
 
-    def say(self, what: str) -> None:
+    def report(self, what: str) -> None:
         """Count a refusal, and report it if no other was reported in the last 30 seconds.
 
         Args:
@@ -99,7 +99,7 @@ class Server:
     Attributes:
         endpoint: the data that clients need to connect. Clients receive it at the rendezvous.
         connections: dict from ranks to `Channel`.
-        refusals: the `RateLimitedLog`.
+        refusals: the `RefusalLog`.
     """
 
     def __init__(self, host: str, workers: int, secret: Secret, port: int = 0):
@@ -111,7 +111,7 @@ class Server:
         self._unauthenticated: list[tuple[Channel, str]] = []
         self.endpoint = {"port": self._listener.getsockname()[1], "token": self._token}
         self.connections: dict[int, Channel] = {}
-        self.refusals = RateLimitedLog()
+        self.refusals = RefusalLog()
 
     def sockets(self) -> list[socket.socket]:
         """Return the sockets from which the server waits for data.
@@ -177,11 +177,11 @@ class Server:
             pass
         except OSError as error:
             self._accepts_from = time.monotonic() + _SECONDS_WITHOUT_DESCRIPTORS
-            self.refusals.say(f"connections for now: {error}")
+            self.refusals.report(f"connections for now: {error}")
 
     def _refuse(self, connection, host, why):
         connection.close()
-        self.refusals.say(f"a connection from {host}: {why}")
+        self.refusals.report(f"a connection from {host}: {why}")
 
     def _channel(self, caller):
         return Channel(
@@ -296,7 +296,7 @@ class Client:
 
     Attributes:
         connections: dict with one entry, from the rank 0 to the `Channel`.
-        refusals: the `RateLimitedLog`.
+        refusals: the `RefusalLog`.
 
     Raises:
         OSError: if the client cannot connect.
@@ -311,10 +311,10 @@ class Client:
             raise ValueError("no token")
         self._where, self._rank = (host, port), rank
         self._secret, self._token = secret, token
-        self._until = time.monotonic() + _SECONDS_TO_GET_IN
-        self._is_in = False
-        self._another: socket.socket | None = None
-        self.refusals = RateLimitedLog()
+        self._until = time.monotonic() + _SECONDS_TO_BE_ACCEPTED
+        self._is_accepted = False
+        self._replacement: socket.socket | None = None
+        self.refusals = RefusalLog()
         self._connect(_SECONDS_TO_CONNECT)
 
     def reconnect(self) -> None:
@@ -323,7 +323,7 @@ class Client:
 
     def _reconnect(self):
         with contextlib.suppress(OSError):
-            self._another = socket.create_connection(self._where, _SECONDS_TO_CONNECT)
+            self._replacement = socket.create_connection(self._where, _SECONDS_TO_CONNECT)
 
     def _connect(self, seconds):
         self._use(socket.create_connection(self._where, seconds))
@@ -345,18 +345,18 @@ class Client:
 
     def receive(self) -> list[tuple[int, dict[str, Any]]]:
         """Return the messages that have arrived, as pairs of the rank 0 and a message."""
-        if self._another is not None:
+        if self._replacement is not None:
             received_at = self._server.last_received_at
-            connection, self._another = self._another, None
+            connection, self._replacement = self._replacement, None
             self._server.close()
             self._use(connection)
             self._server.last_received_at = received_at  # so far only the kernel has answered
         if not self._server.is_open:
             return []
         messages = _received(self._server)
-        self._is_in |= bool(messages)
+        self._is_accepted |= bool(messages)
         remaining = self._until - time.monotonic()
-        if not self._server.is_open and not self._is_in and remaining > 0:
+        if not self._server.is_open and not self._is_accepted and remaining > 0:
             self._server.close()  # worker 0 has refused this client, because too many wait
             with contextlib.suppress(OSError):  # if nobody listens, the server has ended
                 self._connect(remaining)

@@ -289,7 +289,7 @@ class HealthMonitor:
             rank, status = self._ranks.get(name), Status.from_fields(fields)
             if rank is None or status is None:
                 sent_by = self._cluster.named([sender])
-                self._channel.refusals.say(f"a message from {sent_by}: it is not a status")
+                self._channel.refusals.report(f"a message from {sent_by}: it is not a status")
             elif rank != self._cluster.rank and not self._is_gone(rank):
                 self._statuses[rank] = status
                 self._heard[rank] = time.monotonic()
@@ -431,9 +431,9 @@ def begin(cluster: Cluster, settings: dict[str, Any], timeout: float | None) -> 
     if cluster in _monitors:
         return _monitors[cluster]
     host, _ = cluster.host_and_port(0)
-    port, seconds = environment_variables.watch_port(), environment_variables.start_timeout(timeout)
-    own_secret, count = secret.read(), len(cluster.names)
-    server = connections.Server(host, count, own_secret, port) if cluster.rank == 0 else None
+    seconds = environment_variables.start_timeout(timeout)
+    key, port = secret.read(), environment_variables.failure_detector_port()
+    server = connections.Server(host, len(cluster.names), key, port) if cluster.rank == 0 else None
     seed = int.from_bytes(os.urandom(7), "big")
     payload = {**server.endpoint, "seed": seed} if server else {}
     with contextlib.ExitStack() as stack:
@@ -446,5 +446,5 @@ def begin(cluster: Cluster, settings: dict[str, Any], timeout: float | None) -> 
     if server:
         monitor.start()
     else:
-        connections.connect(cluster, payloads[0], own_secret, monitor.use)
+        connections.connect(cluster, payloads[0], key, monitor.use)
     return monitor

@@ -25,15 +25,15 @@ def test_a_timeout_that_is_none(text):
 
 def test_the_port_of_the_watch():
     assert (
-        environment_variables.watch_port({})
-        == environment_variables.watch_port({WATCH_PORT: ""})
+        environment_variables.failure_detector_port({})
+        == environment_variables.failure_detector_port({WATCH_PORT: ""})
         == 0
     )
-    assert environment_variables.watch_port({WATCH_PORT: "65535"}) == 65535
+    assert environment_variables.failure_detector_port({WATCH_PORT: "65535"}) == 65535
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "65536", "1e3", "http", "٣", "1" * 5000])
 def test_a_port_that_is_none(text):
     with pytest.raises(ValueError, match=WATCH_PORT) as raised:
-        environment_variables.watch_port({WATCH_PORT: text})
+        environment_variables.failure_detector_port({WATCH_PORT: text})
     assert str(raised.value).endswith(f"Received: {WATCH_PORT}={text!r}")

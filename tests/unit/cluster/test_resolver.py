@@ -28,7 +28,7 @@ def test_a_resolver_comes_before_tf_config(monkeypatch):
     given = simple(TWO, task_type="worker", task_id=1)
     cluster = cluster_of("a:1", "b:2", rank=1)
     assert resolve(given) == (given, cluster, "SimpleClusterResolver")
-    assert resolve(simple({})).tasks is None
+    assert resolve(simple({})).cluster is None
 
 
 # TensorFlow's sparse form gives indices to addresses. A worker that is not listed cannot train.

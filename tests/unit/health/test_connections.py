@@ -278,11 +278,11 @@ def test_the_last_status_is_sent_even_if_the_worker_ends_at_once(server):
 
 
 def test_refusals_are_counted_and_printed_seldom(capfd, monkeypatch):
-    refusals = connections.RateLimitedLog()
+    refusals = connections.RefusalLog()
     for number in range(5):
-        refusals.say(f"number {number}")
+        refusals.report(f"number {number}")
     refusals._next = time.monotonic()
-    refusals.say("the last")
+    refusals.report("the last")
     assert capfd.readouterr().err.splitlines() == [
         "tf_adasum: the failure detector refuses number 0",
         "tf_adasum: the failure detector refuses the last (6 refusals so far)",

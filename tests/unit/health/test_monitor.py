@@ -109,7 +109,7 @@ def test_it_continues_where_stderr_cannot_be_written(workers, monkeypatch, is_cl
 
     monkeypatch.setattr(server, "_observe", fails_once)
     eventually(lambda: not errors)
-    server._channel.refusals.say("an unauthenticated client")
+    server._channel.refusals.report("an unauthenticated client")
     cut(client)
     server._update_status(in_call=1)
     eventually(lambda: server.aborted)
