@@ -70,7 +70,7 @@ def comparison(found):
         return sum(own.count(sign) for own in found.values())
 
     return (
-        f"We compared the rules {total} times, in {len(found)} trainings of a two-layer CNN. At "
+        f"We compared the rules {total} times, in {len(found)} training setups of a two-layer CNN. At "
         f"the best learning rate of one replica, Adasum is more accurate (p < {SIGNIFICANT}) in "
         f"{count(same, 1)} of {total}. If each rule is tuned, it is more accurate in "
         f"{count(tuned, 1)} (replicas {by_replicas}) and less accurate in {count(tuned, -1)}."

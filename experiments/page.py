@@ -60,7 +60,7 @@ def claim_table(claim):
         [own.training, f"**{own.word}**", *(own.numbers.get(name, "") for name in columns)]
         for own in claim.verdicts
     ]
-    table = markdown(["training", "verdict", *columns], rows) if rows else "Not run yet."
+    table = markdown(["setup", "verdict", *columns], rows) if rows else "Not run yet."
     return f"> **Claim:** {claim.text} ({claim.source}).\n\n{table}"
 
 

@@ -219,7 +219,7 @@ def test_smoke(load, name, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["experiments", "run", name, "--smoke"])
     program.main()
     printed = capsys.readouterr().out
-    assert "> **Claim:** " in printed and "| training | verdict |" in printed
+    assert "> **Claim:** " in printed and "| setup | verdict |" in printed
     assert ".svg" in printed.splitlines()[-1] or name == "jobs"
 
 

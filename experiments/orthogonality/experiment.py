@@ -27,7 +27,7 @@ SOURCE = "Maleki et al., the authors' slides, orthogonality"
 
 @dataclasses.dataclass(frozen=True)
 class OrthogonalityExperiment(Experiment):
-    """Orthogonality over trainings.
+    """Orthogonality during training.
 
     Attributes:
         tasks: what is trained.
@@ -103,7 +103,7 @@ class OrthogonalityExperiment(Experiment):
             self.draw(results, task, pictures)
             rows, told = self.rows(results, task)
             header = ["N", "1/N", "initial weights", "first quarter", "last quarter"]
-            header.append("trainings in which it grows")
+            header.append("runs in which it grows")
             text = f"Orthogonality over the training, overall and by layer, {task.title}"
             body += [f"### Orthogonality on {task.title}", pictures.image(task.data, text)]
             body += [markdown(header, rows)]
@@ -136,9 +136,9 @@ class OrthogonalityExperiment(Experiment):
         first, early, late = (
             f"{min(own):.2f} to {max(own):.2f}" for own in zip(*medians, strict=True)
         )
-        trainings = len(rows) * len(self.seeds)
-        word = "confirmed" if grown == trainings else "unconfirmed"
-        numbers = {"trainings": f"{grown} of {trainings}"}
+        runs = len(rows) * len(self.seeds)
+        word = "confirmed" if grown == runs else "unconfirmed"
+        numbers = {"runs": f"{grown} of {runs}"}
         numbers |= {"in the first quarter": early, "in the last quarter": late}
         at_start = {"at the initial weights": first}
         return rows, (

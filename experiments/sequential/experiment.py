@@ -266,7 +266,7 @@ def is_faster(found, title):
     pairs = [pair for runs in found.values() for pair in zip(*lengths_of(runs), strict=True)]
     grown = sum(late > early for early, late in pairs)
     word = "confirmed" if grown == len(pairs) else "partly" if 2 * grown > len(pairs) else "refuted"
-    return Verdict(word, title, {"trainings": f"{grown} of {len(pairs)}"})
+    return Verdict(word, title, {"runs": f"{grown} of {len(pairs)}"})
 
 
 EXPERIMENT = SequentialExperiment()
