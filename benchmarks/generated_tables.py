@@ -36,7 +36,7 @@ def parts(resnet50_shapes):
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
         "launcher.md": {"small steps": small_steps_part()},
         "how_to/elastic.md": {"elastic": elastic_part()},
-        "evidence/local_steps.md": {"slow accuracy": slow_accuracy_part()},
+        "evidence/local_steps.md": {"benchmark slow accuracy": slow_accuracy_part()},
         "../README.md": {"frameworks": frameworks_part()},
     }
 

@@ -11,7 +11,8 @@ from experiments.results import Results
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "evidence"
 IMAGES, LINK = ROOT / "docs" / "images" / "evidence", "../images/evidence"
-BEGIN = re.compile(r"<!-- begin: (.+?) -->")
+# Parts whose names begin with "benchmark" are written by benchmarks/generated_tables.py.
+BEGIN = re.compile(r"<!-- begin: (?!benchmark )(.+?) -->")
 
 
 def of_benchmarks(name):

@@ -106,8 +106,9 @@ class Server:
         self._listener = _listening(host, port)
         self._accepts_from = 0.0  # a time, by `time.monotonic`
         self._secret, self._workers = secret, workers
-        self._token, self._used_nonces = secrets.token_hex(16), set[str]()
-        # Clients that have not sent their rank, with their hosts; the oldest first.
+        self._token = secrets.token_hex(16)
+        self._of_nonces: dict[str, Channel] = {}  # authenticated connections, by `client_nonce`
+        # Connections without a rank, with the hosts of the clients; the oldest first.
         self._unauthenticated: list[tuple[Channel, str]] = []
         self.endpoint = {"port": self._listener.getsockname()[1], "token": self._token}
         self.connections: dict[int, Channel] = {}
@@ -132,9 +133,11 @@ class Server:
         clients, self._unauthenticated = self._unauthenticated, []
         for connection, host in clients:
             first, *others = _received(connection) or [None]
-            if first is not None:
+            if connection.is_authenticated and self._is_repeated(connection):
+                self._refuse(connection, host, "it repeats an earlier connection")
+            elif first is not None:
                 rank = self._rank_in(first)
-                if rank is not None and self._is_new(connection) and self._has_free_slot(rank):
+                if rank is not None and self._has_free_slot(rank):
                     self.connections[rank] = connection
                     messages += [(rank, message) for message in others]
                     continue
@@ -144,8 +147,10 @@ class Server:
                 self._refuse(connection, host, why)
             else:
                 self._unauthenticated.append((connection, host))
-        while len(self._unauthenticated) > MOST_UNAUTHENTICATED:
-            self._refuse(*self._unauthenticated.pop(0), "too many clients have not authenticated")
+        unauthenticated = [each for each in self._unauthenticated if not each[0].is_authenticated]
+        for connection, host in unauthenticated[:-MOST_UNAUTHENTICATED]:
+            self._unauthenticated.remove((connection, host))
+            self._refuse(connection, host, "too many clients have not authenticated")
         for rank, connection in self.connections.items():
             if connection.is_open:
                 messages += [(rank, message) for message in _received(connection)]
@@ -192,11 +197,9 @@ class Server:
             server_nonce=self._token,
         )
 
-    def _is_new(self, connection):
-        """Return whether a connection is not the repetition of an earlier one."""
-        is_new = connection.client_nonce not in self._used_nonces
-        self._used_nonces.add(connection.client_nonce)
-        return is_new
+    def _is_repeated(self, connection):
+        """Return whether an earlier connection had the same nonce."""
+        return self._of_nonces.setdefault(connection.client_nonce, connection) is not connection
 
     def _rank_in(self, message):
         rank = message.get("rank")
