@@ -390,16 +390,16 @@ class _ElasticJob:
         if self._own.id not in self._joined:
             return
         put = self._client.set_in_callback
-        for decision in self._membership.decide(list(self._joined.values()), time.monotonic()):
-            if isinstance(decision, Begin):
-                begun = self._round(decision)
-                for kind in ("round", "stop"):  # hosts that join later receive this round only
-                    put(f"{kind}/{begun.number - 1}", None)
-                put(f"round/{begun.number}", dataclasses.asdict(begun))
-            elif isinstance(decision, Stop):
-                put(f"stop/{decision.round}", dataclasses.asdict(decision))
-            else:
-                put("end", dataclasses.asdict(decision))
+        decision = self._membership.decide(list(self._joined.values()), time.monotonic())
+        if isinstance(decision, Begin):
+            begun = self._round(decision)
+            for kind in ("round", "stop"):  # hosts that join later receive this round only
+                put(f"{kind}/{begun.number - 1}", None)
+            put(f"round/{begun.number}", dataclasses.asdict(begun))
+        elif isinstance(decision, Stop):
+            put(f"stop/{decision.round}", dataclasses.asdict(decision))
+        elif isinstance(decision, End):
+            put("end", dataclasses.asdict(decision))
 
     def _round(self, begin: Begin) -> _Round:
         """Return the round with the address of worker 0, which is on this host."""

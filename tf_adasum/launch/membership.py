@@ -74,9 +74,6 @@ class End:
     reason: str
 
 
-Decision = Begin | Stop | End
-
-
 class Membership:
     """The rounds of a job.
 
@@ -109,15 +106,15 @@ class Membership:
         self._ids: list[str] = []  # of the hosts that are connected
         self._changed_at = self._last_enough_at = -math.inf
 
-    def decide(self, hosts: Sequence[Host], now: float) -> list[Decision]:
-        """Return the decisions for the hosts that are connected.
+    def decide(self, hosts: Sequence[Host], now: float) -> Begin | Stop | End | None:
+        """Return the next decision for the hosts that are connected; None if nothing changes.
 
         Args:
             hosts: in the order in which they joined.
             now: seconds of a clock that does not go back.
         """
         if self._has_ended:
-            return []
+            return None
         if self._last_enough_at == -math.inf:  # the first call
             self._last_enough_at = now
         ids = [host.id for host in hosts]
@@ -127,7 +124,7 @@ class Membership:
         decide = self._watch_round if self._members else self._begin_round
         decision = decide(hosts, now)
         self._has_ended = isinstance(decision, End)
-        return [decision] if decision else []
+        return decision
 
     def _begin_round(self, hosts: Sequence[Host], now: float) -> Begin | End | None:
         """Decide while no round is running."""

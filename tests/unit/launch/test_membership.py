@@ -65,20 +65,22 @@ class Job:
         self.decide()
 
     def decide(self):
-        for decision in self.membership.decide(list(self.hosts.values()), self.now):
-            self.decisions.append(decision)
-            assert self.ended is None
-            if isinstance(decision, Begin):
-                # A host gets no round while its workers run, and no finished training is repeated.
-                begun = {host.id: decision.round for host in decision.hosts}
-                assert not begun.keys() & self.running.keys() and not self.has_finished
-                self.running |= begun
-                assert self.running.keys() <= self.hosts.keys()
-            elif isinstance(decision, Stop):
-                assert decision.round in self.running.values()
-                self.stopping = decision.round
-            else:
-                self.ended = decision
+        decision = self.membership.decide(list(self.hosts.values()), self.now)
+        if decision is None:
+            return
+        self.decisions.append(decision)
+        assert self.ended is None
+        if isinstance(decision, Begin):
+            # A host gets no round while its workers run, and no finished training is repeated.
+            begun = {host.id: decision.round for host in decision.hosts}
+            assert not begun.keys() & self.running.keys() and not self.has_finished
+            self.running |= begun
+            assert self.running.keys() <= self.hosts.keys()
+        elif isinstance(decision, Stop):
+            assert decision.round in self.running.values()
+            self.stopping = decision.round
+        else:
+            self.ended = decision
 
     def obey(self):
         """The workers of the round that stops end on all hosts."""
