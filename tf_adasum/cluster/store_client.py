@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 import time
@@ -17,6 +16,7 @@ from tf_adasum.errors import see
 
 _POLL_SECONDS = 0.2
 _RETRY_SECONDS = 0.5
+_SECONDS_BETWEEN_REPORTS = 10.0
 
 
 class Refused(ConnectionError):
@@ -37,6 +37,8 @@ class StoreClient:
             Defaults to None.
         seconds: for how long to try to connect.
         is_stopped: function that returns whether to stop trying. Defaults to None.
+        report: function that receives the reason, every 10 s, while no server answers. Defaults to
+            None.
 
     Raises:
         ConnectionError: if no server answers in time; `Refused` if the secrets differ.
@@ -54,6 +56,7 @@ class StoreClient:
         *,
         seconds: float,
         is_stopped: Callable[[], bool] | None = None,
+        report: Callable[[str], None] | None = None,
     ):
         self._lock, self._deliver, self._lost, self._tick = (
             fork_lock,
@@ -63,7 +66,11 @@ class StoreClient:
         )
         self._closing = threading.Event()
         self._channel = _connected(
-            address, secret, time.monotonic() + seconds, is_stopped or (lambda: False)
+            address,
+            secret,
+            time.monotonic() + seconds,
+            is_stopped or (lambda: False),
+            report or (lambda reason: None),
         )
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
@@ -119,16 +126,21 @@ class StoreClient:
                 self._tick()
 
 
-def _connected(address, secret, deadline, is_stopped):
+def _connected(address, secret, deadline, is_stopped, report):
     """Return an authenticated channel."""
-    reason = "no server answers"
+    reason, report_at = "", time.monotonic() + _SECONDS_BETWEEN_REPORTS
     while time.monotonic() < deadline:
         if is_stopped():
             raise InterruptedError
+        if time.monotonic() > report_at:
+            report_at += _SECONDS_BETWEEN_REPORTS
+            report(reason)
         channel = None
-        with contextlib.suppress(OSError):
+        try:
             connection = socket.create_connection(addresses.split(address), timeout=LEASE_SECONDS)
             channel = Channel(connection, secret, is_server=False)
+        except OSError as error:
+            reason = error.strerror or str(error)
         until = min(deadline, time.monotonic() + LEASE_SECONDS)
         while channel and channel.is_open and time.monotonic() < until and not is_stopped():
             json_lines.wait([channel.socket], _POLL_SECONDS)
@@ -136,7 +148,7 @@ def _connected(address, secret, deadline, is_stopped):
             if channel.is_authenticated:
                 return channel
         if channel:
-            reason = "another program answers"
+            reason = "another program answers there"
             channel.close()
             if channel.is_refused:
                 raise Refused(

@@ -239,6 +239,7 @@ class _ElasticJob:
                 tick,
                 seconds=seconds,
                 is_stopped=waiting.is_over,
+                report=lambda why: self._console.say(f"waiting for {coordinator}: {why}"),
             )
             self._stack = stack.pop_all()
 

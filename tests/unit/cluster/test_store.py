@@ -10,7 +10,7 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.fuzzing import fuzz_settings
 
-from tf_adasum.cluster import channel, json_lines, store
+from tf_adasum.cluster import channel, json_lines, store, store_client
 from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.store import Store, StoreServer
@@ -169,12 +169,29 @@ def test_another_secret_is_refused(session, theirs):
         session(theirs)
 
 
-def test_no_server_is_an_error():
+@pytest.mark.parametrize(
+    ("is_there", "why"), [(False, "Connection refused"), (True, "another program answers there")]
+)
+def test_no_server_is_reported_and_then_an_error(monkeypatch, is_there, why):
+    monkeypatch.setattr(store_client, "_SECONDS_BETWEEN_REPORTS", 0.2)
+    reports, args = [], (Secret(), threading.Lock(), print, print)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    args = Secret(), threading.Lock(), print, print
-    with pytest.raises(ConnectionError, match="no server answers"):
-        StoreClient(f"127.0.0.1:{port}", *args, seconds=0.5)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        if not is_there:
+            listener.close()
+        else:
+            threading.Thread(target=greet, args=[listener], daemon=True).start()
+        with pytest.raises(ConnectionError, match=why):
+            StoreClient(address, *args, seconds=1.5, report=reports.append)
+    assert set(reports) == {why}
+
+
+def greet(listener):
+    """Answer callers as a mail server does."""
+    with contextlib.suppress(OSError):
+        while True:
+            with listener.accept()[0] as connection:
+                connection.sendall(b"220 mail\r\n")
 
 
 STRANGE = [b"\n", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": 1}\n', b'{"proof": "x"}\n', b"x" * 99_999]
