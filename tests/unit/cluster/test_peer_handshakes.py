@@ -138,7 +138,7 @@ def test_tasks_with_different_secrets(environments, late):
         received = [f"{'a' if own else 'no'} secret on {clusters[0].named([rank])}"]
         for other, its in enumerate(environments):
             if its != own:
-                word = ("another" if own else "a") if its else "no"
+                word = ("a different" if own else "a") if its else "no"
                 received.append(f"{word} secret on {clusters[0].named([other])}")
         assert isinstance(outcome, ValueError)
         for part in (f"Received: {', '.join(received)}", secret.NAME, secret.FILE_NAME):

@@ -267,7 +267,7 @@ def test_only_the_newest_status_waits_for_a_worker_that_does_not_read(server, ca
         messages += client.receive()
         server.connections[1].flush()
     *numbers, last = [message["number"] for message in messages]
-    assert numbers == list(range(len(numbers))) and last == "newest"
+    assert numbers == sorted(set(numbers)) and len(numbers) < 10_000 and last == "newest"
     assert client.is_open and server.connections[1].is_open
 
 

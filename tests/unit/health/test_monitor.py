@@ -270,7 +270,7 @@ MESSAGE = st.fixed_dictionaries(
 def alone(rank):
     """Return one of three monitors, without a thread; what it refuses, and what it sends."""
     refused, sent = [], []
-    refusals = types.SimpleNamespace(say=refused.append)
+    refusals = types.SimpleNamespace(report=refused.append)
     channel = types.SimpleNamespace(connections={}, refusals=refusals, send=sent.append)
     return monitor.HealthMonitor(cluster_of("a:1", "b:2", "c:3", rank=rank), channel), refused, sent
 
