@@ -140,7 +140,8 @@ def table(found):
     for (_, method), p in found.p_values.items():
         said[method].append(p_text(p))
     texts = "; ".join(f"{method} {', '.join(own)}" for method, own in said.items())
-    return f"{markdown(header, lines)}\n\np of the rows against S = 1: {texts}."
+    test = "p of Wilcoxon's paired test against S = 1, in the order of the rows"
+    return f"{markdown(header, lines)}\n\n{test}: {texts}."
 
 
 def accuracy_text(found, setting, k=None):
