@@ -20,7 +20,7 @@ from support.network_cases import LATE, WHOLE_START
 
 HERE = pathlib.Path(__file__).parent
 SECONDS_PER_STEP = 0.3  # at least: clients have 7 s of training
-SECONDS_ALONE = 6.0  # of worker 0 in a meeting, from the start
+SECONDS_ALONE = 6.0  # of worker 0 at the rendezvous, from the start
 SOON = 60.0  # seconds within which training ends, on a busy machine
 
 

@@ -79,7 +79,7 @@ def test_worker_0_may_set_its_address():
 
 def call_as(config, *, settings=None, **payload):
     """Call worker 0 as this worker; return the news of worker 0."""
-    own_terms = {coordinator.WORKERS: config.num_workers, "tf_adasum": joining.__version__}
+    own_settings = {coordinator.WORKERS: config.num_workers, "tf_adasum": joining.__version__}
     payload = {
         "host": "127.0.0.1",
         "port": 9,
@@ -87,7 +87,7 @@ def call_as(config, *, settings=None, **payload):
         "patience": 0.0,
         **payload,
     }
-    own = Hello(config.rank, "a" * 16, {**own_terms, **(settings or {})}, payload)
+    own = Hello(config.rank, "a" * 16, {**own_settings, **(settings or {})}, payload)
     with connected(cluster_of(config.coordinator)) as connection:
         return handshake.call(connection, own, Secret()).payload["news"]
 

@@ -75,7 +75,7 @@ class Exchange:
 
 
 @pytest.mark.parametrize("secret", [KNOWN, NONE])
-def test_two_tasks_introduce_themselves(secret):
+def test_two_tasks_exchange_their_hellos(secret):
     exchange = Exchange([secret, secret])
     assert (exchange.caller, exchange.answerer) == (SECOND, FIRST)
     assert b"known" not in exchange.all, "the secret itself"
@@ -133,7 +133,7 @@ def spoken_to(lines, act, *arguments, hears_first=False):
         return acting.result(SOON), b"".join(hellos)
 
 
-def test_a_replayed_introduction_is_refused():
+def test_a_replayed_hello_is_refused():
     exchange = Exchange([KNOWN, KNOWN])
     assert exchange.answerer == FIRST
     outcome, hellos = spoken_to(exchange.lines[0], answer, KNOWN)
@@ -176,7 +176,7 @@ CHANGED = st.dictionaries(
 
 @fuzz_settings(200)
 @hypothesis.given(st.one_of(JSON, CHANGED.map(lambda new: {**dataclasses.asdict(SECOND), **new})))
-def test_an_introduction_is_one_or_no_task_s(message):
+def test_a_hello_is_parsed_or_refused(message):
     try:
         found = Hello.parsed(json.dumps(message), 1)
     except ProtocolError:
@@ -191,6 +191,6 @@ def test_an_introduction_is_one_or_no_task_s(message):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"\ud800"', "\ud800", "[" * 70_000, "1" * 70_000])
-def test_what_is_no_introduction(text):
+def test_what_is_no_hello(text):
     with pytest.raises(ProtocolError):
         Hello.parsed(text, 1)

@@ -190,7 +190,7 @@ def test_a_taken_port_is_named(host):
 @pytest.mark.parametrize(
     ("setting", "value"), [("rule", "Sum()"), ("devices per worker", 4), ("more", 1)]
 )
-def test_two_tasks_with_different_terms(setting, value):
+def test_two_tasks_with_different_settings(setting, value):
     outcomes, _ = run(tasks(2), settings=[SETTINGS, {**SETTINGS, setting: value}])
     for outcome in outcomes:
         assert isinstance(outcome, ValueError) and f"with the same {setting}. Received" in str(
@@ -216,7 +216,7 @@ def brought_together(count):
     ("odd_one", "late"), [(0, None), (1, None), (2, None), (0, 1), (1, 2), (2, 0), (2, 2)]
 )
 @pytest.mark.parametrize("made", [tasks, brought_together])
-def test_all_of_three_tasks_report_that_one_has_different_terms(odd_one, late, made):
+def test_all_of_three_tasks_report_that_one_has_different_settings(odd_one, late, made):
     # A task that detects it and leaves must not leave the others to wait for it in vain: each has
     # to receive the difference, also one that starts half a second later.
     settings = [{"rule": "Sum()"} if rank == odd_one else {"rule": "Mean()"} for rank in range(3)]

@@ -100,7 +100,7 @@ def test_idle_unauthenticated_have_few_descriptors_and_workers_get_in(server, ca
         assert descriptors() - before - len(clients) - 2 <= MOST_UNAUTHENTICATED + 1
 
 
-def test_a_long_introduction_is_not_read_to_its_end(server, call):
+def test_a_long_first_line_is_not_read_to_its_end(server, call):
     client = call(b" " * 20_000)
     server.receive()
     server.receive()
