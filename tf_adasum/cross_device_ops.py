@@ -80,7 +80,6 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
     ):
         super().__init__(devices, group_size, options, collective_keys)
         self.scheme = scheme if isinstance(scheme, Scheme) else Scheme(scheme, group_size)
-        self._sums = Scheme(rules.Sum(), group_size)
         self.transport: UcxTransport | None = None
         self.transport_summary = ""
         self._groups_by_stride: dict[tuple[int, int], list] = {}
@@ -183,7 +182,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         for local, device in enumerate(self.local_devices):
             same_bits = ops.same_bits_everywhere(device)
             planner = CollectiveReductionPlanner(
-                self._sums if is_sum else self.scheme,
+                self.scheme.for_sums if is_sum else self.scheme,
                 functools.partial(self._group, local, options),
                 all_gather_threshold_bytes=GATHERED_BYTES if same_bits else 0,
                 default_costs=cost_model.DEFAULT if self.transport is None else cost_model.UCX,

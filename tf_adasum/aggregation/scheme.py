@@ -84,6 +84,11 @@ class Scheme:
         """One rule that computes all levels of the plan from the Gram matrix of all replicas."""
         return nested(self.levels(self.radix_plan or (self.replicas // self.local_reduction_size,)))
 
+    @property
+    def for_sums(self) -> "Scheme":
+        """The scheme for sums of gradients on the same replicas, with the same cost model."""
+        return Scheme(rules.Sum(), self.replicas, costs=self.costs)
+
     def levels(self, radix_plan: Sequence[int]) -> list[tuple[int, rules.AggregationRule]]:
         """Return radix and rule per level. If L > 1, the first level is the mean of L replicas."""
         levels = [(radix, self.rule) for radix in radix_plan]

@@ -245,7 +245,8 @@ def test_exchanges_take_the_default_plan(scheme, options, radices):
 )
 def test_measured_constants_decide_whether_a_small_bucket_is_gathered(costs, kind):
     limits = {"all_gather_threshold_bytes": 8 * 2**20}
-    assert levels_of(Scheme(Adasum(), 8, costs=costs), **limits)[2] == {kind}
+    scheme = Scheme(Adasum(), 8, costs=costs)
+    assert levels_of(scheme, **limits)[2] == levels_of(scheme.for_sums, **limits)[2] == {kind}
 
 
 # ---- subclasses of the rules -------------------------------------------------------------------
