@@ -184,8 +184,13 @@ def use(strategy, options):
     from tf_adasum.aggregation import Scheme
     from tf_adasum.compat import tensorflow as tensorflow_compat
 
-    scheme = Scheme.from_arguments(strategy.aggregation, strategy.num_replicas_in_sync, **options)
-    tensorflow_compat.cross_device_ops(strategy.extended).scheme = scheme
+    collectives = tensorflow_compat.cross_device_ops(strategy.extended)
+    collectives.scheme = Scheme.from_arguments(
+        strategy.aggregation,
+        strategy.num_replicas_in_sync,
+        replicas_per_host=collectives.scheme.replicas_per_host,
+        **options,
+    )
 
 
 def arithmetic(replicas, gradients):

@@ -46,11 +46,12 @@ class Links:
 
     Args:
         mbit: Mbit/s of each link, in each direction.
+        hosts: the number of hosts.
     """
 
-    def __init__(self, mbit):
+    def __init__(self, mbit, hosts):
         self.switch = network.Host(97)
-        self.hosts = [network.Host(number) for number in range(WORKERS)]
+        self.hosts = [network.Host(number) for number in range(hosts)]
         self.switch.run("ip", "link", "add", "bridge", "type", "bridge")
         self.switch.run("ip", "link", "set", "bridge", "up")
         for host in self.hosts:
@@ -139,28 +140,29 @@ def summary_of(strategy):
     return tensorflow_compat.cross_device_ops(strategy.extended).transport_summary
 
 
-def on_links(mbit, script, *arguments, devices=1):
-    """Run a script with ``--out FILE`` on a worker of each host; return worker 0's JSON."""
-    with Links(mbit) as links, tempfile.TemporaryDirectory() as folder:
+def on_links(mbit, script, *arguments, devices=1, hosts=WORKERS, workers_per_host=1):
+    """Run a script with ``--out FILE`` on the workers of each host; return worker 0's JSON."""
+    with Links(mbit, hosts) as links, tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "out.json")
         processes = []
-        for host in links.hosts:
+        for rank in range(hosts * workers_per_host):
             environment = {
                 **os.environ,
                 "TF_ADASUM_COORDINATOR": f"{links.hosts[0].address}:{PORT}",
-                "TF_ADASUM_RANK": str(host.number),
-                "TF_ADASUM_WORLD_SIZE": str(WORKERS),
+                "TF_ADASUM_RANK": str(rank),
+                "TF_ADASUM_WORLD_SIZE": str(hosts * workers_per_host),
                 "TF_ADASUM_DEVICES_PER_WORKER": str(devices),
                 "TF_CPP_MIN_LOG_LEVEL": "2",
                 # As shipped for UCX, but with the seconds of a byte on this link.
                 "COST_MODEL_OF_LINKS": f"alpha=2.4e-4,beta={8e-6 / mbit},gamma=6.3e-11",
             }
             command = [*WITH_ITS_INTERFACES, "sh", sys.executable, script, *arguments, "--out", out]
+            host = links.hosts[rank // workers_per_host]
             processes.append(host.popen(command, env=environment, stdout=subprocess.DEVNULL))
-        for number, process in enumerate(processes):
+        for rank, process in enumerate(processes):
             if status := process.wait(SECONDS):
                 raise SystemExit(
-                    f"Worker {number} exited with status {status} on the link of {mbit} Mbit/s. "
+                    f"Worker {rank} exited with status {status} on the link of {mbit} Mbit/s. "
                     "Its error is above."
                 )
         return json.loads(out.read_text())

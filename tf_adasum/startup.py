@@ -116,7 +116,26 @@ def reduction_size(local_reduction: str | None, cluster: Cluster | None, devices
             "`local_reduction` must be 'mean' or None. "
             f"Received: local_reduction={local_reduction!r}"
         )
-    return devices * (cluster.workers_per_host() if cluster else 1)
+    if cluster is None:
+        return devices
+    averaged = replicas_per_host(cluster, devices)
+    if averaged is None:
+        raise ValueError(
+            "local_reduction='mean' needs the same number of workers on every host, and workers of "
+            f"one host next to each other in the cluster. Received: {', '.join(cluster.addresses)}"
+        )
+    return averaged
+
+
+def replicas_per_host(cluster: Cluster | None, devices: int) -> int | None:
+    """Return the number of replicas on each host; None if it differs, or without a cluster.
+
+    Args:
+        cluster: the cluster; None without a cluster.
+        devices: the number of this worker's devices.
+    """
+    workers = cluster and cluster.workers_per_host()
+    return workers and devices * workers
 
 
 # The most characters of the line that `report` prints, including the prefix "[worker 0] " of the

@@ -64,11 +64,10 @@ class AdasumMirroredStrategy(
         aggregation: str, the name of a rule (``"adasum"``, ``"adacons"``, ``"mean"``, ``"sum"``),
             or a `tf_adasum.rules.AggregationRule`. Defaults to `"adasum"`.
         radix_plan: list of int with the product N: the sizes of the groups in which gradients are
-            combined, one for each level. ``[N]`` combines all replicas on one level. ``[2, 2, …]``
-            combines pairs, then pairs of pairs, and is the paper's recursive vector halving. With
-            `local_reduction`, N is the number of hosts. Defaults to ``[N]`` up to 16 replicas, and
-            above 16 to the fastest plan of `aggregation.cost_model`. With constants of your cluster
-            in ``TF_ADASUM_COST_MODEL``, the cost model chooses the plan for any N.
+            combined, one for each level. ``[2, 2, …]``, pairs and then pairs of pairs, is the
+            paper's recursive vector halving. With `local_reduction`, N is the number of hosts.
+            Defaults to `None`: ``[N]`` up to 16 replicas. For more replicas, for several hosts with
+            several replicas each, and with ``TF_ADASUM_COST_MODEL``, the cost model chooses.
         local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
             these means, like the hierarchical mode of the published implementation. Workers with
             the same address share a host. Defaults to `None`.
@@ -141,6 +140,7 @@ class AdasumMirroredStrategy(
                 local_reduction_size=startup.reduction_size(local_reduction, cluster, len(names)),
                 radix_plan=radix_plan,
                 wire_dtype=wire_dtype,
+                replicas_per_host=startup.replicas_per_host(cluster, len(names)),
             )
         extended, self._health = startup.start(
             self,

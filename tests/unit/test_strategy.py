@@ -127,6 +127,14 @@ def test_workers_of_one_address_share_a_host(addresses, averaged):
     tasks = cluster_tasks.Cluster(addresses, addresses, 0)
     assert startup.reduction_size("mean", tasks, devices=2) == averaged
     assert startup.reduction_size(None, tasks, devices=2) == 1
+    assert startup.replicas_per_host(tasks, devices=2) == averaged
+
+
+def test_hosts_with_different_numbers_of_workers():
+    tasks = cluster_tasks.Cluster(("a:1", "a:2", "b:1"), ("worker",) * 3, 0)
+    assert startup.replicas_per_host(tasks, devices=2) is None
+    with pytest.raises(ValueError, match=r"the same number of workers on every host.*a:1, "):
+        startup.reduction_size("mean", tasks, devices=2)
 
 
 def test_only_the_first_three_arguments_are_positional():

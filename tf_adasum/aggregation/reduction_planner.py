@@ -182,13 +182,14 @@ class CollectiveReductionPlanner:
         wire_dtype = narrower(bucket.dtype, self.scheme.wire_dtype)
         size = bucket.size * (wire_dtype or bucket.dtype).size
         segments = len(bucket.indices)
-        if self._gathers(size, segments):
+        radices = self._radices(size, segments, needs_full_gram)
+        if self._gathers([radix for radix, _ in radices], size, segments):
             together = AllGatherLevel(self.scheme.single_level_rule, self.group)
             return BucketPlan(bucket, [together], wire_dtype=wire_dtype)
 
         levels: list[Level] = []
         stride = 1
-        for radix, rule in self._radices(size, segments, needs_full_gram):
+        for radix, rule in radices:
             column = self._group_of(stride, radix)
             stride *= radix
             levels.append(ReduceScatterLevel(rule, column, self._group_of(1, stride)))
@@ -202,34 +203,33 @@ class CollectiveReductionPlanner:
             return FusedPlan(bucket, fused, wire_dtype)
         return BucketPlan(bucket, levels, pieces, multiple, wire_dtype)
 
-    def _gathers(self, size: int, segments: int) -> bool:
+    def _gathers(self, plan: Sequence[int], size: int, segments: int) -> bool:
         """Return whether every replica gathers and combines a whole bucket of `size` bytes.
 
-        Buckets above the threshold are never gathered. Smaller ones are gathered, unless the user's
-        cost model estimates that the plan `[N]` takes less time, as on a slow link.
+        Buckets above the threshold are never gathered. Smaller ones are gathered, unless the cost
+        model estimates that the plan takes less time, as on a slow link. The shipped cost model is
+        only used if several replicas share each of several hosts.
         """
-        replicas, costs = self.scheme.replicas, self.scheme.costs
+        replicas, per_host = self.scheme.replicas, self.scheme.replicas_per_host
         if replicas * size > self._all_gather_threshold_bytes:
             return False
-        if costs is None:
+        if self.scheme.costs is None and not self.scheme.shares_hosts:
             return True
-        return costs.gather_seconds(replicas, size) <= costs.seconds([replicas], size, segments)
+        costs = self.scheme.costs or self._default_costs
+        seconds = costs.seconds(plan, size, segments, per_host)
+        return costs.gather_seconds(replicas, size, per_host) <= seconds
 
     def _radices(
         self, size: int, segments: int, needs_full_gram: bool
     ) -> list[tuple[int, AggregationRule]]:
         """Return the radix and the rule of each level, for a bucket of `size` bytes."""
-        rule, local_reduction_size = self.scheme.rule, self.scheme.local_reduction_size
-        across = self.scheme.replicas // local_reduction_size
+        across = self.scheme.replicas // self.scheme.local_reduction_size
         if needs_full_gram or across == 1:
             return [(self.scheme.replicas, self.scheme.single_level_rule)]
-        radix_plan = self.scheme.radix_plan
-        if radix_plan is None and rule.is_tree_of_pairs and rule.works_in_levels:
-            costs = self.scheme.costs
-            radix_plan = cost_model.default_plan(
-                across, size // local_reduction_size, segments, costs, self._default_costs
-            )
-        return self.scheme.levels(radix_plan or (across,))
+        plan = self.scheme.radix_plan or self.scheme.default_plan(
+            size, segments, self._default_costs
+        )
+        return self.scheme.levels(plan)
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
         """Return, for each sparse variable, the list of all replicas' gradients.

@@ -29,6 +29,8 @@ class Scheme:
             `cost_model.default_plan`.
         wire_dtype: `tf.DType` in which gradients are sent. Defaults to the dtype of the gradients.
         costs: the `CostModel` that was measured on the user's cluster. Defaults to `None`.
+        replicas_per_host: the number of replicas on each host, if there are several hosts with the
+            same number. The replicas of a host have consecutive numbers. Defaults to `None`.
     """
 
     rule: rules.AggregationRule
@@ -37,6 +39,7 @@ class Scheme:
     radix_plan: tuple[int, ...] | None = None
     wire_dtype: tf.DType | None = None
     costs: cost_model.CostModel | None = None
+    replicas_per_host: int | None = None
 
     @classmethod
     def from_arguments(
@@ -47,8 +50,17 @@ class Scheme:
         local_reduction_size: int = 1,
         radix_plan: Iterable[Any] | None = None,
         wire_dtype: Any = None,
+        replicas_per_host: int | None = None,
     ) -> "Scheme":
         """Return the scheme for a strategy's arguments.
+
+        Args:
+            rule: the `AggregationRule`.
+            replicas: N, the number of replicas.
+            local_reduction_size: as the attribute.
+            radix_plan: the strategy's argument.
+            wire_dtype: the strategy's argument.
+            replicas_per_host: as the attribute.
 
         Raises:
             ValueError: if an argument is wrong, or the rule does not support it.
@@ -76,7 +88,13 @@ class Scheme:
             )
         _probe_shapes(rule, across)
         return cls(
-            rule, replicas, local_reduction_size, radix_plan, wire_dtype, cost_model.measured()
+            rule,
+            replicas,
+            local_reduction_size,
+            radix_plan,
+            wire_dtype,
+            cost_model.measured(),
+            replicas_per_host,
         )
 
     @property
@@ -85,9 +103,44 @@ class Scheme:
         return nested(self.levels(self.radix_plan or (self.replicas // self.local_reduction_size,)))
 
     @property
+    def shares_hosts(self) -> bool:
+        """Whether there are several hosts, with several replicas on each host."""
+        return cost_model.share_hosts(self.replicas, self.replicas_per_host)
+
+    @property
     def for_sums(self) -> "Scheme":
         """The scheme for sums of gradients on the same replicas, with the same cost model."""
-        return Scheme(rules.Sum(), self.replicas, costs=self.costs)
+        return Scheme(
+            rules.Sum(),
+            self.replicas,
+            costs=self.costs,
+            replicas_per_host=self.replicas_per_host,
+        )
+
+    def default_plan(
+        self, size: float, segments: int, default_costs: cost_model.CostModel
+    ) -> tuple[int, ...]:
+        """Return the radix plan of a bucket if the user has not chosen a plan.
+
+        Args:
+            size: the size of the bucket in bytes.
+            segments: the number of segments of the bucket.
+            default_costs: the cost model of the transport.
+        """
+        averaged, per_host = self.local_reduction_size, self.replicas_per_host
+        across = self.replicas // averaged
+        # Of a sum, only the bytes between hosts matter: it needs no inner products.
+        is_sum = self.rule.computes_as(rules.Sum) and self.shares_hosts
+        if not self.rule.works_in_levels or not (self.rule.is_tree_of_pairs or is_sum):
+            return (across,)
+        return cost_model.default_plan(
+            across,
+            size // averaged,
+            segments,
+            self.costs,
+            default_costs,
+            per_host and max(1, per_host // averaged),
+        )
 
     def levels(self, radix_plan: Sequence[int]) -> list[tuple[int, rules.AggregationRule]]:
         """Return radix and rule per level. If L > 1, the first level is the mean of L replicas."""
@@ -101,7 +154,8 @@ class Scheme:
     def summary(self) -> str:
         """Return the rule and the plan in one line, which worker 0 logs at the start."""
         across = self.replicas // self.local_reduction_size
-        is_fixed = self.costs is None and across <= cost_model.MOST_ON_ONE_LEVEL
+        few = across <= cost_model.MOST_ON_ONE_LEVEL and not self.shares_hosts
+        is_fixed = self.costs is None and few
         plan = self.radix_plan or ((across,) if is_fixed else None)
         words = [
             f"rule {' '.join(_short(repr(self.rule)).split())}",

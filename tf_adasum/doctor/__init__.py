@@ -3,12 +3,13 @@
     tf-adasum-doctor                        check this machine
     tf-adasum-launch -n 2 -m tf_adasum.doctor     check several workers, with any launcher
     tf-adasum-doctor --explain TFA-501      print what to do about a message
+    tf-adasum-doctor --predict              estimate a step on many replicas
 
 Reading order: `main` (command line) -> `installation` (checks of one worker, as `findings`) ->
 `cluster_report` (the steps of several workers) -> `probe_server` (their open ports),
 `link_benchmark` (latency and bandwidth), `exchange` (Adasum, in a separate process) -> `tables`
 (the printed tables). `error_help` reads docs/troubleshooting.md, the page with an answer for each
-code.
+code. `prediction` estimates a step on many replicas.
 
 At their import, these modules need only the standard library. TensorFlow may be broken, so it is
 imported later, inside the checks.
@@ -26,7 +27,14 @@ from typing import Any
 
 from tf_adasum import commands
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.doctor import cluster_report, environment_checks, error_help, installation, tables
+from tf_adasum.doctor import (
+    cluster_report,
+    environment_checks,
+    error_help,
+    installation,
+    prediction,
+    tables,
+)
 from tf_adasum.doctor.findings import Finding, run
 
 _EXAMPLES = (
@@ -34,6 +42,10 @@ _EXAMPLES = (
     ("tf-adasum-doctor --json", "the same, for programs"),
     ("tf-adasum-doctor --explain TFA-501", "what to do about an error code"),
     ("tf-adasum-launch -n 2 -m tf_adasum.doctor", "check two workers and their connection"),
+    (
+        "tf-adasum-doctor --predict --replicas 256 --replicas-per-host 8 --model-mb 100",
+        "estimate a step on 32 hosts with 8 devices each",
+    ),
 )
 _END = f"""\
 exit status: 0 if tf_adasum can be used, 1 if you have to do something first.
@@ -65,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.explain is not None:
         return _explain(parser, options.explain)
+    if options.predict:
+        return _predict(parser, options)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's own messages
     surrounding, others = environment_checks.find(os.environ)
     is_alone = isinstance(others, Cluster) and len(others.addresses) == 1
@@ -100,6 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--explain", metavar="CODE", help="print what to do about a message that ends with CODE"
     )
+    prediction.add_options(parser)
     commands.add_common_options(parser)
     return parser
 
@@ -140,6 +155,22 @@ def _explain(parser: argparse.ArgumentParser, code: str) -> int:
         print(error_help.answer(code))
     except ValueError as error:
         parser.error(f"--explain: {error}")
+    return 0
+
+
+def _predict(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's own messages
+    try:
+        job = prediction.Job(
+            options.replicas,
+            options.replicas_per_host,
+            options.model_mb,
+            options.variables,
+            options.step_ms,
+        )
+        print(prediction.predicted(job))
+    except ValueError as error:
+        parser.error(f"--predict: {error}")
     return 0
 
 

@@ -33,6 +33,7 @@ from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.doctor import probe_server
 from tf_adasum.doctor.exchange_process import SECONDS_FOR_THE_EXCHANGE, ExchangeProcess
 from tf_adasum.doctor.findings import FAIL, NOTE, WARN, Finding, describe
+from tf_adasum.doctor.prediction import link_findings
 from tf_adasum.doctor.probe_server import MessageStream, ProbeServer
 from tf_adasum.errors import WorkerLostError
 
@@ -240,7 +241,8 @@ class _Coordinator:
                 self._send(caller, {"measure": asked})
                 measured = self._heard(caller, 3 * _SECONDS_FOR_A_PAIR).get("measured", {})
             found += self._both_ways(caller, answerer, measured)
-        self._findings += self._slow(found)
+        hosts = [self._cluster.host_and_port(rank)[0] for rank in range(len(self._endpoints))]
+        self._findings += [*self._slow(found), *link_findings(hosts, found)]
         return found
 
     def _both_ways(self, caller, answerer, measured):

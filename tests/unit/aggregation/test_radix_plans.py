@@ -2,10 +2,11 @@
 
 import itertools
 import math
+import operator
 
 import pytest
 
-from tf_adasum.aggregation import radix_plans
+from tf_adasum.aggregation import cost_model, radix_plans
 from tf_adasum.aggregation.cost_model import CostModel
 
 
@@ -72,3 +73,67 @@ def test_the_best_plan_takes_least_time(replicas):
             for plan, wanted in seconds.items():
                 assert model.seconds(plan, *bucket) == pytest.approx(wanted, rel=1e-12, abs=0)
             assert seconds[model.best(replicas, *bucket)] <= min(seconds.values()) * (1 + 1e-12)
+
+
+def exchanged(plan, size, segments, per_host):
+    """Messages of a replica to other hosts, and bytes that leave a host, counted one by one."""
+    replicas, pieces = math.prod(plan), max(1, round(size / 2**24))
+    messages, sent = [0] * replicas, [0] * (replicas // per_host)
+    stride, own = 1, size
+
+    def send(source, target, number, amount):
+        if source // per_host != target // per_host:
+            messages[source] += number
+            sent[source // per_host] += amount
+
+    for radix in plan:
+        members, gram = stride * radix, 8 * segments * radix * (radix + 1) / 2
+        for source in range(replicas):
+            first = source - source // stride % radix * stride
+            for target in range(first, first + radix * stride, stride):
+                send(source, target, 2 * pieces, 2 * own / radix)
+            block = source // members * members
+            if members * gram <= 2**20:
+                for target in range(block, block + members):
+                    send(source, target, 1, gram)
+        if members * gram > 2**20 and members > per_host:
+            steps = 2 * (members - 1)
+            messages = [number + steps for number in messages]
+            sent = [number + steps * gram / members for number in sent]
+        stride, own = members, own / radix
+    assert len(set(messages)) == 1 and max(sent) == pytest.approx(min(sent))
+    return messages[0], sent[0]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "per_host"), [(4, 1), (4, 2), (8, 2), (8, 4), (8, 8), (24, 8), (16, 4), (12, 4)]
+)
+def test_what_leaves_a_host_is_counted(replicas, per_host):
+    for plan in radix_plans.tree_plans(replicas):
+        for size, segments in ((64, 1), (10**5, 7), (10**8, 1000)):
+            wanted = exchanged(plan, size, segments, per_host)
+            found = cost_model.amounts_between_hosts(plan, size, segments, per_host)
+            assert found == pytest.approx(wanted)
+            model = CostModel(0, 0, 0, alpha_host=2.0, beta_host=3.0)
+            seconds = model.seconds(plan, size, segments, per_host)
+            assert seconds == pytest.approx(2 * wanted[0] + 3 * wanted[1])
+            assert model.seconds(plan, size, segments) == 0
+
+
+def test_a_gathered_bucket_goes_to_each_replica_of_the_other_hosts():
+    model = CostModel(0, 0, 0, alpha_host=2.0, beta_host=3.0)
+    assert model.gather_seconds(8, 10.0, 4) == 4 * 2.0 + 3.0 * 4 * 4 * 10.0
+    assert model.gather_seconds(8, 10.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("replicas", "per_host"), [(8, 4), (8, 2), (16, 8), (64, 8), (8, 8), (8, 1), (8, None)]
+)
+@pytest.mark.parametrize("costs", [cost_model.DEFAULT, cost_model.UCX], ids=["TensorFlow", "UCX"])
+def test_the_default_plan_follows_the_hosts(costs, replicas, per_host):
+    options = {"default_costs": costs, "replicas_per_host": per_host}
+    plan = cost_model.default_plan(replicas, 16 * 2**20, 10, **options)
+    if per_host in (1, replicas, None):
+        assert plan == (replicas,)
+    else:
+        assert per_host in itertools.accumulate(plan, operator.mul)

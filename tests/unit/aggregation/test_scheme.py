@@ -1,5 +1,6 @@
 """Scheme: the user's settings, and the default plan. test_radix_plans.py has the plans' trees."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -193,6 +194,7 @@ def test_settings_of_different_schemes_differ():
 
 # ---- the default plan --------------------------------------------------------------------------
 
+SLOW_HOSTS = {"default_costs": CostModel(1e-5, 1e-10, 1e-11, alpha_host=1e-5, beta_host=8e-9)}
 PRODUCTS_ONLY = CostModel(alpha=0.0, beta=0.0, gamma=1.0)  # several levels are fastest
 
 
@@ -228,10 +230,24 @@ def levels_of(scheme, **options):
         (Scheme(Adasum(), 8, radix_plan=(8,), costs=PRODUCTS_ONLY), {}, [8]),
         (Scheme(Adasum(), 32), {"default_costs": PRODUCTS_ONLY}, [4, 4, 2]),
         (Scheme(Adasum(), 32, costs=cost_model.DEFAULT), {"default_costs": PRODUCTS_ONLY}, [4, 8]),
+        # Four replicas on each host.
+        (Scheme(Adasum(), 8, replicas_per_host=4), SLOW_HOSTS, [4, 2]),
+        (Scheme(Sum(), 8, replicas_per_host=4), SLOW_HOSTS, [4, 2]),
+        (Scheme(AdaCons(), 8, replicas_per_host=4), SLOW_HOSTS, [8]),
+        (Scheme(Adasum(), 8, local_reduction_size=2, replicas_per_host=4), SLOW_HOSTS, [2, 2, 2]),
+        (Scheme(Adasum(), 8, local_reduction_size=4, replicas_per_host=4), SLOW_HOSTS, [4, 2]),
+        (Scheme(Adasum(), 8, radix_plan=(8,), replicas_per_host=4), SLOW_HOSTS, [8]),
     ],
 )
 def test_exchanges_take_the_default_plan(scheme, options, radices):
     assert levels_of(scheme, **options)[1] == radices
+
+
+def test_a_small_bucket_is_not_gathered_over_slow_links_of_hosts():
+    limits = {"all_gather_threshold_bytes": 8 * 2**20, **SLOW_HOSTS}
+    for replicas_per_host, kind in ((4, ReduceScatterLevel), (None, AllGatherLevel)):
+        scheme = Scheme(Adasum(), 8, replicas_per_host=replicas_per_host)
+        assert levels_of(scheme, **limits)[2] == levels_of(scheme.for_sums, **limits)[2] == {kind}
 
 
 @pytest.mark.parametrize(
@@ -309,9 +325,13 @@ def test_only_rules_that_compute_as_adasum_get_plans_merging_and_the_pair_kernel
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("gamma=1e-10,alpha=1e-4,beta=1e-9", [1e-4, 1e-9, 1e-10]),
-        (" alpha = 1 , beta = 2,gamma=3 ", [1, 2, 3]),
-        ("alpha=0,beta=0,gamma=0", [0, 0, 0]),
+        ("gamma=1e-10,alpha=1e-4,beta=1e-9", [1e-4, 1e-9, 1e-10, 5e-5, 8e-10]),
+        (" alpha = 1 , beta = 2,gamma=3 ", [1, 2, 3, 5e-5, 8e-10]),
+        ("alpha=0,beta=0,gamma=0,alpha_host=0,beta_host=8e-9", [0, 0, 0, 0, 8e-9]),
+        (
+            "beta_host=8e-9,alpha_host=1e-5",
+            [*dataclasses.astuple(cost_model.UCX)[:3], 1e-5, 8e-9],
+        ),
         ("", None),
     ],
 )
@@ -326,6 +346,7 @@ def test_the_variable_sets_the_model(monkeypatch, text, expected):
     "text",
     [
         "alpha=1,beta=1",
+        "beta_host=8e-9",
         "alpha=1,beta=1,gamma=1,delta=1",
         "alpha=1,beta=1,gamma=x",
         "alpha=-1e-9,beta=1,gamma=1",

@@ -24,5 +24,4 @@ def test_workers_of_a_host(hosts, count):
 
 @pytest.mark.parametrize("hosts", ["aab", "aba", "abab"])
 def test_hosts_with_other_numbers_of_workers(hosts):
-    with pytest.raises(ValueError, match=r"the same number of workers on every host.*a:1, "):
-        workers_per_host(hosts)
+    assert workers_per_host(hosts) is None

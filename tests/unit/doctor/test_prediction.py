@@ -1,0 +1,71 @@
+"""Estimates of a step on many replicas, and the constants of the links between hosts."""
+
+import re
+
+import pytest
+
+from tf_adasum import doctor
+from tf_adasum.aggregation import cost_model
+from tf_adasum.doctor.prediction import link_findings
+
+ARGUMENTS = ["--predict", "--replicas", "8", "--replicas-per-host", "4", "--model-mb", "16"]
+PART = (16e6, 10)  # the one bucket of these gradients
+
+
+def printed(capsys, *more):
+    assert doctor.main([*ARGUMENTS, "--variables", "10", *more]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_estimate_is_that_of_the_cost_model(monkeypatch, capsys):
+    monkeypatch.setenv(cost_model.VARIABLE, "alpha_host=1e-4,beta_host=8e-9")
+    text, model = printed(capsys, "--step-ms", "100"), cost_model.measured()
+    assert "8 replicas on 2 hosts, 4 on each host" in text and "beta_host=8.0e-09" in text
+    for name, seconds in {
+        r"Adasum, [4, 2] (default)": model.seconds((4, 2), *PART, 4),
+        r"Adasum, [8]": model.seconds((8,), *PART, 4),
+        "mean, by a ring": model.ring_seconds(8, PART[0], 4),
+    }.items():
+        step = 100 + 1000 * seconds
+        cells = [f"{1000 * seconds:.1f} ms", f"{step:.1f} ms", f"{800 / step:.1f} x"]
+        cells.append(f"{1e4 / step:.0f} %")
+        assert re.search(rf"^{re.escape(name)} +" + " +".join(map(re.escape, cells)), text, re.M)
+
+
+def test_a_ring_by_hand():
+    model = cost_model.CostModel(1.0, 2.0, 0.0, alpha_host=3.0, beta_host=4.0)
+    assert model.ring_seconds(4, 100.0) == 6 * (1.0 + 2.0 * 25)
+    assert model.ring_seconds(4, 100.0, 2) == 6 * (1.0 + 2.0 * 25) + 6 * (3.0 + 4.0 * 25)
+    assert model.ring_seconds(4, 100.0, 4) == model.ring_seconds(4, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--replicas", "0"], "must be at least 1"),
+        (["--replicas", "9"], "must be a multiple of --replicas-per-host"),
+        (["--model-mb", "0"], "must be positive"),
+        (["--step-ms", "-1"], "must be positive"),
+    ],
+)
+def test_refuses_impossible_jobs(arguments, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        doctor.main([*ARGUMENTS, *arguments])
+    assert ended.value.code == 2 and words in capsys.readouterr().err
+
+
+def pair(source, target, latency=1e-5, rate=1e9):
+    return {"from": source, "to": target, "latency_seconds": latency, "bytes_per_second": rate}
+
+
+def test_links_between_hosts_give_constants(monkeypatch):
+    pairs = [pair(0, 1), pair(1, 0), pair(0, 2, 6e-5, 1.25e8), pair(2, 0, 6e-5, 1.25e8)]
+    pairs.append({"from": 1, "to": 2, "error": "no answer"})
+    (finding,) = link_findings(["a", "a", "b"], pairs)
+    assert finding.text == "between hosts: 125 MB/s, 60 µs; on one host: 10 µs"
+    monkeypatch.setenv(*re.search(r"(TF_\w+)=(.*)", finding.fix).groups())
+    measured = cost_model.measured()
+    assert (measured.alpha_host, measured.beta_host) == pytest.approx((5e-5, 8e-9))
+    assert link_findings(["a", "a", "a"], pairs) == []
+    (finding,) = link_findings(["a", "b", "c"], pairs)
+    assert "on one host" not in finding.text
