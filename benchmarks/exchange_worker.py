@@ -185,10 +185,11 @@ def use(strategy, options):
     from tf_adasum.compat import tensorflow as tensorflow_compat
 
     collectives = tensorflow_compat.cross_device_ops(strategy.extended)
+    hosts = collectives.scheme.hosts
     collectives.scheme = Scheme.from_arguments(
         strategy.aggregation,
         strategy.num_replicas_in_sync,
-        replicas_per_host=collectives.scheme.replicas_per_host,
+        replicas_per_host=hosts and hosts.replicas,
         **options,
     )
 

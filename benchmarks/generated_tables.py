@@ -30,7 +30,12 @@ def newest(name):
 def parts(resnet50_shapes):
     """Return for each document its generated parts, by their names."""
     return {
-        "scaling.md": {"rounding on the wire": rounding_part(), "slow links": slow_links_part()},
+        "scaling.md": {
+            "hosts": hosts_part(),
+            "simulated clusters": simulated_clusters_part(),
+            "rounding on the wire": rounding_part(),
+            "slow links": slow_links_part(),
+        },
         "cost_model.md": cost_model_parts(resnet50_shapes),
         "kernels.md": {"gpu kernels": gpu_kernels_part()},
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
@@ -208,6 +213,29 @@ def slow_links_part():
     cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
     text = "Time of a step of `fit` on 4 workers, and MB that worker 0 sends in a step:"
     return f"{text}\n\n{from_report(report.table(header, cells), path)}"
+
+
+def hosts_part():
+    """Return the table of exchanges on several hosts, with one level and with the default plan."""
+    path = newest("hosts")
+    rows = report.tables(path.read_text())
+    header = [name for name in rows[0] if name not in ("[8], estimate", "default, estimate")]
+    cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
+    return from_report(report.table(header, cells), path)
+
+
+def simulated_clusters_part():
+    """Return the tables of simulated exchanges of 100 MB, one row for each cluster and N."""
+    path, cells = newest("simulate_clusters"), []
+    for section in path.read_text().split("\n## ")[1:]:
+        rows = report.tables(section)
+        cells += [
+            [section.partition("\n")[0], *(row[name] for name in row if name != "MB")]
+            for row in rows
+            if row["MB"] == "100"
+        ]
+    header = ["cluster", *(name for name in rows[0] if name != "MB")]
+    return from_report(report.table(header, cells), path)
 
 
 def slow_accuracy_part():

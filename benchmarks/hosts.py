@@ -66,18 +66,18 @@ def main():
     if reason := slow_links.missing():
         raise SystemExit(reason)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    import dataclasses
+    from tf_adasum.aggregation import cost_model
 
     model = fitted(arguments.steps)
     rows, errors = [], []
     for hosts, per_host in TOPOLOGIES:
         for mbit in arguments.mbit:
             found = measured(mbit, hosts, per_host, [FLAT, DEFAULT, SUM], arguments.steps)
-            links = dataclasses.replace(model, beta_host=8e-6 / mbit)
+            links = cost_model.Hosts(per_host, beta=8e-6 / mbit)
             for size, elements in SIZES.items():
                 flat, followed = found[size, FLAT], found[size, DEFAULT]
                 plans = [WORKERS], [per_host, hosts]
-                estimates = [links.seconds(plan, 4 * elements, 1, per_host) for plan in plans]
+                estimates = [model.seconds(plan, 4 * elements, 1, links) for plan in plans]
                 for own, estimate in zip((flat, followed), estimates, strict=True):
                     errors.append(estimate / np.median(own) - 1)
                 rows.append([f"{hosts} × {per_host}", mbit, size])
@@ -97,8 +97,8 @@ def main():
         "neighbouring steps. *Sum* is TensorFlow's all-reduce over gRPC. The estimates are those "
         "of the cost model for [8] and for [workers per host, hosts]. Its α, β and γ are fitted to "
         f"the plans {', '.join(map(str, PLANS))} of the same workers on one host: "
-        f"α = {model.alpha:.1e}, β = {model.beta:.1e}, γ = {model.gamma:.1e}. α_h is "
-        f"{model.alpha_host:.1e}, and β_h comes from the rate of the link.\n\n"
+        f"α = {model.alpha:.1e}, β = {model.beta:.1e}, γ = {model.gamma:.1e}. β_h comes from the "
+        "rate of the link. The strategy does not know the rate; its default is 10 Gbit/s.\n\n"
         + report.table(
             [
                 "hosts × workers",

@@ -141,7 +141,10 @@ def summary_of(strategy):
 
 
 def on_links(mbit, script, *arguments, devices=1, hosts=WORKERS, workers_per_host=1):
-    """Run a script with ``--out FILE`` on the workers of each host; return worker 0's JSON."""
+    """Run a script with ``--out FILE`` on the workers of each host; return worker 0's JSON.
+
+    The variables ``COST_MODEL_OF_LINKS`` and ``HOST_LINK_OF_LINKS`` have the constants of the link.
+    """
     with Links(mbit, hosts) as links, tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "out.json")
         processes = []
@@ -155,6 +158,7 @@ def on_links(mbit, script, *arguments, devices=1, hosts=WORKERS, workers_per_hos
                 "TF_CPP_MIN_LOG_LEVEL": "2",
                 # As shipped for UCX, but with the seconds of a byte on this link.
                 "COST_MODEL_OF_LINKS": f"alpha=2.4e-4,beta={8e-6 / mbit},gamma=6.3e-11",
+                "HOST_LINK_OF_LINKS": f"alpha=5e-5,beta={8e-6 / mbit}",
             }
             command = [*WITH_ITS_INTERFACES, "sh", sys.executable, script, *arguments, "--out", out]
             host = links.hosts[rank // workers_per_host]

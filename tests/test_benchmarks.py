@@ -146,6 +146,22 @@ def test_estimates_add_up_the_buckets(load):
         assert f"| 2 | {' | '.join([milliseconds] * 3)} | `[2]` |" in table
 
 
+def test_simulated_schedules_send_what_the_cost_model_counts(load):
+    from tf_adasum.aggregation import Scheme, cost_model
+    from tf_adasum.aggregation.rules import Adasum
+
+    schedule = load("simulate_clusters").schedule
+    for plan in ((8,), (4, 2), (2, 2, 2)):
+        scheme = Scheme(Adasum(), 8, radix_plan=plan)
+        phases = schedule(scheme, [[4096], [1024]], cost_model.DEFAULT)
+        assert {(kind, stride) for (kind, stride, _, _), _ in phases} >= {("direct", 1)}
+        sent = sum(
+            times * size * (1 if kind == "ring" else radix - 1)
+            for (kind, _, radix, size), times in phases
+        )
+        assert sent == cost_model.amounts(plan, 4 * 5120, segments=2)[1]
+
+
 @pytest.fixture
 def reported(load, run_main, monkeypatch):
     """A function of a benchmark's name and arguments: what it would write as its report."""

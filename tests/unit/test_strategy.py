@@ -107,6 +107,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
         "local_reduction (replicas averaged)": 1,
         "wire_dtype": None,
         "TF_ADASUM_COST_MODEL": None,
+        "TF_ADASUM_HOST_LINK": None,
         "devices per worker": 1,
         "communication_options.bytes_per_pack": 0,
         "communication_options.implementation": "AUTO",

@@ -14,16 +14,18 @@ A bucket that every replica gathers and combines takes ``N α + (N-1) β n + γ 
 The inner products have ``g_l = 8 S R_l (R_l + 1) / 2`` bytes. A large bucket is sent in p pieces. A
 collective costs one α more than its messages, because its members first wait for each other.
 
-If the replicas are on several hosts, with L on each host, the messages and the bytes that leave a
-host cost more: α_h for each message, and β_h for each byte, where the L replicas share the link of
-their host. Of the R_l - 1 messages and shards of a replica on level l, those to the
-``R_l - max(1, min(R_l, L / P_(l-1)))`` members on other hosts count.
+A rule without inner products, such as a sum, has no all-reduce of G, and ``γ n_l`` of arithmetic.
+
+If several replicas share each of several hosts, what leaves a host takes α_h for each message of a
+replica in addition, and β_h for each byte over the link of a host, see `Hosts`. The members that a
+replica has on other hosts are counted for each level.
 
 The sum of ``n_l (R_l - 1) / R_l`` over the levels is the same for every plan. So on one host, plans
 differ only in the number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest
-collectives. On several hosts, the bytes differ too: with ``[N]``, ``2 n L (N - L) / N`` bytes leave
-each host, and with ``[L, N / L]`` it is L times less.
-For large N, its ``n N / 2`` products and ``S N² / 2`` numbers outweigh this advantage. The
+collectives. Between hosts, the bytes differ too. With L replicas on each of H hosts, ``[N]`` sends
+``2 n L (H-1) / H`` bytes from each host, and ``[L, H]`` sends L times fewer.
+
+For large N, the ``n N / 2`` products and ``S N² / 2`` numbers of ``[N]`` outweigh this. The
 resulting plans for N up to 1024 are in docs/cost_model.md.
 
 ``python benchmarks/exchange.py --fit`` (``--fit ucx`` over UCX) fits α, β and γ, and prints the
@@ -31,19 +33,62 @@ variable to set in the environment of every worker.
 """
 
 import dataclasses
+import functools
+import itertools
 import math
+import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
 
 from tf_adasum.aggregation import buckets, groups, radix_plans
 
 VARIABLE = "TF_ADASUM_COST_MODEL"
+HOST_LINK = "TF_ADASUM_HOST_LINK"
 
-# The shipped constants choose only above this many replicas, because they underestimate the time of
-# plans with several levels. On 4 processes we measured that [2, 2] takes 1.08 to 1.28 times as long
-# as [4]; the constants predict 1.02 to 1.15. For 8 replicas, the constants predict that several
-# levels take less time, but by less than this error.
+# Up to this many replicas, the shipped constants choose only between one level and plans that
+# follow the hosts, because they underestimate the time of plans with several levels. On 4 processes
+# we measured that [2, 2] takes 1.08 to 1.28 times as long as [4]; the constants predict 1.02 to
+# 1.15. For 8 replicas, the constants predict that several levels take less time, but by less than
+# this error.
 MOST_ON_ONE_LEVEL = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Hosts:
+    """Hosts with several replicas each, and the links between the hosts.
+
+    Args:
+        replicas: L, the number of replicas on each host. They have consecutive numbers.
+        alpha: α_h, the seconds that a message takes in addition if it leaves its host. Defaults to
+            50 µs.
+        beta: β_h, the seconds to send a byte over the link of a host, which the replicas of the
+            host share. Defaults to 8e-10, which is 10 Gbit/s.
+    """
+
+    replicas: int
+    alpha: float = 5e-5
+    beta: float = 8e-10
+
+    @classmethod
+    def measured(cls, replicas: int) -> "Hosts":
+        """Return the hosts, with the links in the environment variable ``TF_ADASUM_HOST_LINK``.
+
+        Raises:
+            ValueError: if the variable is not of the form ``alpha=5e-5,beta=8e-10``.
+        """
+        link = functools.partial(cls, replicas)
+        return _read(HOST_LINK, ("alpha", "beta"), "alpha=5e-5,beta=8e-10", link) or link()
+
+    def are_followed_by(self, plan: Sequence[int]) -> bool:
+        """Return whether the first levels of a plan combine exactly the replicas of each host."""
+        return len(plan) > 1 and self.replicas in itertools.accumulate(plan, operator.mul)
+
+    def seconds(self, messages: float, sent: float) -> float:
+        """Return the seconds of a replica's messages to other hosts, and of a host's bytes."""
+        return self.alpha * messages + self.beta * sent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,84 +99,67 @@ class CostModel:
         alpha: seconds for a message.
         beta: seconds to send a byte.
         gamma: seconds for one multiplication and addition, per byte of gradients.
-        alpha_host: seconds that a message takes in addition if it leaves the host. Defaults to
-            50 µs.
-        beta_host: seconds to send a byte over the link of a host, which the replicas of the host
-            share. Defaults to 8e-10, which is 10 Gbit/s.
     """
 
     alpha: float
     beta: float
     gamma: float
-    alpha_host: float = 5e-5
-    beta_host: float = 8e-10
 
     def seconds(
-        self,
-        plan: Sequence[int],
-        size: float,
-        segments: int,
-        replicas_per_host: int | None = None,
+        self, plan: Sequence[int], size: float, segments: int, hosts: Hosts | None = None
     ) -> float:
         """Return the seconds that a bucket takes.
 
         Args:
             plan: the radices of the levels, in order.
             size: n, the size of the bucket in bytes.
-            segments: S, the number of segments of the bucket.
-            replicas_per_host: L, the number of replicas on each host. Defaults to `None`: all
-                replicas are on one host.
+            segments: S, the number of segments of the bucket; 0 for a rule without inner products.
+            hosts: the `Hosts`. Defaults to `None`: all links are the same.
         """
         messages, sent, products = amounts(plan, size, segments)
         seconds = self.alpha * messages + self.beta * sent + self.gamma * products
-        if replicas_per_host is None:
+        if hosts is None:
             return seconds
-        messages, sent = amounts_between_hosts(plan, size, segments, replicas_per_host)
-        return seconds + self.alpha_host * messages + self.beta_host * sent
+        return seconds + hosts.seconds(*amounts_between_hosts(plan, size, segments, hosts.replicas))
 
-    def gather_seconds(
-        self, replicas: int, size: float, replicas_per_host: int | None = None
-    ) -> float:
+    def gather_seconds(self, replicas: int, size: float, hosts: Hosts | None = None) -> float:
         """Return the seconds of a bucket that every replica gathers from all N and combines.
 
         Args:
             replicas: N.
             size: n, the size of the bucket in bytes.
-            replicas_per_host: L, as for `seconds`.
+            hosts: as for `seconds`.
         """
         products = replicas * size * ((replicas + 1) / 2 + 1)
         sent = (replicas - 1) * size
         seconds = self.alpha * replicas + self.beta * sent + self.gamma * products
-        if replicas_per_host is None:
+        if hosts is None:
             return seconds
-        elsewhere = replicas - replicas_per_host
-        return seconds + elsewhere * (self.alpha_host + self.beta_host * replicas_per_host * size)
+        messages, of_host, _ = _members_elsewhere(1, replicas, hosts.replicas)
+        return seconds + hosts.seconds(messages, of_host * size)
 
-    def ring_seconds(
-        self, replicas: int, size: float, replicas_per_host: int | None = None
-    ) -> float:
+    def ring_seconds(self, replicas: int, size: float, hosts: Hosts | None = None) -> float:
         """Return the seconds of a mean of a bucket by a ring all-reduce, for comparison.
-
-        Each replica sends to the next replica, so one replica of each host sends to another host.
 
         Args:
             replicas: N.
             size: n, the size of the bucket in bytes.
-            replicas_per_host: L, as for `seconds`.
+            hosts: as for `seconds`.
         """
         messages = 2 * (replicas - 1)
         sent = messages * size / replicas
         seconds = self.alpha * messages + (self.beta + self.gamma / 2) * sent
-        if replicas_per_host is None or replicas_per_host >= replicas:
+        if hosts is None:
             return seconds
-        return seconds + self.alpha_host * messages + self.beta_host * sent
+        _, _, of_ring = _members_elsewhere(1, replicas, hosts.replicas)
+        return seconds + hosts.seconds(messages * bool(of_ring), of_ring * sent)
 
     def best(
-        self, replicas: int, size: float, segments: int, replicas_per_host: int | None = None
+        self, replicas: int, size: float, segments: int, hosts: Hosts | None = None
     ) -> tuple[int, ...]:
         """Return the fastest of the plans that respect Adasum's tree."""
         plans = radix_plans.tree_plans(replicas)
-        return min(plans, key=lambda plan: self.seconds(plan, size, segments, replicas_per_host))
+        return min(plans, key=lambda plan: self.seconds(plan, size, segments, hosts))
 
 
 def amounts(plan: Sequence[int], size: float, segments: int) -> tuple[float, float, float]:
@@ -149,13 +177,16 @@ def amounts(plan: Sequence[int], size: float, segments: int) -> tuple[float, flo
         messages += 2 * pieces * radix  # two collectives: radix - 1 messages and 1 start each
         sent += 2 * (radix - 1) * own / radix
         gram = 8 * segments * radix * (radix + 1) // 2
-        if members * gram <= groups.GATHERED_SUM_BYTES:
+        if not gram:
+            products += own
+        elif members * gram <= groups.GATHERED_SUM_BYTES:
             messages += members
             sent += (members - 1) * gram
         else:
             messages += 1 + 2 * (members - 1)
             sent += 2 * (members - 1) * gram / members
-        products += own * ((radix + 1) / 2 + 1)
+        if gram:
+            products += own * ((radix + 1) / 2 + 1)
         own /= radix
     return messages, sent, products
 
@@ -168,31 +199,51 @@ def amounts_between_hosts(
     Args:
         plan: the radices of the levels, in order.
         size: n, the size of the bucket in bytes.
-        segments: S, the number of segments of the bucket.
-        replicas_per_host: L. The replicas of a host have consecutive numbers.
+        segments: S, as for `CostModel.seconds`.
+        replicas_per_host: L, the number of replicas on each host.
 
     Returns:
         The number of messages that a replica sends to other hosts, and the number of bytes that
-        leave a host.
+        leave a host. Both are sums over the levels of the largest number on each level.
     """
     pieces = max(1, round(size / buckets.PIECE_BYTES))
     messages, sent = 0.0, 0.0
     members, own = 1, float(size)
     for radix in plan:
-        on_own_host = max(1, min(radix, replicas_per_host // members))
+        of_replica, of_host, _ = _members_elsewhere(members, radix, replicas_per_host)
         members *= radix
-        messages += 2 * pieces * (radix - on_own_host)
-        sent += replicas_per_host * 2 * (radix - on_own_host) * own / radix
+        messages += 2 * pieces * of_replica
+        sent += 2 * of_host * own / radix
         gram = 8 * segments * radix * (radix + 1) // 2
-        elsewhere = max(0, members - replicas_per_host)
-        if members * gram <= groups.GATHERED_SUM_BYTES:
-            messages += elsewhere
-            sent += replicas_per_host * elsewhere * gram
-        elif elsewhere:  # one replica of each host sends to the next host of the ring
+        of_replica, of_host, of_ring = _members_elsewhere(1, members, replicas_per_host)
+        if gram and members * gram <= groups.GATHERED_SUM_BYTES:
+            messages += of_replica
+            sent += of_host * gram
+        elif gram and of_ring:
             messages += 2 * (members - 1)
-            sent += 2 * (members - 1) * gram / members
+            sent += of_ring * 2 * (members - 1) * gram / members
         own /= radix
     return messages, sent
+
+
+@functools.cache
+def _members_elsewhere(stride: int, radix: int, replicas_per_host: int) -> tuple[int, int, int]:
+    """Count the members that replicas have on other hosts, in groups of `radix` replicas.
+
+    Returns:
+        The largest number of members that a replica has on other hosts, the largest sum of these
+        numbers over the replicas of a host, and the largest number of replicas of a host whose next
+        member is on another host.
+    """
+    replicas = np.arange(math.lcm(stride * radix, replicas_per_host))
+    first = replicas - replicas // stride % radix * stride
+    members = first[:, None] + stride * np.arange(radix)
+    elsewhere = (members // replicas_per_host != replicas[:, None] // replicas_per_host).sum(axis=1)
+    following = first + (replicas - first + stride) % (stride * radix)
+    leaves = following // replicas_per_host != replicas // replicas_per_host
+    hosts = [-1, replicas_per_host]
+    of_hosts = (each.reshape(hosts).sum(axis=1).max() for each in (elsewhere, leaves))
+    return (int(elsewhere.max()), *map(int, of_hosts))
 
 
 # DEFAULT is for TensorFlow's collectives, from the newest benchmarks/results/*-exchange_fit.md. UCX
@@ -207,20 +258,22 @@ def default_plan(
     segments: int,
     costs: CostModel | None = None,
     default_costs: CostModel = DEFAULT,
-    replicas_per_host: int | None = None,
+    hosts: Hosts | None = None,
+    averaged: int = 1,
 ) -> tuple[int, ...]:
     """Return the plan of a bucket if the user has not chosen a plan.
 
     Args:
-        replicas: N, the number of replicas.
+        replicas: N, the number of replicas; with `averaged`, the number of averages.
         size: n, the size of the bucket in bytes.
-        segments: S, the number of segments of the bucket.
+        segments: S, the number of segments of the bucket; 0 for a rule without inner products.
         costs: a cost model measured on the user's cluster, which chooses for every N. Defaults to
-            `None`: the plan is ``[N]`` up to 16 replicas, unless several replicas share each of
-            several hosts. Otherwise, the shipped constants choose.
+            `None`: the plan is ``[N]`` up to 16 replicas, or the best plan that follows the hosts.
+            Above 16, the shipped constants choose.
         default_costs: the shipped constants. Defaults to the constants of TensorFlow's collectives.
-        replicas_per_host: L, the number of replicas on each host. Defaults to `None`: all replicas
-            are on one host, or the hosts have different numbers of replicas.
+        hosts: the `Hosts`. Defaults to `None`: all links are the same.
+        averaged: the number of replicas that are averaged on a level before the plan. Defaults to
+            1.
 
     Example:
         >>> default_plan(16, 2**20, 10)
@@ -229,48 +282,54 @@ def default_plan(
         (2, 4, 8)
         >>> default_plan(16, 2**20, 10, CostModel(alpha=0, beta=0, gamma=1))
         (4, 4)
-        >>> default_plan(16, 2**20, 10, replicas_per_host=4)
-        (4, 4)
+        >>> default_plan(8, 2**24, 10, hosts=Hosts(4))
+        (4, 2)
     """
-    if (
-        costs is None
-        and replicas <= MOST_ON_ONE_LEVEL
-        and not share_hosts(replicas, replicas_per_host)
-    ):
-        return (replicas,)
-    return (costs or default_costs).best(replicas, size, segments, replicas_per_host)
-
-
-def share_hosts(replicas: int, replicas_per_host: int | None) -> bool:
-    """Return whether there are several hosts, with several replicas on each host."""
-    return replicas_per_host is not None and 1 < replicas_per_host < replicas
+    model, before = costs or default_costs, (averaged,) if averaged > 1 else ()
+    plans: Sequence[tuple[int, ...]] = radix_plans.tree_plans(replicas)
+    if costs is None and replicas <= MOST_ON_ONE_LEVEL:
+        followed = hosts is not None and averaged == 1
+        plans = [
+            plan
+            for plan in plans
+            if len(plan) == 1 or (followed and hosts and hosts.are_followed_by(plan))
+        ]
+    return min(plans, key=lambda plan: model.seconds((*before, *plan), size, segments, hosts))
 
 
 def measured() -> CostModel | None:
     """Return the cost model in the environment variable ``TF_ADASUM_COST_MODEL``.
 
-    The variable gives α, β and γ, or α_h and β_h, or all five. Defaults are those of `UCX`.
-
     Returns:
         A `CostModel`, or None if the variable is not set.
 
     Raises:
-        ValueError: if the variable is not of the form ``alpha=1e-4,beta=1e-9,gamma=1e-10``, or
-            ``alpha_host=1e-4,beta_host=8e-9``, or both with a comma between them.
+        ValueError: if the variable is not of the form ``alpha=1e-4,beta=1e-9,gamma=1e-10``.
     """
-    text = os.environ.get(VARIABLE)
+    names = [field.name for field in dataclasses.fields(CostModel)]
+    return _read(VARIABLE, names, "alpha=1e-4,beta=1e-9,gamma=1e-10", CostModel)
+
+
+_Constants = TypeVar("_Constants")
+
+
+def _read(
+    variable: str, names: Sequence[str], example: str, make: Callable[..., _Constants]
+) -> _Constants | None:
+    """Return what `make` makes of the constants in an environment variable; None if not set."""
+    text = os.environ.get(variable)
     if not text:
         return None
     try:
         pairs = dict(part.split("=") for part in text.split(","))
         numbers = {name.strip(): float(number) for name, number in pairs.items()}
-        is_of_hosts = numbers.keys() == {"alpha_host", "beta_host"}
-        model = dataclasses.replace(UCX, **numbers) if is_of_hosts else CostModel(**numbers)
-        if not all(0 <= number < math.inf for number in dataclasses.astuple(model)):
+        if numbers.keys() != {*names}:
+            raise ValueError(f"it must give {', '.join(names)}")
+        if not all(0 <= number < math.inf for number in numbers.values()):
             raise ValueError("a number is negative or not finite")
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise ValueError(
-            f"The environment variable {VARIABLE} must be like 'alpha=1e-4,beta=1e-9,gamma=1e-10' "
-            f"or 'alpha_host=1e-4,beta_host=8e-9', in seconds: {error}. Received: {text!r}"
+            f"The environment variable {variable} must be like '{example}', in seconds: {error}. "
+            f"Received: {text!r}"
         ) from error
-    return model
+    return make(**numbers)

@@ -210,14 +210,16 @@ class CollectiveReductionPlanner:
         model estimates that the plan takes less time, as on a slow link. The shipped cost model is
         only used if several replicas share each of several hosts.
         """
-        replicas, per_host = self.scheme.replicas, self.scheme.replicas_per_host
+        replicas, hosts = self.scheme.replicas, self.scheme.hosts
         if replicas * size > self._all_gather_threshold_bytes:
             return False
-        if self.scheme.costs is None and not self.scheme.shares_hosts:
+        if self.scheme.costs is None and hosts is None:
             return True
         costs = self.scheme.costs or self._default_costs
-        seconds = costs.seconds(plan, size, segments, per_host)
-        return costs.gather_seconds(replicas, size, per_host) <= seconds
+        if not self.scheme.rule.needs_gram:
+            segments = 0
+        seconds = costs.seconds(plan, size, segments, hosts)
+        return costs.gather_seconds(replicas, size, hosts) <= seconds
 
     def _radices(
         self, size: int, segments: int, needs_full_gram: bool
@@ -226,10 +228,7 @@ class CollectiveReductionPlanner:
         across = self.scheme.replicas // self.scheme.local_reduction_size
         if needs_full_gram or across == 1:
             return [(self.scheme.replicas, self.scheme.single_level_rule)]
-        plan = self.scheme.radix_plan or self.scheme.default_plan(
-            size, segments, self._default_costs
-        )
-        return self.scheme.levels(plan)
+        return self.scheme.levels(self.scheme.plan(size, segments, self._default_costs))
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
         """Return, for each sparse variable, the list of all replicas' gradients.

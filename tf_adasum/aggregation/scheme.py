@@ -29,8 +29,7 @@ class Scheme:
             `cost_model.default_plan`.
         wire_dtype: `tf.DType` in which gradients are sent. Defaults to the dtype of the gradients.
         costs: the `CostModel` that was measured on the user's cluster. Defaults to `None`.
-        replicas_per_host: the number of replicas on each host, if there are several hosts with the
-            same number. The replicas of a host have consecutive numbers. Defaults to `None`.
+        hosts: the `Hosts`, if several replicas share each of several hosts. Defaults to `None`.
     """
 
     rule: rules.AggregationRule
@@ -39,7 +38,7 @@ class Scheme:
     radix_plan: tuple[int, ...] | None = None
     wire_dtype: tf.DType | None = None
     costs: cost_model.CostModel | None = None
-    replicas_per_host: int | None = None
+    hosts: cost_model.Hosts | None = None
 
     @classmethod
     def from_arguments(
@@ -60,7 +59,8 @@ class Scheme:
             local_reduction_size: as the attribute.
             radix_plan: the strategy's argument.
             wire_dtype: the strategy's argument.
-            replicas_per_host: as the attribute.
+            replicas_per_host: the number of replicas on each host; None if it is not known, or
+                hosts have different numbers.
 
         Raises:
             ValueError: if an argument is wrong, or the rule does not support it.
@@ -94,7 +94,9 @@ class Scheme:
             radix_plan,
             wire_dtype,
             cost_model.measured(),
-            replicas_per_host,
+            cost_model.Hosts.measured(replicas_per_host)
+            if replicas_per_host and 1 < replicas_per_host < replicas
+            else None,
         )
 
     @property
@@ -103,43 +105,43 @@ class Scheme:
         return nested(self.levels(self.radix_plan or (self.replicas // self.local_reduction_size,)))
 
     @property
-    def shares_hosts(self) -> bool:
-        """Whether there are several hosts, with several replicas on each host."""
-        return cost_model.share_hosts(self.replicas, self.replicas_per_host)
-
-    @property
     def for_sums(self) -> "Scheme":
         """The scheme for sums of gradients on the same replicas, with the same cost model."""
-        return Scheme(
-            rules.Sum(),
-            self.replicas,
-            costs=self.costs,
-            replicas_per_host=self.replicas_per_host,
-        )
+        return Scheme(rules.Sum(), self.replicas, costs=self.costs, hosts=self.hosts)
 
-    def default_plan(
+    @property
+    def has_fixed_plan(self) -> bool:
+        """Whether all buckets use the same radix plan."""
+        if self.radix_plan or not self.rule.works_in_levels:
+            return True
+        if not self.rule.is_tree_of_pairs:  # only for a sum, other plans give the same result
+            return self.hosts is None or not self.rule.computes_as(rules.Sum)
+        across = self.replicas // self.local_reduction_size
+        follows_hosts = self.hosts is not None and self.local_reduction_size == 1
+        is_small = across <= cost_model.MOST_ON_ONE_LEVEL and not follows_hosts
+        return self.costs is None and is_small
+
+    def plan(
         self, size: float, segments: int, default_costs: cost_model.CostModel
     ) -> tuple[int, ...]:
-        """Return the radix plan of a bucket if the user has not chosen a plan.
+        """Return the radix plan of a bucket.
 
         Args:
             size: the size of the bucket in bytes.
             segments: the number of segments of the bucket.
             default_costs: the cost model of the transport.
         """
-        averaged, per_host = self.local_reduction_size, self.replicas_per_host
-        across = self.replicas // averaged
-        # Of a sum, only the bytes between hosts matter: it needs no inner products.
-        is_sum = self.rule.computes_as(rules.Sum) and self.shares_hosts
-        if not self.rule.works_in_levels or not (self.rule.is_tree_of_pairs or is_sum):
-            return (across,)
+        across = self.replicas // self.local_reduction_size
+        if self.has_fixed_plan:
+            return self.radix_plan or (across,)
         return cost_model.default_plan(
             across,
-            size // averaged,
-            segments,
+            size,
+            segments if self.rule.needs_gram else 0,
             self.costs,
             default_costs,
-            per_host and max(1, per_host // averaged),
+            self.hosts,
+            self.local_reduction_size,
         )
 
     def levels(self, radix_plan: Sequence[int]) -> list[tuple[int, rules.AggregationRule]]:
@@ -154,9 +156,7 @@ class Scheme:
     def summary(self) -> str:
         """Return the rule and the plan in one line, which worker 0 logs at the start."""
         across = self.replicas // self.local_reduction_size
-        few = across <= cost_model.MOST_ON_ONE_LEVEL and not self.shares_hosts
-        is_fixed = self.costs is None and few
-        plan = self.radix_plan or ((across,) if is_fixed else None)
+        plan = (self.radix_plan or (across,)) if self.has_fixed_plan else None
         words = [
             f"rule {' '.join(_short(repr(self.rule)).split())}",
             f"radix plan {list(plan) if plan else 'by the cost model'}",
@@ -192,6 +192,7 @@ class Scheme:
             "local_reduction (replicas averaged)": self.local_reduction_size,
             "wire_dtype": _name(self.wire_dtype),
             cost_model.VARIABLE: self.costs and list(dataclasses.astuple(self.costs)),
+            cost_model.HOST_LINK: self.hosts and list(dataclasses.astuple(self.hosts)),
         }
 
 

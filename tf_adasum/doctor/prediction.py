@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
+import os
 import statistics
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +31,9 @@ class Job:
         megabytes: the size of the gradients in MB.
         variables: the number of variables.
         step_ms: milliseconds of a step on one device.
+
+    Raises:
+        ValueError: if a number is too small, or N is not a multiple of L.
     """
 
     replicas: int
@@ -39,30 +44,54 @@ class Job:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if self.replicas < 1 or self.replicas_per_host < 1 or self.variables < 1:
-            raise ValueError("--replicas, --replicas-per-host and --variables must be at least 1")
+        for option, number in {
+            "--replicas": self.replicas,
+            "--replicas-per-host": self.replicas_per_host,
+            "--variables": self.variables,
+        }.items():
+            if number < 1:
+                raise ValueError(f"{option} must be at least 1. Received: {number}")
+        for option, value in {"--model-mb": self.megabytes, "--step-ms": self.step_ms}.items():
+            if not 0 < value < math.inf:
+                raise ValueError(f"{option} must be positive. Received: {value:g}")
         if self.replicas % self.replicas_per_host:
-            raise ValueError("--replicas must be a multiple of --replicas-per-host")
-        if self.megabytes <= 0 or self.step_ms <= 0:
-            raise ValueError("--model-mb and --step-ms must be positive")
+            raise ValueError(
+                f"--replicas ({self.replicas}) must be a multiple of --replicas-per-host "
+                f"({self.replicas_per_host})"
+            )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``--predict`` to the parser of the command."""
     group = parser.add_argument_group("estimate of a step on many replicas")
     group.add_argument(
-        "--predict", action="store_true", help="print the estimate, and check nothing"
-    )
-    group.add_argument("--replicas", type=int, default=8, help="default: 8")
-    group.add_argument(
-        "--replicas-per-host", type=int, default=1, help="devices of one host; default: 1"
+        "--predict",
+        action="store_true",
+        help="print the estimate for the next five options, and check nothing",
     )
     group.add_argument(
-        "--model-mb", type=float, default=100.0, help="MB of the gradients; default: 100"
+        "--replicas", type=int, default=8, help="devices on all hosts; default: %(default)s"
     )
-    group.add_argument("--variables", type=int, default=100, help="default: 100")
     group.add_argument(
-        "--step-ms", type=float, default=100.0, help="a step on one device; default: 100"
+        "--replicas-per-host", type=int, default=1, help="default: %(default)s device on each host"
+    )
+    group.add_argument(
+        "--model-mb",
+        type=float,
+        default=100.0,
+        help="MB of the gradients, 4 bytes for each trainable parameter; default: %(default)s",
+    )
+    group.add_argument(
+        "--variables",
+        type=int,
+        default=100,
+        help="len(model.trainable_variables); default: %(default)s",
+    )
+    group.add_argument(
+        "--step-ms",
+        type=float,
+        default=100.0,
+        help="milliseconds of a step on one device; default: %(default)s",
     )
 
 
@@ -70,52 +99,51 @@ def predicted(job: Job) -> str:
     """Return the table of estimates for a job, as text.
 
     Raises:
-        ValueError: if ``TF_ADASUM_COST_MODEL`` is not valid.
+        ImportError: if TensorFlow cannot be imported.
+        ValueError: if ``TF_ADASUM_COST_MODEL`` or ``TF_ADASUM_HOST_LINK`` is not valid.
     """
-    from tf_adasum.aggregation import cost_model  # imports TensorFlow
+    from tf_adasum.aggregation import buckets, cost_model
 
     measured = cost_model.measured()
     model = measured or cost_model.UCX
+    links = cost_model.Hosts.measured(job.replicas_per_host)
     size = job.megabytes * _BYTES_OF_MB
-    hosts = job.replicas // job.replicas_per_host
-    count = min(job.variables, max(1, round(size / cost_model.buckets.DEFAULT_BUCKET_BYTES)))
+    count = min(job.variables, max(1, round(size / buckets.DEFAULT_BUCKET_BYTES)))
     bucket = size / count, max(1, job.variables // count)
-    chosen = cost_model.default_plan(
-        job.replicas, *bucket, measured, model, replicas_per_host=job.replicas_per_host
-    )
-    times = {
-        f"Adasum, {list(chosen)} (default)": count
-        * model.seconds(chosen, *bucket, job.replicas_per_host)
+    hosts = job.replicas // job.replicas_per_host
+    shared = links if hosts > 1 and job.replicas_per_host > 1 else None
+    between = links if hosts > 1 else None
+    chosen = cost_model.default_plan(job.replicas, *bucket, measured, model, shared)
+    seconds = {
+        f"Adasum, {[*plan]}": model.seconds(plan, *bucket, between)
+        for plan in dict.fromkeys([chosen, (job.replicas,)])
     }
-    if chosen != (job.replicas,):
-        flat = (job.replicas,)
-        times[f"Adasum, {list(flat)}"] = count * model.seconds(flat, *bucket, job.replicas_per_host)
-    times["mean, by a ring"] = count * model.ring_seconds(
-        job.replicas, bucket[0], job.replicas_per_host
-    )
+    seconds["mean, one flat ring"] = model.ring_seconds(job.replicas, bucket[0], between)
     rows = [["", "exchange", "step", "speed-up", "efficiency"]]
-    for name, seconds in times.items():
-        step = job.step_ms + 1000 * seconds
-        efficiency = job.step_ms / step
+    for name, of_bucket in seconds.items():
+        exchange_ms = 1000 * count * of_bucket * (job.replicas > 1)
+        step_ms = job.step_ms + exchange_ms
+        efficiency = job.step_ms / step_ms
+        times = [f"{exchange_ms:.1f} ms", f"{step_ms:.1f} ms"]
         rows.append(
-            [
-                name,
-                f"{1000 * seconds:.1f} ms",
-                f"{step:.1f} ms",
-                f"{job.replicas * efficiency:.1f} x",
-                f"{100 * efficiency:.0f} %",
-            ]
+            [name, *times, f"{job.replicas * efficiency:.1f} x", f"{100 * efficiency:.0f} %"]
         )
-    constants = ", ".join(f"{name}={value:.1e}" for name, value in vars(model).items())
-    source = f"from {cost_model.VARIABLE}" if measured else "the defaults for UCX"
-    return (
-        f"{job.replicas} replicas on {hosts} hosts, {job.replicas_per_host} on each host\n"
-        f"gradients of {job.megabytes:g} MB in {job.variables} variables, in {count} buckets\n"
-        f"{job.step_ms:g} ms per step on one device\n"
-        f"{constants} ({source})\n\n"
-        f"{tables.aligned(rows)}\n\n"
-        "These are estimates without overlap of the exchange and backpropagation."
-    )
+    constants = f"alpha={model.alpha:.1e} beta={model.beta:.1e} gamma={model.gamma:.1e}"
+    notes = [
+        f"{job.replicas} replicas on {hosts} {'hosts' if hosts > 1 else 'host'}, "
+        f"{job.replicas_per_host} on each host; {job.step_ms:g} ms per step on one device",
+        f"gradients: {job.megabytes:g} MB in {job.variables} variables, sent in {count} buckets",
+        f"constants: {constants} "
+        f"({cost_model.VARIABLE if measured else 'of UCX on two CPU cores'})",
+    ]
+    if hosts > 1:
+        is_set = bool(os.environ.get(cost_model.HOST_LINK))
+        notes.append(
+            f"links between hosts: alpha={links.alpha:.1e} beta={links.beta:.1e} "
+            f"({cost_model.HOST_LINK if is_set else 'assumed, 10 Gbit/s'})"
+        )
+    end = "The first plan is the default. The exchange does not overlap with backpropagation here."
+    return "\n".join([*notes, "", tables.aligned(rows), "", end])
 
 
 def link_findings(hosts: Sequence[str], pairs: Sequence[dict[str, Any]]) -> list[Finding]:
@@ -135,12 +163,9 @@ def link_findings(hosts: Sequence[str], pairs: Sequence[dict[str, Any]]) -> list
         return []
     latency = statistics.median(pair["latency_seconds"] for pair in others)
     inside = statistics.median(pair["latency_seconds"] for pair in own) if own else 0.0
-    rate = statistics.median(pair["bytes_per_second"] for pair in others)
-    text = f"between hosts: {rate / 1e6:.3g} MB/s, {latency * 1e6:.3g} µs"
+    rate = max(pair["bytes_per_second"] for pair in others)
+    text = f"between hosts: {latency * 1e6:.3g} µs, and at least {rate / 1e6:.3g} MB/s"
     text += f"; on one host: {inside * 1e6:.3g} µs" if own else ""
-    more = max(0.0, latency - inside)
-    fix = (
-        "for radix plans, set on all workers: "
-        f"TF_ADASUM_COST_MODEL=alpha_host={more:.1e},beta_host={1 / rate:.1e}"
-    )
+    link = f"alpha={max(0.0, latency - inside):.1e},beta={1 / rate:.1e}"
+    fix = f"if hosts have several replicas, set on all workers: TF_ADASUM_HOST_LINK={link}"
     return [Finding(NOTE, "links", text, fix)]

@@ -106,8 +106,12 @@ class UcxCollectives:
         return self._ops.tf_adasum_ucx_all_to_all(shards=shards, **self._arguments())
 
     def all_reduce(self, value: tf.Tensor) -> tf.Tensor:
-        """Return the sum of the members' values, which each member adds in rank order."""
-        return tf.reduce_sum(self.all_gather(value[None]), axis=0)
+        """Return the sum of the members' values. Each element is added on one member."""
+        members, size = len(self._attributes["members"]), tf.size(value)
+        padded = tf.pad(tf.reshape(value, [-1]), [[0, -size % members]])
+        shards = self.all_to_all(tf.reshape(padded, [members, -1]))
+        summed = self.all_gather(tf.reduce_sum(shards, axis=0))
+        return tf.reshape(summed[:size], tf.shape(value))
 
     def all_gather(self, value: tf.Tensor) -> tf.Tensor:
         """Concatenate the members' values along the first axis, in the order of the ranks."""

@@ -7,7 +7,7 @@ import operator
 import pytest
 
 from tf_adasum.aggregation import cost_model, radix_plans
-from tf_adasum.aggregation.cost_model import CostModel
+from tf_adasum.aggregation.cost_model import CostModel, Hosts
 
 
 def tree(nodes):
@@ -75,65 +75,72 @@ def test_the_best_plan_takes_least_time(replicas):
             assert seconds[model.best(replicas, *bucket)] <= min(seconds.values()) * (1 + 1e-12)
 
 
+def sent_to_other_hosts(groups, per_host):
+    """The most members that a replica has on other hosts, and that the replicas of a host have."""
+    of_replica, of_host = {}, {}
+    for source, targets in groups.items():
+        others = [each for each in targets if each // per_host != source // per_host]
+        of_replica[source] = len(others)
+        of_host[source // per_host] = of_host.get(source // per_host, 0) + len(others)
+    return max(of_replica.values()), max(of_host.values())
+
+
 def exchanged(plan, size, segments, per_host):
     """Messages of a replica to other hosts, and bytes that leave a host, counted one by one."""
-    replicas, pieces = math.prod(plan), max(1, round(size / 2**24))
-    messages, sent = [0] * replicas, [0] * (replicas // per_host)
-    stride, own = 1, size
-
-    def send(source, target, number, amount):
-        if source // per_host != target // per_host:
-            messages[source] += number
-            sent[source // per_host] += amount
-
+    replicas, pieces = range(math.prod(plan)), max(1, round(size / 2**24))
+    messages, sent, stride, own = 0, 0, 1, size
     for radix in plan:
         members, gram = stride * radix, 8 * segments * radix * (radix + 1) / 2
-        for source in range(replicas):
-            first = source - source // stride % radix * stride
-            for target in range(first, first + radix * stride, stride):
-                send(source, target, 2 * pieces, 2 * own / radix)
-            block = source // members * members
-            if members * gram <= 2**20:
-                for target in range(block, block + members):
-                    send(source, target, 1, gram)
-        if members * gram > 2**20 and members > per_host:
+        first = {each: each - each // stride % radix * stride for each in replicas}
+        column = {each: range(first[each], first[each] + members, stride) for each in replicas}
+        blocks = [range(begin, begin + members) for begin in replicas[::members]]
+        block = {each: blocks[each // members] for each in replicas}
+        ring = {each: [block[each][(each + 1) % members]] for each in replicas}
+        of_replica, of_host = sent_to_other_hosts(column, per_host)
+        messages, sent = messages + 2 * pieces * of_replica, sent + 2 * of_host * own / radix
+        if 0 < members * gram <= 2**20:
+            of_replica, of_host = sent_to_other_hosts(block, per_host)
+            messages, sent = messages + of_replica, sent + of_host * gram
+        elif gram:
+            of_replica, of_host = sent_to_other_hosts(ring, per_host)
             steps = 2 * (members - 1)
-            messages = [number + steps for number in messages]
-            sent = [number + steps * gram / members for number in sent]
+            messages, sent = messages + steps * of_replica, sent + steps * of_host * gram / members
         stride, own = members, own / radix
-    assert len(set(messages)) == 1 and max(sent) == pytest.approx(min(sent))
-    return messages[0], sent[0]
+    return messages, sent
 
 
 @pytest.mark.parametrize(
-    ("replicas", "per_host"), [(4, 1), (4, 2), (8, 2), (8, 4), (8, 8), (24, 8), (16, 4), (12, 4)]
+    ("replicas", "per_host"),
+    [(4, 1), (4, 2), (8, 2), (8, 4), (8, 8), (12, 3), (12, 4), (12, 6), (16, 4), (24, 8), (24, 12)],
 )
 def test_what_leaves_a_host_is_counted(replicas, per_host):
+    hosts, model = Hosts(per_host, 2.0, 3.0), CostModel(0, 0, 0)
     for plan in radix_plans.tree_plans(replicas):
-        for size, segments in ((64, 1), (10**5, 7), (10**8, 1000)):
+        for size, segments in ((64, 1), (10**5, 7), (10**8, 1000), (10**5, 0)):
             wanted = exchanged(plan, size, segments, per_host)
             found = cost_model.amounts_between_hosts(plan, size, segments, per_host)
             assert found == pytest.approx(wanted)
-            model = CostModel(0, 0, 0, alpha_host=2.0, beta_host=3.0)
-            seconds = model.seconds(plan, size, segments, per_host)
+            seconds = model.seconds(plan, size, segments, hosts)
             assert seconds == pytest.approx(2 * wanted[0] + 3 * wanted[1])
-            assert model.seconds(plan, size, segments) == 0
 
 
 def test_a_gathered_bucket_goes_to_each_replica_of_the_other_hosts():
-    model = CostModel(0, 0, 0, alpha_host=2.0, beta_host=3.0)
-    assert model.gather_seconds(8, 10.0, 4) == 4 * 2.0 + 3.0 * 4 * 4 * 10.0
+    model, hosts = CostModel(0, 0, 0), Hosts(4, 2.0, 3.0)
+    assert model.gather_seconds(8, 10.0, hosts) == 4 * 2.0 + 3.0 * 4 * 4 * 10.0
     assert model.gather_seconds(8, 10.0) == 0
 
 
+@pytest.mark.parametrize("size", [10**5, 10**6, 2**24])
 @pytest.mark.parametrize(
-    ("replicas", "per_host"), [(8, 4), (8, 2), (16, 8), (64, 8), (8, 8), (8, 1), (8, None)]
+    ("replicas", "per_host"), [(8, 4), (8, 2), (16, 8), (64, 8), (12, 6), (12, 3), (6, 3)]
 )
 @pytest.mark.parametrize("costs", [cost_model.DEFAULT, cost_model.UCX], ids=["TensorFlow", "UCX"])
-def test_the_default_plan_follows_the_hosts(costs, replicas, per_host):
-    options = {"default_costs": costs, "replicas_per_host": per_host}
-    plan = cost_model.default_plan(replicas, 16 * 2**20, 10, **options)
-    if per_host in (1, replicas, None):
-        assert plan == (replicas,)
-    else:
-        assert per_host in itertools.accumulate(plan, operator.mul)
+def test_the_default_plan_follows_the_hosts(costs, replicas, per_host, size):
+    """Up to 16 replicas, other plans than those are left out."""
+    hosts = Hosts(per_host)
+    plan = cost_model.default_plan(replicas, size, 10, default_costs=costs, hosts=hosts)
+    if replicas <= 16:
+        assert len(plan) == 1 or per_host in itertools.accumulate(plan, operator.mul)
+    if size == 2**24 and per_host & (per_host - 1) == 0:
+        assert hosts.are_followed_by(plan)
+    assert cost_model.default_plan(16, size, 10, default_costs=costs) == (16,)

@@ -1,6 +1,5 @@
 """Scheme: the user's settings, and the default plan. test_radix_plans.py has the plans' trees."""
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -12,7 +11,7 @@ import tensorflow as tf
 from support.scheme_oracle import Returns
 
 from tf_adasum.aggregation import Scheme, buckets, cost_model
-from tf_adasum.aggregation.cost_model import CostModel
+from tf_adasum.aggregation.cost_model import CostModel, Hosts
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.levels import AllGatherLevel, ReduceScatterLevel
 from tf_adasum.aggregation.reduction_planner import (
@@ -194,7 +193,8 @@ def test_settings_of_different_schemes_differ():
 
 # ---- the default plan --------------------------------------------------------------------------
 
-SLOW_HOSTS = {"default_costs": CostModel(1e-5, 1e-10, 1e-11, alpha_host=1e-5, beta_host=8e-9)}
+FAST = {"default_costs": CostModel(1e-5, 1e-10, 1e-11)}
+SLOW_HOSTS = Hosts(4, alpha=1e-5, beta=8e-9)
 PRODUCTS_ONLY = CostModel(alpha=0.0, beta=0.0, gamma=1.0)  # several levels are fastest
 
 
@@ -231,12 +231,12 @@ def levels_of(scheme, **options):
         (Scheme(Adasum(), 32), {"default_costs": PRODUCTS_ONLY}, [4, 4, 2]),
         (Scheme(Adasum(), 32, costs=cost_model.DEFAULT), {"default_costs": PRODUCTS_ONLY}, [4, 8]),
         # Four replicas on each host.
-        (Scheme(Adasum(), 8, replicas_per_host=4), SLOW_HOSTS, [4, 2]),
-        (Scheme(Sum(), 8, replicas_per_host=4), SLOW_HOSTS, [4, 2]),
-        (Scheme(AdaCons(), 8, replicas_per_host=4), SLOW_HOSTS, [8]),
-        (Scheme(Adasum(), 8, local_reduction_size=2, replicas_per_host=4), SLOW_HOSTS, [2, 2, 2]),
-        (Scheme(Adasum(), 8, local_reduction_size=4, replicas_per_host=4), SLOW_HOSTS, [4, 2]),
-        (Scheme(Adasum(), 8, radix_plan=(8,), replicas_per_host=4), SLOW_HOSTS, [8]),
+        (Scheme(Adasum(), 8, hosts=SLOW_HOSTS), FAST, [4, 2]),
+        (Scheme(Sum(), 8, hosts=SLOW_HOSTS), FAST, [4, 2]),
+        (Scheme(AdaCons(), 8, hosts=SLOW_HOSTS), FAST, [8]),
+        (Scheme(Adasum(), 8, 4, hosts=SLOW_HOSTS), FAST, [4, 2]),
+        (Scheme(Adasum(), 64, 4, hosts=SLOW_HOSTS), FAST, [4, 16]),
+        (Scheme(Adasum(), 8, radix_plan=(8,), hosts=SLOW_HOSTS), FAST, [8]),
     ],
 )
 def test_exchanges_take_the_default_plan(scheme, options, radices):
@@ -244,10 +244,28 @@ def test_exchanges_take_the_default_plan(scheme, options, radices):
 
 
 def test_a_small_bucket_is_not_gathered_over_slow_links_of_hosts():
-    limits = {"all_gather_threshold_bytes": 8 * 2**20, **SLOW_HOSTS}
-    for replicas_per_host, kind in ((4, ReduceScatterLevel), (None, AllGatherLevel)):
-        scheme = Scheme(Adasum(), 8, replicas_per_host=replicas_per_host)
+    limits = {"all_gather_threshold_bytes": 8 * 2**20, **FAST}
+    for hosts, kind in ((SLOW_HOSTS, ReduceScatterLevel), (None, AllGatherLevel)):
+        scheme = Scheme(Adasum(), 8, hosts=hosts)
         assert levels_of(scheme, **limits)[2] == levels_of(scheme.for_sums, **limits)[2] == {kind}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "words"),
+    [
+        (Scheme(Adasum(), 8), "radix plan [8]"),
+        (Scheme(Adasum(), 8, hosts=SLOW_HOSTS), "radix plan by the cost model"),
+        (Scheme(Adasum(), 8, hosts=SLOW_HOSTS, radix_plan=(8,)), "radix plan [8]"),
+        (Scheme(Adasum(), 8, 4, hosts=SLOW_HOSTS), "radix plan [2], after the mean of 4"),
+        (Scheme(AdaCons(), 8, hosts=SLOW_HOSTS), "radix plan [8]"),
+        (Scheme(Mean(), 32, hosts=SLOW_HOSTS), "radix plan [32]"),
+        (Scheme(Sum(), 8, hosts=SLOW_HOSTS), "radix plan by the cost model"),
+        (Scheme(Adasum(), 32), "radix plan by the cost model"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_summary_has_the_plan_if_it_is_fixed(scheme, words):
+    assert words in scheme.summary()
 
 
 @pytest.mark.parametrize(
@@ -325,13 +343,9 @@ def test_only_rules_that_compute_as_adasum_get_plans_merging_and_the_pair_kernel
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("gamma=1e-10,alpha=1e-4,beta=1e-9", [1e-4, 1e-9, 1e-10, 5e-5, 8e-10]),
-        (" alpha = 1 , beta = 2,gamma=3 ", [1, 2, 3, 5e-5, 8e-10]),
-        ("alpha=0,beta=0,gamma=0,alpha_host=0,beta_host=8e-9", [0, 0, 0, 0, 8e-9]),
-        (
-            "beta_host=8e-9,alpha_host=1e-5",
-            [*dataclasses.astuple(cost_model.UCX)[:3], 1e-5, 8e-9],
-        ),
+        ("gamma=1e-10,alpha=1e-4,beta=1e-9", [1e-4, 1e-9, 1e-10]),
+        (" alpha = 1 , beta = 2,gamma=3 ", [1, 2, 3]),
+        ("alpha=0,beta=0,gamma=0", [0, 0, 0]),
         ("", None),
     ],
 )
@@ -342,11 +356,22 @@ def test_the_variable_sets_the_model(monkeypatch, text, expected):
     assert scheme.settings_that_must_match()[cost_model.VARIABLE] == expected
 
 
+def test_links_between_hosts_are_used_if_replicas_share_hosts(monkeypatch):
+    monkeypatch.setenv(cost_model.HOST_LINK, "beta=8e-9,alpha=1e-5")
+    for per_host, hosts in ((4, SLOW_HOSTS), (8, None), (1, None), (None, None)):
+        scheme = Scheme.from_arguments(Adasum(), 8, replicas_per_host=per_host)
+        assert scheme.hosts == hosts == scheme.for_sums.hosts
+        setting = scheme.settings_that_must_match()[cost_model.HOST_LINK]
+        assert setting == (hosts and [4, 1e-5, 8e-9])
+    monkeypatch.setenv(cost_model.HOST_LINK, "beta=8e-9")
+    with pytest.raises(ValueError, match=r"it must give alpha, beta\. Received: 'beta=8e-9'"):
+        Scheme.from_arguments(Adasum(), 8, replicas_per_host=4)
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "alpha=1,beta=1",
-        "beta_host=8e-9",
         "alpha=1,beta=1,gamma=1,delta=1",
         "alpha=1,beta=1,gamma=x",
         "alpha=-1e-9,beta=1,gamma=1",

@@ -18,13 +18,14 @@ def printed(capsys, *more):
 
 
 def test_the_estimate_is_that_of_the_cost_model(monkeypatch, capsys):
-    monkeypatch.setenv(cost_model.VARIABLE, "alpha_host=1e-4,beta_host=8e-9")
-    text, model = printed(capsys, "--step-ms", "100"), cost_model.measured()
-    assert "8 replicas on 2 hosts, 4 on each host" in text and "beta_host=8.0e-09" in text
+    monkeypatch.setenv(cost_model.HOST_LINK, "alpha=1e-4,beta=8e-9")
+    text, hosts = printed(capsys, "--step-ms", "100"), cost_model.Hosts(4, 1e-4, 8e-9)
+    assert "8 replicas on 2 hosts, 4 on each host" in text
+    assert "alpha=1.0e-04 beta=8.0e-09 (TF_ADASUM_HOST_LINK)" in text
     for name, seconds in {
-        r"Adasum, [4, 2] (default)": model.seconds((4, 2), *PART, 4),
-        r"Adasum, [8]": model.seconds((8,), *PART, 4),
-        "mean, by a ring": model.ring_seconds(8, PART[0], 4),
+        "Adasum, [4, 2]": cost_model.UCX.seconds((4, 2), *PART, hosts),
+        "Adasum, [8]": cost_model.UCX.seconds((8,), *PART, hosts),
+        "mean, one flat ring": cost_model.UCX.ring_seconds(8, PART[0], hosts),
     }.items():
         step = 100 + 1000 * seconds
         cells = [f"{1000 * seconds:.1f} ms", f"{step:.1f} ms", f"{800 / step:.1f} x"]
@@ -32,20 +33,28 @@ def test_the_estimate_is_that_of_the_cost_model(monkeypatch, capsys):
         assert re.search(rf"^{re.escape(name)} +" + " +".join(map(re.escape, cells)), text, re.M)
 
 
+def test_one_replica_exchanges_nothing(capsys):
+    text = printed(capsys, "--replicas", "1", "--replicas-per-host", "1")
+    assert "1 replica" in text and "0.0 ms" in text and "100 %" in text and "hosts" not in text
+
+
 def test_a_ring_by_hand():
-    model = cost_model.CostModel(1.0, 2.0, 0.0, alpha_host=3.0, beta_host=4.0)
+    model = cost_model.CostModel(1.0, 2.0, 0.0)
+    for per_host, crossing in ((2, 1), (4, 0)):
+        hosts = cost_model.Hosts(per_host, 3.0, 4.0)
+        more = crossing * 6 * (3.0 + 4.0 * 25)
+        assert model.ring_seconds(4, 100.0, hosts) == model.ring_seconds(4, 100.0) + more
     assert model.ring_seconds(4, 100.0) == 6 * (1.0 + 2.0 * 25)
-    assert model.ring_seconds(4, 100.0, 2) == 6 * (1.0 + 2.0 * 25) + 6 * (3.0 + 4.0 * 25)
-    assert model.ring_seconds(4, 100.0, 4) == model.ring_seconds(4, 100.0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--replicas", "0"], "must be at least 1"),
-        (["--replicas", "9"], "must be a multiple of --replicas-per-host"),
-        (["--model-mb", "0"], "must be positive"),
-        (["--step-ms", "-1"], "must be positive"),
+        (["--replicas", "0"], "--replicas must be at least 1. Received: 0"),
+        (["--replicas", "9"], "--replicas (9) must be a multiple of --replicas-per-host (4)"),
+        (["--model-mb", "0"], "--model-mb must be positive"),
+        (["--step-ms", "nan"], "--step-ms must be positive. Received: nan"),
+        (["--json"], "--predict has no --json"),
     ],
 )
 def test_refuses_impossible_jobs(arguments, words, capsys):
@@ -54,18 +63,24 @@ def test_refuses_impossible_jobs(arguments, words, capsys):
     assert ended.value.code == 2 and words in capsys.readouterr().err
 
 
+def test_options_of_a_job_need_predict(capsys):
+    with pytest.raises(SystemExit):
+        doctor.main(["--replicas-per-host", "2"])
+    assert "--replicas-per-host needs --predict" in capsys.readouterr().err
+
+
 def pair(source, target, latency=1e-5, rate=1e9):
     return {"from": source, "to": target, "latency_seconds": latency, "bytes_per_second": rate}
 
 
 def test_links_between_hosts_give_constants(monkeypatch):
-    pairs = [pair(0, 1), pair(1, 0), pair(0, 2, 6e-5, 1.25e8), pair(2, 0, 6e-5, 1.25e8)]
+    pairs = [pair(0, 1), pair(1, 0), pair(0, 2, 6e-5, 1.25e8), pair(2, 0, 6e-5, 1e8)]
     pairs.append({"from": 1, "to": 2, "error": "no answer"})
     (finding,) = link_findings(["a", "a", "b"], pairs)
-    assert finding.text == "between hosts: 125 MB/s, 60 µs; on one host: 10 µs"
+    assert finding.text == "between hosts: 60 µs, and at least 125 MB/s; on one host: 10 µs"
     monkeypatch.setenv(*re.search(r"(TF_\w+)=(.*)", finding.fix).groups())
-    measured = cost_model.measured()
-    assert (measured.alpha_host, measured.beta_host) == pytest.approx((5e-5, 8e-9))
+    hosts = cost_model.Hosts.measured(4)
+    assert (hosts.alpha, hosts.beta) == pytest.approx((5e-5, 8e-9))
     assert link_findings(["a", "a", "a"], pairs) == []
     (finding,) = link_findings(["a", "b", "c"], pairs)
     assert "on one host" not in finding.text
