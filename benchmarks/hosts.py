@@ -19,7 +19,7 @@ import slow_links
 
 WORKERS = 8
 TOPOLOGIES = [(2, 4), (4, 2)]  # hosts, workers on each host
-SIZES = {"1 MB": 250_000, "16 MB": 4_000_000}  # float32 numbers
+SIZES = {"1 MB": 250_000, "4 MB": 1_000_000, "16 MB": 4_000_000}  # float32 numbers
 PLANS = [[8], [4, 2], [2, 4], [2, 2, 2]]
 ONE_HOST_MBIT = 10_000  # of a link that is not used
 FLAT = "[8]; ucx"
@@ -38,6 +38,7 @@ def measured(mbit, hosts, workers_per_host, kinds, steps):
         *("--arguments", json.dumps({"cases": cases, "steps": steps})),
         hosts=hosts,
         workers_per_host=workers_per_host,
+        burst_ms=1,
     )
     return {
         (size, kind): np.array(seconds["seconds"])

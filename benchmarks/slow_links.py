@@ -47,9 +47,10 @@ class Links:
     Args:
         mbit: Mbit/s of each link, in each direction.
         hosts: the number of hosts.
+        burst_ms: how long a link that was idle sends without the limit.
     """
 
-    def __init__(self, mbit, hosts):
+    def __init__(self, mbit, hosts, burst_ms=8):
         self.switch = network.Host(97)
         self.hosts = [network.Host(number) for number in range(hosts)]
         self.switch.run("ip", "link", "add", "bridge", "type", "bridge")
@@ -62,7 +63,7 @@ class Links:
             host.run("ip", "link", "set", device, "name", "net0", "up")
             host.run("ip", "address", "add", f"{host.address}/24", "dev", "net0")
             for own, name in ((host, "net0"), (self.switch, port)):
-                burst = max(16, mbit)  # kilobytes: what the link sends in 8 to 13 ms
+                burst = max(16, mbit * burst_ms // 8)  # kilobytes
                 limit = ("rate", f"{mbit}mbit", "burst", f"{burst}kb", "latency", "100ms")
                 own.run("tc", "qdisc", "add", "dev", name, "root", "tbf", *limit)
 
@@ -140,12 +141,12 @@ def summary_of(strategy):
     return tensorflow_compat.cross_device_ops(strategy.extended).transport_summary
 
 
-def on_links(mbit, script, *arguments, devices=1, hosts=WORKERS, workers_per_host=1):
+def on_links(mbit, script, *arguments, devices=1, hosts=WORKERS, workers_per_host=1, **options):
     """Run a script with ``--out FILE`` on the workers of each host; return worker 0's JSON.
 
     The variables ``COST_MODEL_OF_LINKS`` and ``HOST_LINK_OF_LINKS`` have the constants of the link.
     """
-    with Links(mbit, hosts) as links, tempfile.TemporaryDirectory() as folder:
+    with Links(mbit, hosts, **options) as links, tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "out.json")
         processes = []
         for rank in range(hosts * workers_per_host):
