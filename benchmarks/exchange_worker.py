@@ -73,6 +73,7 @@ def times(strategy, cases, steps, gathers_small_buckets=True):
                 if step >= WARM_UP:
                     seconds[kind].append(time.perf_counter() - start)
                     cpu_seconds[kind].append(time.process_time() - cpu_start)
+        at_the_start()  # no worker ends while others still receive from it
         devices = len(strategy.extended.worker_devices)
         measured.append(
             {

@@ -5,7 +5,9 @@ constants and for an assumed cluster, and the results of the newest reports.
 """
 
 import collections
+import os
 import re
+from unittest import mock
 
 import numpy as np
 import report
@@ -31,6 +33,7 @@ def parts(resnet50_shapes):
     """Return for each document its generated parts, by their names."""
     return {
         "scaling.md": {
+            "prediction": prediction_part(),
             "hosts": hosts_part(),
             "simulated clusters": simulated_clusters_part(),
             "rounding on the wire": rounding_part(),
@@ -213,6 +216,23 @@ def slow_links_part():
     cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
     text = "Time of a step of `fit` on 4 workers, and MB that worker 0 sends in a step:"
     return f"{text}\n\n{from_report(report.table(header, cells), path)}"
+
+
+def prediction_part():
+    """Return what `tf-adasum-doctor --predict` prints for a cluster of GPUs, and its command."""
+    from tf_adasum.aggregation import cost_model
+    from tf_adasum.doctor import prediction
+
+    constants = ",".join(f"{name}={value:g}" for name, value in CLUSTER.items())
+    variables = {cost_model.VARIABLE: constants, cost_model.HOST_LINK: "alpha=5e-6,beta=8e-11"}
+    with mock.patch.dict(os.environ, variables):
+        printed = prediction.predicted(prediction.Job(128, 8, 100.0, 161, 180.0))
+    command = (
+        "tf-adasum-doctor --predict --replicas 128 --replicas-per-host 8 --model-mb 100 "
+        "--variables 161 --step-ms 180"
+    )
+    exports = "\n".join(f"export {name}={value}" for name, value in variables.items())
+    return f"```sh\n{exports}\n{command}\n```\n\n```\n{printed}\n```"
 
 
 def hosts_part():

@@ -6,8 +6,9 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
-from scenarios import assert_close, basics
+from scenarios import aggregation, assert_close, basics
 from support.rendezvous_tasks import needs_ipv6
 from support.worker_group import WorkerGroup, free_ports, worker_environment
 
@@ -47,6 +48,18 @@ def test_workers_train_by_ipv6(tmp_path):
         results = group.run(basics.train_on_identical_data, replicas=2, loss="mean")
     expected = basics.train_on_identical_data(None, replicas=1, loss="mean")
     assert_close(results, expected, rtol=2e-5, atol=2e-6)
+
+
+def test_the_plan_follows_the_hosts(tmp_path):
+    """Two workers with two devices each, on two addresses, which count as two hosts."""
+    group = WorkerGroup(2, 2, tmp_path, hosts=["127.0.0.1", "127.0.0.2"])
+    with contextlib.closing(group):
+        results = group.run(aggregation.reduce_over_hosts)
+    for result in results:
+        assert tuple(result["plan"]) == (2, 2)
+        for copy in (result["0.0"], result["0.1"]):
+            np.testing.assert_allclose(copy, result["expected"], rtol=1e-4, atol=1e-5)
+            np.testing.assert_array_equal(copy, results[0]["0.0"])
 
 
 STRATEGIES = """

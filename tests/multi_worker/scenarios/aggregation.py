@@ -10,6 +10,7 @@ from support import oracle
 import tf_adasum
 from scenarios.basics import known_gradients, random_data, use_rule, weights_of
 from tf_adasum import callbacks, cross_device_ops, rules
+from tf_adasum.aggregation import cost_model
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
@@ -67,6 +68,19 @@ def reduce_one_by_plan(strategy, **options):
     with without_small_bucket_gathering():
         combined = reduction(strategy, gradients, strategy.gradient_reduction)()
     return copies_of(strategy, combined)
+
+
+def reduce_over_hosts(strategy):
+    """The combination of one large gradient, Adasum of the same gradients, and the radix plan."""
+    scheme = tensorflow_compat.cross_device_ops(strategy.extended).scheme
+    random = np.random.default_rng(3)
+    vectors = random.standard_normal([strategy.num_replicas_in_sync, 2_000_000], "float32")
+    combined = reduction(strategy, [vectors], strategy.gradient_reduction)()
+    return {
+        **copies_of(strategy, combined),
+        "expected": oracle.adasum(vectors.astype(np.float64)),
+        "plan": scheme.plan(4 * vectors.shape[1], 1, cost_model.UCX),
+    }
 
 
 def copies_of(strategy, combined):
