@@ -75,10 +75,10 @@ class AblationExperiment(Experiment):
                 study.measure,
                 "p",
             ]
-            name = study.main_experiment.name
-            picture = pictures.image(name, f"{study.measure.capitalize()} of each variant")
+            picture = pictures.image(study.name, f"{study.measure.capitalize()} of each variant")
             body += [f"### {study.title}", picture, markdown(header, rows)]
-            said.append(verdict)
+            if study.variants[0].rule == "mean":
+                said.append(verdict)
         if left:
             body.append(f"Not run, for time: {'; '.join(left)}.")
         return Report([Claim(CLAIM, "ours", said)], "\n\n".join(body))
@@ -99,8 +99,7 @@ def table_and_verdict(study, results):
     """
     grid = study.grid(results)
     values = values_of(study, results, grid)
-    mean = values[0]  # the first variant
-    tests = ["", *map(p_text, holm([paired_p(own, mean) for own in values[1:]]))]
+    tests = ["", *map(p_text, holm([paired_p(own, values[0]) for own in values[1:]]))]
     rows = [
         [
             variant.name,
@@ -127,10 +126,11 @@ def draw(study, results, pictures):
     values = values_of(study, results, study.grid(results))
     count = len(values)
     size = (5.4, 0.8 + 0.3 * count)
-    with pictures.drawn(study.main_experiment.name, size=size) as (_, axes):
+    with pictures.drawn(study.name, size=size) as (_, axes):
         (own,) = axes
         for place, (variant, found) in enumerate(zip(study.variants, values, strict=True)):
-            colour = COLOURS[variant.rule.replace(" of the model", "")]
+            rule = variant.rule.replace(" of the model", "").partition(" over ")[0]
+            colour = COLOURS[rule]
             own.plot([min(found), max(found)], [place] * 2, color=colour, lw=2, alpha=0.5)
             own.plot(statistics.median(found), place, color=colour, marker="o", ms=6)
         names = [f"{own.name}, {own.replicas} × {own.batch}" for own in study.variants]

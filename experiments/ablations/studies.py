@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from experiments.classification import Problem
 from experiments.classification.experiment import score as by_accuracy
 from experiments.cnn.experiment import EXPERIMENT as CNN
 from experiments.experiment import Experiment
@@ -10,11 +11,13 @@ from experiments.transformer.experiment import BATCH as SEQUENCES
 from experiments.transformer.experiment import EXPERIMENT as TRANSFORMER
 from experiments.transformer.experiment import score as by_loss
 
-TWO_EPOCHS = next(own for own in CNN.problems if own.epochs == 2)
+SIX_EPOCHS, TWO_EPOCHS, *_ = CNN.problems
 NAMES = {
     "mean": "mean",
     "adasum": "Adasum",
     "adasum of the model": "Adasum of the model",
+    "adasum over 8 hosts of 3": "Adasum over 8 hosts of 3",
+    "adasum over 4 hosts of 6": "Adasum over 4 hosts of 6",
     "adasum of steps": "Adasum of steps",
     "adasum of the model of steps": "Adasum of the model, of steps",
 }
@@ -48,7 +51,7 @@ class Study:
         title: of the training, in words.
         main_experiment: the experiment, which runs it.
         search: its grid.
-        variants: the mean, then others.
+        variants: the baseline, then others.
     """
 
     title: str
@@ -59,6 +62,12 @@ class Study:
     measure = ""
     is_higher_better = True
     default_batch = 0  # of the main experiment's own cases, which do not have it
+
+    @property
+    def name(self):
+        """The study's name in the names of files."""
+        own = self.main_experiment.name
+        return own if self.variants[0].rule == "mean" else f"{own}-hosts"
 
     def grid(self, results):
         """Return the grid of all variants."""
@@ -94,14 +103,20 @@ class Study:
 
 @dataclasses.dataclass(frozen=True)
 class OfCNN(Study):
-    """The CNN on digits with Momentum, for two epochs."""
+    """The CNN on digits with Momentum.
+
+    Attributes:
+        problem: the problem of the main experiment.
+    """
+
+    problem: Problem = TWO_EPOCHS
 
     measure = "test accuracy"
     default_batch = 4
 
     def in_main_experiment(self, variant):
         """Return the case that the CNN has of it."""
-        return TWO_EPOCHS.setting(variant.replicas, variant.rule)
+        return self.problem.setting(variant.replicas, variant.rule)
 
     def score(self, result):
         """Return what is compared in a search."""
@@ -139,7 +154,7 @@ STUDIES = (
         CNN,
         CNN.search_of(TWO_EPOCHS),
         (
-            *(Variant(rule, 32, 4) for rule in NAMES),
+            *(Variant(rule, 32, 4) for rule in NAMES if "hosts" not in rule),
             *(Variant("adasum", n, 128 // n) for n in (8, 128)),
             *(Variant("adasum of steps", n, 128 // n) for n in (8, 128)),
         ),
@@ -155,5 +170,16 @@ STUDIES = (
             Variant("adasum", 32, 2),
             Variant("adasum of steps", 8, 8),
         ),
+    ),
+    OfCNN(
+        "CNN on digits, 6 epochs, Momentum, trees over hosts, 24 replicas",
+        CNN,
+        CNN.search_of(SIX_EPOCHS),
+        (
+            Variant("adasum", 24, 4),
+            Variant("adasum over 8 hosts of 3", 24, 4),
+            Variant("adasum over 4 hosts of 6", 24, 4),
+        ),
+        SIX_EPOCHS,
     ),
 )

@@ -3,12 +3,21 @@
 import tensorflow as tf
 
 from tf_adasum import ops, rules
+from tf_adasum.aggregation.rules.nested import nested
+
+
+def over_hosts(replicas, hosts):
+    """Return Adasum of the replicas of each host, and then of the hosts."""
+    return nested([(replicas, rules.Adasum()), (hosts, rules.Adasum())])
+
 
 RULES = {
     "mean": rules.Mean,
     "sum": rules.Sum,
     "adasum": rules.Adasum,
     "adasum of the model": lambda: rules.Adasum("model"),
+    "adasum over 8 hosts of 3": lambda: over_hosts(3, 8),
+    "adasum over 4 hosts of 6": lambda: over_hosts(6, 4),
     "adacons": lambda: rules.AdaCons(rescale=True),
 }
 
