@@ -34,8 +34,6 @@ def parts(resnet50_shapes):
     return {
         "scaling.md": {
             "prediction": prediction_part(),
-            "hosts": hosts_part(),
-            "simulated clusters": simulated_clusters_part(),
             "rounding on the wire": rounding_part(),
             "slow links": slow_links_part(),
         },
@@ -44,6 +42,11 @@ def parts(resnet50_shapes):
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
         "launcher.md": {"small steps": small_steps_part()},
         "how_to/elastic.md": {"elastic": elastic_part()},
+        "evidence/many_hosts.md": {
+            "hosts": hosts_part(),
+            "estimates for hosts": estimates_part(),
+            "simulated clusters": simulated_clusters_part(),
+        },
         "evidence/local_steps.md": {"benchmark slow accuracy": slow_accuracy_part()},
         "../README.md": {"frameworks": frameworks_part()},
     }
@@ -241,7 +244,12 @@ def hosts_part():
     rows = report.tables(path.read_text())
     header = [name for name in rows[0] if name not in ("[8], estimate", "default, estimate")]
     cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
-    return from_report(report.table(header, cells), path)
+    return from_report(report.table(header, cells), path, of_folder=True)
+
+
+def estimates_part():
+    """Return the sentences of the newest report about the errors of its estimates."""
+    return newest("hosts").read_text().strip().rpartition("\n\n")[2]
 
 
 def simulated_clusters_part():
@@ -255,7 +263,7 @@ def simulated_clusters_part():
             if row["MB"] == "100"
         ]
     header = ["cluster", *(name for name in rows[0] if name != "MB")]
-    return from_report(report.table(header, cells), path)
+    return from_report(report.table(header, cells), path, of_folder=True)
 
 
 def slow_accuracy_part():

@@ -225,8 +225,7 @@ class CollectiveReductionPlanner:
         self, size: int, segments: int, needs_full_gram: bool
     ) -> list[tuple[int, AggregationRule]]:
         """Return the radix and the rule of each level, for a bucket of `size` bytes."""
-        across = self.scheme.replicas // self.scheme.local_reduction_size
-        if needs_full_gram or across == 1:
+        if needs_full_gram or self.scheme.num_combined == 1:
             return [(self.scheme.replicas, self.scheme.single_level_rule)]
         return self.scheme.levels(self.scheme.plan(size, segments, self._default_costs))
 

@@ -102,7 +102,12 @@ class Scheme:
     @property
     def single_level_rule(self) -> rules.AggregationRule:
         """One rule that computes all levels of the plan from the Gram matrix of all replicas."""
-        return nested(self.levels(self.radix_plan or (self.replicas // self.local_reduction_size,)))
+        return nested(self.levels(self.radix_plan or (self.num_combined,)))
+
+    @property
+    def num_combined(self) -> int:
+        """N / L, the number of gradients, or of averages of gradients, that the rule combines."""
+        return self.replicas // self.local_reduction_size
 
     @property
     def for_sums(self) -> "Scheme":
@@ -116,9 +121,8 @@ class Scheme:
             return True
         if not self.rule.is_tree_of_pairs:  # only for a sum, other plans give the same result
             return self.hosts is None or not self.rule.computes_as(rules.Sum)
-        across = self.replicas // self.local_reduction_size
         follows_hosts = self.hosts is not None and self.local_reduction_size == 1
-        is_small = across <= cost_model.MOST_ON_ONE_LEVEL and not follows_hosts
+        is_small = self.num_combined <= cost_model.MOST_ON_ONE_LEVEL and not follows_hosts
         return self.costs is None and is_small
 
     def plan(
@@ -131,11 +135,10 @@ class Scheme:
             segments: the number of segments of the bucket.
             default_costs: the cost model of the transport.
         """
-        across = self.replicas // self.local_reduction_size
         if self.has_fixed_plan:
-            return self.radix_plan or (across,)
+            return self.radix_plan or (self.num_combined,)
         return cost_model.default_plan(
-            across,
+            self.num_combined,
             size,
             segments if self.rule.needs_gram else 0,
             self.costs,
@@ -155,14 +158,14 @@ class Scheme:
 
     def summary(self) -> str:
         """Return the rule and the plan in one line, which worker 0 logs at the start."""
-        across = self.replicas // self.local_reduction_size
-        plan = (self.radix_plan or (across,)) if self.has_fixed_plan else None
+        plan = (self.radix_plan or (self.num_combined,)) if self.has_fixed_plan else None
         words = [
             f"rule {' '.join(_short(repr(self.rule)).split())}",
             f"radix plan {list(plan) if plan else 'by the cost model'}",
             f"after the mean of {self.local_reduction_size} on each host"
             if self.local_reduction_size > 1
             else "",
+            f"{self.hosts.replicas} replicas on each host" if self.hosts else "",
             f"sent as {_name(self.wire_dtype)}" if self.wire_dtype else "",
         ]
         return ", ".join(filter(None, words))
@@ -176,8 +179,7 @@ class Scheme:
         if checks.is_built_in(self.rule):
             return
         with tf.device("CPU:0"):
-            across = self.replicas // self.local_reduction_size
-            gram = tf.eye(across, batch_shape=[across + 1], dtype=tf.float64)
+            gram = tf.eye(self.num_combined, batch_shape=[self.num_combined + 1], dtype=tf.float64)
             own = self.rule.coefficients(gram)
             try:
                 checks.checked_coefficients(self.rule, own, gram)
