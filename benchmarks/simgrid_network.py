@@ -18,8 +18,8 @@ import sys
 import simgrid
 from simgrid import Actor, Comm, Engine, Link, LinkInRoute, NetZone
 
-# A phase with more messages is simulated as rounds, in which each replica sends one message, and
-# of these rounds only some are simulated.
+# If a phase has more messages, each replica sends the bytes of all its messages to one member, and
+# the time is the mean for some members.
 MOST_MESSAGES = 16_384
 ROUNDS = 8
 
@@ -97,8 +97,8 @@ def seconds_of(messages):
 def seconds_of_phase(hosts, kind, stride, radix, size, replicas):
     """Return the simulated seconds of one phase."""
 
-    def to_member(shift):
-        """Return the messages of one round, to the member `shift` places further."""
+    def to_member(shift, size):
+        """Return a message of each replica to the member `shift` places further."""
         for replica in range(replicas):
             place = replica // stride % radix
             target = replica + ((place + shift) % radix - place) * stride
@@ -107,12 +107,12 @@ def seconds_of_phase(hosts, kind, stride, radix, size, replicas):
     if radix == 1:
         return 0.0
     if kind == "ring":
-        return seconds_of(to_member(1))
+        return seconds_of(to_member(1, size))
     if replicas * (radix - 1) <= MOST_MESSAGES:
         rounds = range(1, radix)
-        return seconds_of(message for shift in rounds for message in to_member(shift))
-    shifts = {round(1 + index * (radix - 2) / (ROUNDS - 1)) for index in range(ROUNDS)}
-    return (radix - 1) * sum(seconds_of(to_member(shift)) for shift in shifts) / len(shifts)
+        return seconds_of(message for shift in rounds for message in to_member(shift, size))
+    shifts = [1 + (2 * index + 1) * (radix - 1) // (2 * ROUNDS) for index in range(ROUNDS)]
+    return sum(seconds_of(to_member(each, size * (radix - 1))) for each in shifts) / ROUNDS
 
 
 def main():

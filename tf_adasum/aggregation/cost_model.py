@@ -122,20 +122,23 @@ class CostModel:
             return seconds
         return seconds + hosts.seconds(*amounts_between_hosts(plan, size, segments, hosts.replicas))
 
-    def gather_seconds(self, replicas: int, size: float, hosts: Hosts | None = None) -> float:
+    def gather_seconds(
+        self, replicas: int, size: float, segments: int = 1, hosts: Hosts | None = None
+    ) -> float:
         """Return the seconds of a bucket that every replica gathers from all N and combines.
 
         Args:
             replicas: N.
             size: n, the size of the bucket in bytes.
+            segments: as for `seconds`. Defaults to 1.
             hosts: as for `seconds`.
         """
-        products = replicas * size * ((replicas + 1) / 2 + 1)
+        products = replicas * size * ((replicas + 1) / 2 + 1 if segments else 1)
         sent = (replicas - 1) * size
         seconds = self.alpha * replicas + self.beta * sent + self.gamma * products
         if hosts is None:
             return seconds
-        messages, of_host, _ = _members_elsewhere(1, replicas, hosts.replicas)
+        messages, of_host = _members_elsewhere(1, replicas, hosts.replicas)
         return seconds + hosts.seconds(messages, of_host * size)
 
     def ring_seconds(self, replicas: int, size: float, hosts: Hosts | None = None) -> float:
@@ -151,8 +154,8 @@ class CostModel:
         seconds = self.alpha * messages + (self.beta + self.gamma / 2) * sent
         if hosts is None:
             return seconds
-        _, _, of_ring = _members_elsewhere(1, replicas, hosts.replicas)
-        return seconds + hosts.seconds(messages * bool(of_ring), of_ring * sent)
+        crosses = hosts.replicas < replicas  # one replica of each host sends to another host
+        return seconds + hosts.seconds(messages * crosses, sent * crosses)
 
     def best(
         self, replicas: int, size: float, segments: int, hosts: Hosts | None = None
@@ -210,40 +213,41 @@ def amounts_between_hosts(
     messages, sent = 0.0, 0.0
     members, own = 1, float(size)
     for radix in plan:
-        of_replica, of_host, _ = _members_elsewhere(members, radix, replicas_per_host)
+        of_replica, of_host = _members_elsewhere(members, radix, replicas_per_host)
         members *= radix
         messages += 2 * pieces * of_replica
         sent += 2 * of_host * own / radix
         gram = 8 * segments * radix * (radix + 1) // 2
-        of_replica, of_host, of_ring = _members_elsewhere(1, members, replicas_per_host)
+        of_replica, of_host = _members_elsewhere(1, members, replicas_per_host)
         if gram and members * gram <= groups.GATHERED_SUM_BYTES:
             messages += of_replica
             sent += of_host * gram
-        elif gram and of_ring:
-            messages += 2 * (members - 1)
-            sent += of_ring * 2 * (members - 1) * gram / members
+        elif gram:  # as over UCX, an all-to-all and an all-gather of shards
+            messages += 2 * of_replica
+            sent += 2 * of_host * gram / members
         own /= radix
     return messages, sent
 
 
 @functools.cache
-def _members_elsewhere(stride: int, radix: int, replicas_per_host: int) -> tuple[int, int, int]:
+def _members_elsewhere(stride: int, radix: int, replicas_per_host: int) -> tuple[int, int]:
     """Count the members that replicas have on other hosts, in groups of `radix` replicas.
 
     Returns:
-        The largest number of members that a replica has on other hosts, the largest sum of these
-        numbers over the replicas of a host, and the largest number of replicas of a host whose next
-        member is on another host.
+        The largest number of members that a replica has on other hosts, and the largest sum of
+        these numbers over the replicas of a host.
     """
     replicas = np.arange(math.lcm(stride * radix, replicas_per_host))
-    first = replicas - replicas // stride % radix * stride
-    members = first[:, None] + stride * np.arange(radix)
-    elsewhere = (members // replicas_per_host != replicas[:, None] // replicas_per_host).sum(axis=1)
-    following = first + (replicas - first + stride) % (stride * radix)
-    leaves = following // replicas_per_host != replicas // replicas_per_host
-    hosts = [-1, replicas_per_host]
-    of_hosts = (each.reshape(hosts).sum(axis=1).max() for each in (elsewhere, leaves))
-    return (int(elsewhere.max()), *map(int, of_hosts))
+    first_member = replicas - replicas // stride % radix * stride
+    first_of_host = replicas - replicas % replicas_per_host
+    # The members are first_member + i * stride, for i from 0 to radix - 1.
+    begin, end = (
+        np.clip(-((first_member - bound) // stride), 0, radix)
+        for bound in (first_of_host, first_of_host + replicas_per_host)
+    )
+    elsewhere = radix - (end - begin)
+    of_hosts = elsewhere.reshape(-1, replicas_per_host).sum(axis=1)
+    return int(elsewhere.max()), int(of_hosts.max())
 
 
 # DEFAULT is for TensorFlow's collectives, from the newest benchmarks/results/*-exchange_fit.md. UCX

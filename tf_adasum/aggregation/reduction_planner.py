@@ -219,7 +219,7 @@ class CollectiveReductionPlanner:
         if not self.scheme.rule.needs_gram:
             segments = 0
         seconds = costs.seconds(plan, size, segments, hosts)
-        return costs.gather_seconds(replicas, size, hosts) <= seconds
+        return costs.gather_seconds(replicas, size, segments, hosts) <= seconds
 
     def _radices(
         self, size: int, segments: int, needs_full_gram: bool

@@ -112,7 +112,10 @@ class Scheme:
     @property
     def for_sums(self) -> "Scheme":
         """The scheme for sums of gradients on the same replicas, with the same cost model."""
-        return Scheme(rules.Sum(), self.replicas, costs=self.costs, hosts=self.hosts)
+        plan = self.radix_plan if self.local_reduction_size == 1 else None
+        return Scheme(
+            rules.Sum(), self.replicas, radix_plan=plan, costs=self.costs, hosts=self.hosts
+        )
 
     @property
     def has_fixed_plan(self) -> bool:

@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--predict",
         action="store_true",
-        help="print the estimate for the next five options, and check nothing",
+        help="estimate a step of the job that the options below describe, and check nothing",
     )
     group.add_argument(
         "--replicas", type=int, default=8, help="devices on all hosts; default: %(default)s"
@@ -112,7 +112,9 @@ def predicted(job: Job) -> str:
     bucket = size / count, max(1, job.variables // count)
     hosts = job.replicas // job.replicas_per_host
     shared = links if hosts > 1 and job.replicas_per_host > 1 else None
-    between = links if hosts > 1 else None
+    # With one replica per host, the user's cost model already describes the links between hosts.
+    is_set = bool(os.environ.get(cost_model.HOST_LINK))
+    between = links if hosts > 1 and (shared or is_set or not measured) else None
     chosen = cost_model.default_plan(job.replicas, *bucket, measured, model, shared)
     seconds = {
         f"Adasum, {[*plan]}": model.seconds(plan, *bucket, between)
@@ -136,8 +138,7 @@ def predicted(job: Job) -> str:
         f"constants: {constants} "
         f"({cost_model.VARIABLE if measured else 'of UCX on two CPU cores'})",
     ]
-    if hosts > 1:
-        is_set = bool(os.environ.get(cost_model.HOST_LINK))
+    if between:
         notes.append(
             f"links between hosts: alpha={links.alpha:.1e} beta={links.beta:.1e} "
             f"({cost_model.HOST_LINK if is_set else 'assumed, 10 Gbit/s'})"

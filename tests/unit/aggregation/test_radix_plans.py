@@ -95,16 +95,13 @@ def exchanged(plan, size, segments, per_host):
         column = {each: range(first[each], first[each] + members, stride) for each in replicas}
         blocks = [range(begin, begin + members) for begin in replicas[::members]]
         block = {each: blocks[each // members] for each in replicas}
-        ring = {each: [block[each][(each + 1) % members]] for each in replicas}
         of_replica, of_host = sent_to_other_hosts(column, per_host)
         messages, sent = messages + 2 * pieces * of_replica, sent + 2 * of_host * own / radix
+        of_replica, of_host = sent_to_other_hosts(block, per_host)
         if 0 < members * gram <= 2**20:
-            of_replica, of_host = sent_to_other_hosts(block, per_host)
             messages, sent = messages + of_replica, sent + of_host * gram
         elif gram:
-            of_replica, of_host = sent_to_other_hosts(ring, per_host)
-            steps = 2 * (members - 1)
-            messages, sent = messages + steps * of_replica, sent + steps * of_host * gram / members
+            messages, sent = messages + 2 * of_replica, sent + 2 * of_host * gram / members
         stride, own = members, own / radix
     return messages, sent
 
@@ -126,7 +123,7 @@ def test_what_leaves_a_host_is_counted(replicas, per_host):
 
 def test_a_gathered_bucket_goes_to_each_replica_of_the_other_hosts():
     model, hosts = CostModel(0, 0, 0), Hosts(4, 2.0, 3.0)
-    assert model.gather_seconds(8, 10.0, hosts) == 4 * 2.0 + 3.0 * 4 * 4 * 10.0
+    assert model.gather_seconds(8, 10.0, hosts=hosts) == 4 * 2.0 + 3.0 * 4 * 4 * 10.0
     assert model.gather_seconds(8, 10.0) == 0
 
 

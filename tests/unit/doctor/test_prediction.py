@@ -33,6 +33,13 @@ def test_the_estimate_is_that_of_the_cost_model(monkeypatch, capsys):
         assert re.search(rf"^{re.escape(name)} +" + " +".join(map(re.escape, cells)), text, re.M)
 
 
+def test_a_cost_model_of_one_replica_per_host_includes_the_link(monkeypatch, capsys):
+    monkeypatch.setenv(cost_model.VARIABLE, "alpha=1e-5,beta=1e-10,gamma=0")
+    text = printed(capsys, "--replicas-per-host", "1")
+    seconds = cost_model.measured().ring_seconds(8, PART[0])
+    assert f"mean, one flat ring  {1000 * seconds:.1f} ms" in text and "links" not in text
+
+
 def test_one_replica_exchanges_nothing(capsys):
     text = printed(capsys, "--replicas", "1", "--replicas-per-host", "1")
     assert "1 replica" in text and "0.0 ms" in text and "100 %" in text and "hosts" not in text
