@@ -43,9 +43,9 @@ def parts(resnet50_shapes):
         "launcher.md": {"small steps": small_steps_part()},
         "how_to/elastic.md": {"elastic": elastic_part()},
         "evidence/many_hosts.md": {
-            "hosts": hosts_part(),
-            "estimates for hosts": estimates_part(),
-            "simulated clusters": simulated_clusters_part(),
+            "benchmark hosts": hosts_part(),
+            "benchmark estimates for hosts": estimates_part(),
+            "benchmark simulated clusters": simulated_clusters_part(),
         },
         "evidence/local_steps.md": {"benchmark slow accuracy": slow_accuracy_part()},
         "../README.md": {"frameworks": frameworks_part()},
