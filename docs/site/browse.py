@@ -51,7 +51,7 @@ SEARCHED = {
     "Weights & Biases": "how_to/trackers.html",
     "wandb": "how_to/trackers.html",
     "timeline": "how_to/profiling.html",
-    "is it faster": "scaling.html#is-it-faster",
+    "is it faster": "scaling.html#will-it-pay-on-my-cluster",
     "does it work with Keras 2": "versions.html",
     "write my own rule": "rules.html#your-own-rule",
     "faster on CPUs": "transport.html",

@@ -72,8 +72,9 @@ AVERAGED = Scheme(rules.Sum(), 8, local_reduction_size=4, radix_plan=(2,), wire_
             "after the mean of 4 on each host, sent as bfloat16, over UCX",
         ),
         (
-            ("TF_CONFIG", 32, 1, Scheme(rules.Sum(), 32)),
-            "TF_CONFIG: 32 workers x 1 device, rule Sum(), radix plan by the cost model",
+            ("TF_CONFIG", 32, 1, Scheme(rules.Adasum(), 32)),
+            "TF_CONFIG: 32 workers x 1 device, rule Adasum(granularity='variable'), "
+            "radix plan by the cost model",
         ),
     ],
 )
