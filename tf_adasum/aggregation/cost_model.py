@@ -16,17 +16,17 @@ collective costs one α more than its messages, because its members first wait f
 
 A rule without inner products, such as a sum, has no all-reduce of G, and ``γ n_l`` of arithmetic.
 
-If several replicas share each of several hosts, what leaves a host takes α_h for each message of a
-replica in addition, and β_h for each byte over the link of a host, see `Hosts`. The members that a
-replica has on other hosts are counted for each level.
+If several replicas share each of several hosts, the model adds α_h for each message that a replica
+sends to another host, and β_h for each byte that leaves a host, see `Hosts`. On each level, a
+replica sends messages to the members of its group on other hosts.
 
 The sum of ``n_l (R_l - 1) / R_l`` over the levels is the same for every plan. So on one host, plans
 differ only in the number of messages, the Gram matrices and the arithmetic. ``[N]`` has the fewest
 collectives. Between hosts, the bytes differ too. With L replicas on each of H hosts, ``[N]`` sends
 ``2 n L (H-1) / H`` bytes from each host, and ``[L, H]`` sends L times fewer.
 
-For large N, the ``n N / 2`` products and ``S N² / 2`` numbers of ``[N]`` outweigh this. The
-resulting plans for N up to 1024 are in docs/cost_model.md.
+For large N, the ``n N / 2`` products and ``S N² / 2`` numbers of ``[N]`` cost more than the
+collectives that it saves. The resulting plans for N up to 1024 are in docs/cost_model.md.
 
 ``python benchmarks/exchange.py --fit`` (``--fit ucx`` over UCX) fits α, β and γ, and prints the
 variable to set in the environment of every worker.
