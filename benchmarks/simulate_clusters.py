@@ -34,6 +34,7 @@ CLUSTERS = {
 }
 DEFAULT, FLAT, HALVING = "plan by the cost model", "one level", "pairs of pairs"
 HOROVOD, RING = "mean on each host, then pairs of pairs", "mean by a ring"
+ALGORITHMS = (DEFAULT, FLAT, HALVING, HOROVOD, RING)
 
 
 class Recorder:
@@ -169,7 +170,7 @@ def rows_of(cluster, found):
     for replicas in REPLICAS:
         for megabytes in MEGABYTES:
             cells = []
-            for name in (DEFAULT, FLAT, HALVING, HOROVOD, RING):
+            for name in ALGORITHMS:
                 seconds = found.get((replicas, megabytes, name))
                 if seconds is None:
                     cells.append("–")
@@ -179,46 +180,45 @@ def rows_of(cluster, found):
             yield [replicas, megabytes, *cells]
 
 
-def draw(found_of, path):
-    """Draw the efficiency over the number of replicas, for gradients of 100 MB."""
+def draw(text):
+    """Draw the efficiency over the number of replicas, for the gradients of 100 MB in a report."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "tf_adasum"
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(found_of), figsize=(11, 3.2), sharey=True)
-    for axis, (cluster, found) in zip(axes, found_of.items(), strict=True):
-        for name in (DEFAULT, FLAT, HALVING, HOROVOD, RING):
-            points = [(n, found[n, 100, name]) for n in REPLICAS if (n, 100, name) in found]
-            if points:
-                numbers, seconds = zip(*points, strict=True)
-                efficiency = [100 * STEP_MS / (STEP_MS + 1000 * each) for each in seconds]
-                axis.plot(numbers, efficiency, marker="o", markersize=3, label=name)
+    sections = text.split("\n## ")[1:]
+    figure, axes = pyplot.subplots(1, len(sections), figsize=(11, 3.2), sharey=True)
+    for axis, section in zip(axes, sections, strict=True):
+        rows = [row for row in report.tables(section) if row["MB"] == "100"]
+        for number, name in enumerate(ALGORITHMS):
+            points = [(int(row["replicas"]), row[name]) for row in rows if row[name] != "–"]
+            milliseconds = [float(cell.partition(" ")[0]) for _, cell in points]
+            efficiency = [100 * STEP_MS / (STEP_MS + each) for each in milliseconds]
+            style = {"color": f"C{number}", "linestyle": ("-", "--")[number == 3]}
+            axis.plot([n for n, _ in points], efficiency, marker=".", label=name, **style)
         axis.set_xscale("log", base=2)
         axis.set_xticks(REPLICAS, map(str, REPLICAS))
         axis.set_ylim(0, 102)
-        axis.set_title(cluster, fontsize=9)
+        axis.set_title(section.partition("\n")[0], fontsize=9)
         axis.set_xlabel("replicas")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("efficiency, %")
-    handles = {}
-    for axis in axes:
-        handles |= dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles, loc="lower center", ncols=5, fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=5, fontsize=8)
     figure.tight_layout(rect=(0, 0.08, 1, 1))
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(PICTURE, metadata={"Date": None})
 
 
 def main():
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     found_of = {cluster: simulated(cluster) for cluster in CLUSTERS}
-    draw(found_of, PICTURE)
-    header = ["replicas", "MB", DEFAULT, FLAT, HALVING, HOROVOD, RING]
-    tables = "\n\n".join(
+    header = ["replicas", "MB", *ALGORITHMS]
+    tables = "\n" + "\n\n".join(
         f"## {cluster}\n\n{report.table(header, rows_of(cluster, found))}"
         for cluster, found in found_of.items()
     )
+    draw(tables)
     report.write(
         "simulate_clusters",
         "Simulated exchanges on up to 1024 replicas",
@@ -236,7 +236,7 @@ def main():
         "than 16,384 messages, each replica sends the bytes of all its messages to one member, and "
         "the time is the mean for 8 members. The fat tree has half as many links up as down. The "
         "networks are in "
-        f"benchmarks/simgrid_network.py.\n\n{tables}",
+        f"benchmarks/simgrid_network.py.\n{tables}",
     )
 
 
