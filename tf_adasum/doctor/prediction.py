@@ -12,7 +12,7 @@ import dataclasses
 import math
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_adasum.doctor import tables
@@ -121,20 +121,13 @@ def predicted(job: Job) -> str:
         for plan in dict.fromkeys([chosen, (job.replicas,)])
     }
     seconds["mean, one flat ring"] = model.ring_seconds(job.replicas, bucket[0], between)
-    rows = [["", "exchange", "step", "speed-up", "efficiency"]]
-    for name, of_bucket in seconds.items():
-        exchange_ms = 1000 * count * of_bucket * (job.replicas > 1)
-        step_ms = job.step_ms + exchange_ms
-        efficiency = job.step_ms / step_ms
-        times = [f"{exchange_ms:.1f} ms", f"{step_ms:.1f} ms"]
-        rows.append(
-            [name, *times, f"{job.replicas * efficiency:.1f} x", f"{100 * efficiency:.0f} %"]
-        )
+    table = _table(job, {name: count * each for name, each in seconds.items()})
     constants = f"alpha={model.alpha:.1e} beta={model.beta:.1e} gamma={model.gamma:.1e}"
     notes = [
         f"{job.replicas} replicas on {hosts} {'hosts' if hosts > 1 else 'host'}, "
         f"{job.replicas_per_host} on each host; {job.step_ms:g} ms per step on one device",
-        f"gradients: {job.megabytes:g} MB in {job.variables} variables, sent in {count} buckets",
+        f"gradients: {job.megabytes:g} MB in {job.variables} variables, sent in "
+        f"{count} {'bucket' if count == 1 else 'buckets'}",
         f"constants: {constants} "
         f"({cost_model.VARIABLE if measured else 'of UCX on two CPU cores'})",
     ]
@@ -144,7 +137,20 @@ def predicted(job: Job) -> str:
             f"({cost_model.HOST_LINK if is_set else 'assumed, 10 Gbit/s'})"
         )
     end = "The first plan is the default. The exchange does not overlap with backpropagation here."
-    return "\n".join([*notes, "", tables.aligned(rows), "", end])
+    return "\n".join([*notes, "", table, "", end])
+
+
+def _table(job: Job, seconds: Mapping[str, float]) -> str:
+    """Return the table for the seconds of an exchange with each algorithm."""
+    rows = [["", "exchange", "step", "speed-up", "efficiency"]]
+    for name, of_exchange in seconds.items():
+        exchange_ms = 1000 * of_exchange * (job.replicas > 1)
+        step_ms = job.step_ms + exchange_ms
+        efficiency = job.step_ms / step_ms
+        times = [f"{exchange_ms:.1f} ms", f"{step_ms:.1f} ms"]
+        speed_up = f"{job.replicas * efficiency:.1f} x"
+        rows.append([name, *times, speed_up, f"{100 * efficiency:.0f} %"])
+    return tables.aligned(rows)
 
 
 def link_findings(hosts: Sequence[str], pairs: Sequence[dict[str, Any]]) -> list[Finding]:
