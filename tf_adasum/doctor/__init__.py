@@ -39,7 +39,6 @@ from tf_adasum.doctor.findings import Finding, run
 
 _EXAMPLES = (
     ("tf-adasum-doctor", "check this machine"),
-    ("tf-adasum-doctor --json", "the same, for programs"),
     ("tf-adasum-doctor --explain TFA-501", "what to do about an error code"),
     ("tf-adasum-launch -n 2 -m tf_adasum.doctor", "check two workers and their connection"),
     (
