@@ -157,12 +157,10 @@ class CostModel:
         crosses = hosts.replicas < replicas  # one replica of each host sends to another host
         return seconds + hosts.seconds(messages * crosses, sent * crosses)
 
-    def best(
-        self, replicas: int, size: float, segments: int, hosts: Hosts | None = None
-    ) -> tuple[int, ...]:
+    def best(self, replicas: int, size: float, segments: int) -> tuple[int, ...]:
         """Return the fastest of the plans that respect Adasum's tree."""
         plans = radix_plans.tree_plans(replicas)
-        return min(plans, key=lambda plan: self.seconds(plan, size, segments, hosts))
+        return min(plans, key=lambda plan: self.seconds(plan, size, segments))
 
 
 def amounts(plan: Sequence[int], size: float, segments: int) -> tuple[float, float, float]:
@@ -180,16 +178,13 @@ def amounts(plan: Sequence[int], size: float, segments: int) -> tuple[float, flo
         messages += 2 * pieces * radix  # two collectives: radix - 1 messages and 1 start each
         sent += 2 * (radix - 1) * own / radix
         gram = 8 * segments * radix * (radix + 1) // 2
-        if not gram:
-            products += own
-        elif members * gram <= groups.GATHERED_SUM_BYTES:
+        if gram and members * gram <= groups.GATHERED_SUM_BYTES:
             messages += members
             sent += (members - 1) * gram
-        else:
+        elif gram:
             messages += 1 + 2 * (members - 1)
             sent += 2 * (members - 1) * gram / members
-        if gram:
-            products += own * ((radix + 1) / 2 + 1)
+        products += own * ((radix + 1) / 2 + 1 if gram else 1)
         own /= radix
     return messages, sent, products
 
@@ -292,11 +287,11 @@ def default_plan(
     model, before = costs or default_costs, (averaged,) if averaged > 1 else ()
     plans: Sequence[tuple[int, ...]] = radix_plans.tree_plans(replicas)
     if costs is None and replicas <= MOST_ON_ONE_LEVEL:
-        followed = hosts is not None and averaged == 1
+        followed = hosts if averaged == 1 else None
         plans = [
             plan
             for plan in plans
-            if len(plan) == 1 or (followed and hosts and hosts.are_followed_by(plan))
+            if len(plan) == 1 or (followed and followed.are_followed_by(plan))
         ]
     return min(plans, key=lambda plan: model.seconds((*before, *plan), size, segments, hosts))
 
