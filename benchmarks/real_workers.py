@@ -25,15 +25,14 @@ ROUNDING = 2.0**-24  # of float32
 def prepared(replicas):
     """Return the data, the model, the rows of each step and the learning rates."""
     from experiments import data, schedules
-    from experiments.cnn import EXPERIMENT
+    from experiments.cnn.experiment import EXPERIMENT, FASHION_MNIST
     from experiments.simulation import training_loop
 
-    (problem,) = (own for own in EXPERIMENT.problems if own.data == "fashion_mnist")
-    splits, rows = data.fashion_mnist(), problem.batch * replicas
-    steps = problem.epochs * (len(splits.train[1]) // rows)
+    splits, rows = data.fashion_mnist(), FASHION_MNIST.batch * replicas
+    steps = FASHION_MNIST.epochs * (len(splits.train[1]) // rows)
     order = training_loop.orders(len(splits.train[1]), steps, rows, SEED)
-    rates = schedules.warmup_and_decay(RATE, steps, problem.warmup)
-    return splits, EXPERIMENT.model_of(problem.data), order, rates.astype("float32")
+    rates = schedules.warmup_and_decay(RATE, steps, FASHION_MNIST.warmup)
+    return splits, EXPERIMENT.model_of(FASHION_MNIST.data), order, rates.astype("float32")
 
 
 def flat(weights):

@@ -10,6 +10,7 @@ import textwrap
 from experiments.classification.figures import curve
 from experiments.classification.tables import ProblemResults
 from experiments.cnn import EXPERIMENT as CNN
+from experiments.cnn.experiment import FASHION_MNIST
 from experiments.comparison import SIGNIFICANT, p_text, with_range
 from experiments.figures import COLOURS, Figures, legend, median_and_range
 from experiments.page import IMAGES, ROOT, rewritten
@@ -17,7 +18,6 @@ from experiments.results import Results
 
 README, CHOOSING = ROOT / "README.md", ROOT / "docs" / "choosing.md"
 REPLICAS = 32
-N = CNN.replicas
 RULES = ("mean", "adasum")
 WIDTH = 116  # of the README
 
@@ -53,14 +53,22 @@ def texts(found):
 
 def shown(found):
     """Return the results that the picture shows."""
-    (own,) = (own for own in found if own.problem.data == "fashion_mnist")
+    (own,) = (own for own in found if own.problem == FASHION_MNIST)
     return own
 
 
 def comparison(found):
     """Count the comparisons in which Adasum is more accurate than the mean."""
+    replicas = sorted({n for own in found for n in own.grids})
     same, tuned = (
-        {n: [own.is_better(n, "adasum", tuned=tuned) for own in found if n in own.grids] for n in N}
+        {
+            n: [
+                own.is_better(n, "adasum", tuned=tuned)
+                for own in found
+                if n in own.grids and "adasum" in own.problem.rules
+            ]
+            for n in replicas
+        }
         for tuned in (False, True)
     )
     total = sum(map(len, tuned.values()))

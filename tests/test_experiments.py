@@ -137,6 +137,19 @@ def test_ranks_of_neighbours(load):
     assert ranks(table, np.array([[0, 1]])).tolist() == [[4, 4]]
 
 
+def test_adasum_in_ring_order(load):
+    ring_order = load("experiments.simulation.combination").AdasumInRingOrder()
+    g = np.random.default_rng(0).normal(size=[5, 7])
+    expected = g[0]
+    for own in g[1:]:
+        inner = expected @ own
+        expected = (1 - inner / (2 * expected @ expected)) * expected + (
+            1 - inner / (2 * own @ own)
+        ) * own
+    coefficients = ring_order.coefficients((g @ g.T)[None]).numpy()
+    np.testing.assert_allclose(coefficients @ g, expected[None], rtol=1e-12)
+
+
 def test_linear_scaling_of_an_elastic_training(load):
     """T = 80: 40 steps at S = 2 are 20, 40 at S = 4 are 10; the rate falls at 60."""
     scaled = load("experiments.adascale.experiment").scaled

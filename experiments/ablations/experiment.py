@@ -129,8 +129,7 @@ def draw(study, results, pictures):
     with pictures.drawn(study.name, size=size) as (_, axes):
         (own,) = axes
         for place, (variant, found) in enumerate(zip(study.variants, values, strict=True)):
-            rule = variant.rule.replace(" of the model", "").partition(" over ")[0]
-            colour = COLOURS[rule]
+            colour = COLOURS.get(variant.rule.replace(" of the model", ""), COLOURS["adasum"])
             own.plot([min(found), max(found)], [place] * 2, color=colour, lw=2, alpha=0.5)
             own.plot(statistics.median(found), place, color=colour, marker="o", ms=6)
         names = [f"{own.name}, {own.replicas} × {own.batch}" for own in study.variants]

@@ -16,6 +16,7 @@ NAMES = {
     "mean": "mean",
     "adasum": "Adasum",
     "adasum of the model": "Adasum of the model",
+    "adasum in ring order": "Adasum in ring order",
     "adasum over 8 hosts of 3": "Adasum over 8 hosts of 3",
     "adasum over 4 hosts of 6": "Adasum over 4 hosts of 6",
     "adasum of steps": "Adasum of steps",
@@ -48,12 +49,14 @@ class Study:
     """Variants of the training of a main experiment.
 
     Attributes:
+        name: in the names of files.
         title: of the training, in words.
         main_experiment: the experiment, which runs it.
         search: its grid.
         variants: the baseline, then others.
     """
 
+    name: str
     title: str
     main_experiment: Experiment
     search: Search
@@ -62,12 +65,6 @@ class Study:
     measure = ""
     is_higher_better = True
     default_batch = 0  # of the main experiment's own cases, which do not have it
-
-    @property
-    def name(self):
-        """The study's name in the names of files."""
-        own = self.main_experiment.name
-        return own if self.variants[0].rule == "mean" else f"{own}-hosts"
 
     def grid(self, results):
         """Return the grid of all variants."""
@@ -150,16 +147,18 @@ class OfTransformer(Study):
 
 STUDIES = (
     OfCNN(
+        "cnn",
         "CNN on digits, 2 epochs, Momentum, 128 rows in a step",
         CNN,
         CNN.search_of(TWO_EPOCHS),
         (
-            *(Variant(rule, 32, 4) for rule in NAMES if "hosts" not in rule),
+            *(Variant(rule, 32, 4) for rule in NAMES if "hosts" not in rule and "ring" not in rule),
             *(Variant("adasum", n, 128 // n) for n in (8, 128)),
             *(Variant("adasum of steps", n, 128 // n) for n in (8, 128)),
         ),
     ),
     OfTransformer(
+        "transformer",
         "Transformer, LAMB, 64 sequences in a step",
         TRANSFORMER,
         TRANSFORMER.search,
@@ -172,6 +171,7 @@ STUDIES = (
         ),
     ),
     OfCNN(
+        "cnn-hosts",
         "CNN on digits, 6 epochs, Momentum, trees over hosts, 24 replicas",
         CNN,
         CNN.search_of(SIX_EPOCHS),
@@ -180,6 +180,14 @@ STUDIES = (
             Variant("adasum over 8 hosts of 3", 24, 4),
             Variant("adasum over 4 hosts of 6", 24, 4),
         ),
+        SIX_EPOCHS,
+    ),
+    OfCNN(
+        "cnn-ring",
+        "CNN on digits, 6 epochs, Momentum, tree and ring, 32 replicas",
+        CNN,
+        CNN.search_of(SIX_EPOCHS),
+        (Variant("adasum", 32, 4), Variant("adasum in ring order", 32, 4)),
         SIX_EPOCHS,
     ),
 )

@@ -91,7 +91,7 @@ TASKS = (
     Task(
         "fashion_mnist",
         1,
-        scales=(8, 32),
+        scales=(8, 32, 64),
         elastic=(),
         tuned=(),
         search=dataclasses.replace(SEARCH, seeds=(100, 101), final_seeds=tuple(range(6))),

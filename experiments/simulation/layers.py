@@ -44,8 +44,8 @@ def convolution(x, kernel, bias, stride=1):
 
 def _convolution(x, kernel, stride):
     replicas, batch, *image = x.shape
-    rows, columns, _, outputs = kernel.shape[1:]
     strides = [1, stride, stride, 1]
+    same = {"strides": strides, "padding": "SAME"}
 
     @tf.custom_gradient
     def of_shared_kernel(x, kernel):
@@ -54,14 +54,16 @@ def _convolution(x, kernel, stride):
         shape = y.shape
 
         def gradient(dy):
-            dy = tf.reshape(dy, shape)
-            dx = tf.nn.conv2d_transpose(dy, kernel[0], flat.shape, strides, "SAME")
-            patches = tf.image.extract_patches(
-                flat, [1, rows, columns, 1], strides, [1, 1, 1, 1], "SAME"
+            dx = tf.nn.conv2d_transpose(
+                tf.reshape(dy, shape), kernel[0], flat.shape, strides, "SAME"
             )
-            patches = tf.reshape(patches, [replicas, -1, patches.shape[-1]])
-            dw = tf.matmul(patches, tf.reshape(dy, [replicas, -1, outputs]), transpose_a=True)
-            return tf.reshape(dx, x.shape), tf.reshape(dw, kernel.shape)
+            dw = [
+                tf.raw_ops.Conv2DBackpropFilter(
+                    input=x[i], filter_sizes=kernel.shape[1:], out_backprop=dy[i], **same
+                )
+                for i in range(replicas)
+            ]
+            return tf.reshape(dx, x.shape), tf.stack(dw)
 
         return tf.reshape(y, [replicas, batch, *shape[1:]]), gradient
 
