@@ -14,7 +14,14 @@ COLOURS = {
     "sum": "#cf62a0",
     "one replica": GREY,
 }
-MARKERS = {"mean": "s", "adasum": "o", "adasum of steps": "^", "adacons": "v", "one replica": "D"}
+MARKERS = {
+    "mean": "s",
+    "adasum": "o",
+    "adasum of steps": "^",
+    "adacons": "v",
+    "sum": "x",
+    "one replica": "D",
+}
 NAMES = {
     "mean": "mean",
     "adasum": "Adasum",

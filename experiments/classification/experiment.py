@@ -10,7 +10,7 @@ import dataclasses
 
 from experiments import data, schedules
 from experiments.classification import figures, tables
-from experiments.classification.problem import WARMUP, Problem
+from experiments.classification.problem import WARMUP, Problem, k_of_sum
 from experiments.experiment import Experiment, Report
 from experiments.search import Search
 
@@ -107,6 +107,9 @@ class Classification(Experiment):
                 for own in grid.settings:
                     for k in sorted({k_alone, grid.best(results, own)}):
                         cases += grid.runs(own, k, "test")
+                if problem.has_sum:
+                    k = k_of_sum(k_alone, replicas)
+                    cases += grid.runs(problem.setting(replicas, "mean"), k, "test")
         return cases
 
     def run(self, case):

@@ -63,6 +63,10 @@ def replicas(found, pictures):
             there = [(n * beside, count) for n, count in zip(n_all, counts, strict=True) if count]
             if there:
                 steps.plot(*zip(*there, strict=True), **style)
+        if found.problem.has_sum:
+            values = list(map(found.accuracies_of_sum, n_all))
+            style = {"color": COLOURS["sum"], "marker": MARKERS["sum"], "label": NAMES["sum"]}
+            median_and_range(same, n_all, values, **style)
         if not steps.lines:
             steps.text(0.5, 0.5, "no rule reaches it", ha="center", transform=steps.transAxes)
             steps.set_yticks([])

@@ -34,6 +34,11 @@ ACCURACY = Measure("accuracy", 3, 0.02, (0, 1.02))
 AUC = Measure("AUC", 4, 0.01, (0.48, 0.8))
 
 
+def k_of_sum(k_alone, replicas):
+    """Return k of N times the rate of one replica; there, the mean takes the steps of the sum."""
+    return k_alone + replicas.bit_length() - 1  # N is a power of two
+
+
 @dataclasses.dataclass(frozen=True)
 class Problem:
     """A task.
@@ -67,6 +72,11 @@ class Problem:
         own = {"data": self.data, "optimizer": self.optimizer, "schedule": self.schedule}
         own |= {"warmup": self.warmup} if self.warmup != WARMUP else {}
         return own | {"epochs": self.epochs, "replicas": replicas, "rule": rule}
+
+    @property
+    def has_sum(self):
+        """Whether the sum takes the steps of the mean at N times the learning rate."""
+        return self.optimizer in ("sgd", "momentum")
 
     @property
     def title(self):

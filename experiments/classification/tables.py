@@ -3,6 +3,7 @@
 import functools
 import statistics
 
+from experiments.classification.problem import k_of_sum
 from experiments.comparison import (
     SIGNIFICANT,
     first_reaching,
@@ -57,6 +58,10 @@ class ProblemResults:
     def accuracies(self, replicas, rule, k):
         """Return the accuracies on the test split, by seed."""
         return [result["accuracy"] for result in self.finals(replicas, rule, k)]
+
+    def accuracies_of_sum(self, replicas):
+        """Return the accuracies of the sum at one replica's rate, by seed."""
+        return self.accuracies(replicas, "mean", k_of_sum(self.k_alone, replicas))
 
     @functools.cached_property
     def alone_accuracies(self):
@@ -122,6 +127,9 @@ def section(found, pictures):
     rows[0][4] = f"{found.rate(found.k_alone):g}"
     rows[0][7] = steps_text(found.steps_to_target(1, None, found.k_alone))
     for n in found.grids:
+        if found.problem.has_sum:
+            accuracies = with_range(found.accuracies_of_sum(n), digits)
+            rows.append([n, NAMES["sum"], accuracies, "", "", "", "", ""])
         for rule in found.problem.rules:
             k = found.best(n, rule)
             rows.append(

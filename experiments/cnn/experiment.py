@@ -98,9 +98,15 @@ def same(found):
     """Return up to where each rule stays within `LOST` of one replica, at its rate."""
     texts = []
     for own in found:
+        accuracies = {
+            rule: {n: own.accuracies(n, rule, own.k_alone) for n in own.grids}
+            for rule in own.problem.rules
+        }
+        if own.problem.has_sum:
+            accuracies["sum"] = {n: own.accuracies_of_sum(n) for n in own.grids}
         least = statistics.median(own.alone_accuracies) - LOST
-        kept = {rule: lasting(own, rule, least) for rule in own.problem.rules}
-        best = max(kept[rule] for rule in kept if rule != "mean")
+        kept = {rule: lasting(by_replicas, least) for rule, by_replicas in accuracies.items()}
+        best = max(n for rule, n in kept.items() if "adasum" in rule)
         word = "partly" if best > kept["mean"] else "unconfirmed"
         if kept["mean"] < MANY and best >= MOST:
             word = "confirmed"
@@ -112,9 +118,9 @@ def same(found):
     return texts
 
 
-def lasting(found, rule, least):
-    """Return the largest number of replicas on which a rule has so much at one replica's rate."""
-    enough = [n for n in found.grids if verdicts.median_of(found, n, rule, found.k_alone) >= least]
+def lasting(accuracies, least):
+    """Return the largest number of replicas whose median is not below `least`; 1 if none is."""
+    enough = [n for n, values in accuracies.items() if statistics.median(values) >= least]
     return max(enough, default=1)
 
 
