@@ -126,7 +126,13 @@ class OfCNN(Study):
 
 @dataclasses.dataclass(frozen=True)
 class OfTransformer(Study):
-    """The Transformer with LAMB, after all steps."""
+    """The Transformer, after all steps.
+
+    Attributes:
+        optimizer: one of `simulation.updates.UPDATES`.
+    """
+
+    optimizer: str = "lamb"
 
     measure = "test loss"
     is_higher_better = False
@@ -134,7 +140,8 @@ class OfTransformer(Study):
 
     def in_main_experiment(self, variant):
         """Return the case that the Transformer has of it."""
-        return TRANSFORMER.setting(variant.replicas, variant.rule, 1)
+        own = TRANSFORMER.setting(variant.replicas, variant.rule, 1)
+        return own | {"optimizer": self.optimizer}
 
     def score(self, result):
         """Return what is compared in a search."""
@@ -169,6 +176,22 @@ STUDIES = (
             Variant("adasum", 32, 2),
             Variant("adasum of steps", 8, 8),
         ),
+    ),
+    OfTransformer(
+        "transformer-adam",
+        "Transformer, Adam, 64 sequences in a step",
+        TRANSFORMER,
+        TRANSFORMER.search,
+        tuple(Variant(rule, 32, 2) for rule in ("mean", "adasum of steps", "adasum")),
+        "adam",
+    ),
+    OfTransformer(
+        "transformer-decay",
+        "Transformer, LAMB with weight decay 0.01, 64 sequences in a step",
+        TRANSFORMER,
+        TRANSFORMER.search,
+        tuple(Variant(rule, 32, 2) for rule in ("mean", "adasum of steps", "adasum")),
+        "lamb with weight decay",
     ),
     OfCNN(
         "cnn-hosts",

@@ -12,11 +12,14 @@ import statistics
 import numpy as np
 
 from experiments import data
+from experiments.classification.problem import TITLES
 from experiments.experiment import Experiment, Report
 from experiments.search import Search
 
 ONE = "S = 1"
 AS, LSW, LSW_PLUS = METHODS = ("AS", "LSW", "LSW+")
+IDENTITY = "identity rule"  # the rate and the iterations of S = 1
+SMOOTHINGS = (0.0, 0.9, 0.999)  # θ of the moving averages, besides the default
 BATCH = 8  # rows of a small batch
 FALL = 0.75  # of the steps, from where on the rate is a tenth
 WARMUP = 5 / 90  # of the iterations of LSW; the package's default
@@ -33,7 +36,9 @@ class Task:
         scales: S, besides 1.
         elastic: S of each third of a training that is elastic, upwards; may be empty.
         tuned: the S at which all methods are retuned.
+        varied: the S of the trainings with another θ and with the identity rule; may be empty.
         search: the grid.
+        model: a CNN, or "residual network".
     """
 
     data: str
@@ -41,11 +46,19 @@ class Task:
     scales: tuple[int, ...] = (4, 16, 64)
     elastic: tuple[int, ...] = (4, 16, 64)
     tuned: tuple[int, ...] = (64,)
+    varied: tuple[int, ...] = ()
     search: Search = SEARCH
+    model: str = "CNN"
+
+    @property
+    def title(self):
+        """In words."""
+        return TITLES[self.data] + ("" if self.model == "CNN" else f", {self.model}")
 
     def setting(self, scale, method, iterations=None):
         """Return a case without rate, seed and split."""
         own = {"data": self.data, "epochs": self.epochs, "scale": scale, "method": method}
+        own |= {} if self.model == "CNN" else {"model": self.model}
         return own if iterations is None else own | {"iterations": iterations}
 
     def elastic_settings(self):
@@ -53,6 +66,11 @@ class Task:
         rising = "-".join(map(str, self.elastic)), "-".join(map(str, self.elastic[::-1]))
         phases = rising if self.elastic else ()
         return [self.setting(scale, method) for scale in phases for method in (AS, LSW)]
+
+    def variants(self, scale):
+        """Return the settings of AdaScale with another θ, and of the identity rule."""
+        own = [self.setting(scale, AS) | {"smoothing": smoothing} for smoothing in SMOOTHINGS]
+        return [*own, self.setting(scale, IDENTITY)]
 
     def tests(self, setting, k):
         """Return the cases of a setting on the test split."""
@@ -85,8 +103,9 @@ class Task:
 
 
 TASKS = (
-    Task("digits", 12),
+    Task("digits", 12, varied=(16,)),
     Task("mnist1d", 8),
+    Task("digits", 12, elastic=(), tuned=(), model="residual network"),
     # AS and LSW+ take three to five times as long as a training at S = 1, so there are fewer seeds.
     Task(
         "fashion_mnist",
@@ -121,7 +140,8 @@ class AdaScaleExperiment(Experiment):
     def small(self):
         """Return it on the first task, for an epoch, with one S."""
         search = Search(0.02, (0, 1), widenings=0, seeds=(100,), final_seeds=(0, 1))
-        own = {"epochs": 1, "scales": (8,), "elastic": (4, 8), "tuned": (8,), "search": search}
+        own = {"epochs": 1, "scales": (8,), "elastic": (4, 8), "tuned": (8,), "varied": ()}
+        own |= {"search": search}
         return AdaScaleExperiment((dataclasses.replace(self.tasks[0], **own),))
 
     def plan(self, results):
@@ -137,7 +157,8 @@ class AdaScaleExperiment(Experiment):
             settings = [
                 own for scale in task.scales for own in task.settings(results, scale, k_alone)
             ]
-            for own in settings + task.elastic_settings():
+            variants = [own for scale in task.varied for own in task.variants(scale)]
+            for own in settings + task.elastic_settings() + variants:
                 cases += task.tests(own, k_alone)
             if any(case not in results for case in cases):
                 return cases
@@ -155,23 +176,24 @@ class AdaScaleExperiment(Experiment):
 
     def run(self, case):
         """Train once; measured on the split of the case."""
-        from experiments.models.cnn import CNN
         from experiments.simulation import gains
 
         splits = getattr(data, case["data"])()
-        models = {"mnist1d": CNN((1, 40, 1), (1, 5), (1, 2)), "fashion_mnist": CNN((28, 28, 1))}
-        model = models.get(case["data"], CNN())
+        model = model_of(case)
         total = case["epochs"] * (len(splits.train[1]) // BATCH)
         rates = falling(case["rate"], total)
         phases = phases_of(case["scale"])
         own = splits.train, getattr(splits, case["split"])
         if case["method"] == AS:
             trainings = [
-                (index / len(phases), gains.gain_training(model, scale, BATCH))
+                (
+                    index / len(phases),
+                    gains.gain_training(model, scale, BATCH, case.get("smoothing")),
+                )
                 for index, scale in enumerate(phases)
             ]
             return gains.train(trainings, *own, rates=rates, seed=case["seed"])
-        if case["method"] == ONE:
+        if case["method"] in (ONE, IDENTITY):
             of_phases = [rates]
         else:
             of_phases = scaled(case["rate"], total, phases, case.get("iterations"))
@@ -198,6 +220,17 @@ def score(result):
     if result["accuracy"] is None:
         return 0.0, -1e9
     return result["accuracy"], -result["training loss"]
+
+
+def model_of(case):
+    """Return the model of a case."""
+    from experiments.models.cnn import CNN
+    from experiments.residual import EXPERIMENT as RESIDUAL
+
+    if "model" in case:
+        return RESIDUAL.model_of(case["data"])
+    models = {"mnist1d": CNN((1, 40, 1), (1, 5), (1, 2)), "fashion_mnist": CNN((28, 28, 1))}
+    return models.get(case["data"], CNN())
 
 
 def phases_of(scale):

@@ -5,8 +5,15 @@ import statistics
 
 import numpy as np
 
-from experiments.adascale.experiment import AS, BATCH, LSW, LSW_PLUS, METHODS, phases_of
-from experiments.classification.problem import TITLES
+from experiments.adascale.experiment import (
+    AS,
+    BATCH,
+    IDENTITY,
+    LSW,
+    LSW_PLUS,
+    METHODS,
+    phases_of,
+)
 from experiments.comparison import SIGNIFICANT, holm, p_text, paired_p, with_range
 from experiments.experiment import Claim, Verdict
 from experiments.figures import GREY, legend, median_and_range
@@ -82,21 +89,22 @@ def report(experiment, results, pictures):
     """Return verdicts and body."""
     finished = [task for task in experiment.tasks if experiment.is_finished(results, task)]
     body = []
-    left = [TITLES[task.data] for task in experiment.tasks if task not in finished]
+    left = [task.title for task in experiment.tasks if task not in finished]
     found = [ProblemResults(experiment, results, task) for task in finished]
     if found:
         draw(found, pictures)
         body.append(pictures.image("scales", "Accuracy over S, for each method"))
         body.append(pictures.image("gains", "Gain over the training, for each S"))
     for own in found:
-        title = TITLES[own.task.data]
+        title = own.task.title
         body.append(f"### {title[:1].upper()}{title[1:]}, {total(own)}")
         body.append(table(own))
+        body += [varied(own, scale) for scale in own.task.varied]
         for scale in own.task.tuned:
             if experiment.is_finished(results, own.task, (scale,)):
                 body.append(retuned(own, scale))
             else:
-                left.append(f"{TITLES[own.task.data]} retuned at S = {scale}")
+                left.append(f"{own.task.title} retuned at S = {scale}")
     if left:
         body.append(f"Not run yet: {', '.join(left)}.")
     said = zip(*map(verdicts, found), strict=True) if found else [()] * len(CLAIMS)
@@ -151,6 +159,21 @@ def accuracy_text(found, setting, k=None):
     return f"fails: {text}" if statistics.median(values) <= GUESSING else text
 
 
+def varied(found, scale):
+    """Return the table of AdaScale with another θ, and of the identity rule."""
+    lines = []
+    for own in (found.of_scales[scale][AS], *found.task.variants(scale)):
+        name = "identity rule: the learning rate and the iterations of S = 1"
+        if own["method"] != IDENTITY:
+            name = f"AS, θ = {own.get('smoothing', max(1 - scale / 1000, 0)):g}"
+            name += "" if "smoothing" in own else " (the default)"
+        loss, count = (found.median(own, which) for which in ("training loss", "iterations"))
+        lines.append([name, accuracy_text(found, own), "–" if loss is None else f"{loss:.4f}"])
+        lines[-1].append("–" if count is None else f"{count:.0f}")
+    header = [f"at S = {scale}", "accuracy", "training loss", "iterations"]
+    return markdown(header, lines)
+
+
 def retuned(found, scale):
     """Return what the methods come to where each is tuned at one S, on one grid."""
     results = found.results
@@ -193,7 +216,7 @@ def tuned_text(found, scale):
 
 def verdicts(found):
     """Return the verdict on each claim, on one task; None for a claim that it does not test."""
-    worse, name = found.worse(), TITLES[found.task.data]
+    worse, name = found.worse(), found.task.title
     fixed = [scale for scale in found.of_scales if len(phases_of(scale)) == 1]
     elastic = [scale for scale in found.of_scales if scale not in fixed]
 
@@ -250,7 +273,7 @@ def draw(found, pictures):
             axis.axhline(alone, color=GREY, ls="--", label="S = 1")
             axis.set_xscale("log", base=2)
             axis.set_xticks(scales, list(map(str, scales)))
-            axis.set_title(TITLES[own.task.data])
+            axis.set_title(own.task.title)
             axis.set_xlabel("S, small batches in a step")
         axes[0].set_ylabel("test accuracy (higher is better)")
         axes[0].set_ylim(0, 1.02)
@@ -271,7 +294,7 @@ def draw(found, pictures):
             axis.set_yscale("log", base=2)
             ticks = [2**power for power in range(7)]
             axis.set_yticks(ticks, list(map(str, ticks)))
-            axis.set_title(TITLES[own.task.data])
+            axis.set_title(own.task.title)
             axis.set_xlabel("scale-invariant step τ / T")
         axes[0].set_ylabel("gain ratio r (S: all is noise)")
         legend(figure, axes)

@@ -39,11 +39,13 @@ class GainTraining:
         replicas: N, how many gradients are measured.
         batch: rows of each replica.
         scale: S, how many small batches are in a step. Defaults to N.
+        smoothing: θ of the moving averages. Defaults to that of the package, max(1 - S/1000, 0).
     """
 
-    def __init__(self, model, replicas, batch, scale=None):
+    def __init__(self, model, replicas, batch, scale=None, smoothing=None):
         self.inner = training(model, "momentum", "mean", replicas, batch)
         self.replicas, self.batch, self.scale = replicas, batch, float(scale or replicas)
+        self.smoothing = max(1 - self.scale / 1000, 0) if smoothing is None else smoothing
         state = tf.nest.map_structure(tf.TensorSpec.from_tensor, self.initial(0))
         rows = [tf.TensorSpec([None, *own.shape], own.dtype) for own in model.example]
         order = tf.TensorSpec([None, replicas * batch], tf.int32)
@@ -68,7 +70,7 @@ class GainTraining:
             rates: ``[T]``, lr at S = 1.
             until: float64 scalar.
         """
-        smoothing = tf.maximum(tf.constant(1 - self.scale / 1000, tf.float64), 0)
+        smoothing = tf.constant(self.smoothing, tf.float64)
         last = tf.size(rates) - 1
 
         def step(weights, slots, variance, squared_norm, weight, r, steps, t):
@@ -176,6 +178,6 @@ def train_with_schedules(model, batch, phases, split, evaluated, *, rates, seed)
 
 
 @functools.cache
-def gain_training(model, replicas, batch):
+def gain_training(model, replicas, batch, smoothing=None):
     """Return the `GainTraining` of these settings; made, and traced, once."""
-    return GainTraining(model, replicas, batch)
+    return GainTraining(model, replicas, batch, smoothing=smoothing)
