@@ -28,7 +28,7 @@ from tf_adasum.cluster.secret import Secret
 
 STARTUP_TIMEOUT = 100  # of the worker to its first port
 CALLS_PER_SECOND = 50  # at each port, after the first ones
-SECONDS_BETWEEN_LOOKS = 0.5  # for ports
+POLL_SECONDS = 0.5  # for ports
 MEGABYTE = 1 << 20
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a connection that is closed is reset
 
@@ -169,7 +169,7 @@ def call(kind, pid, folder):
     deadline = time.monotonic() + STARTUP_TIMEOUT
     while not has_ended(1 / CALLS_PER_SECOND):
         if time.monotonic() >= look_at:
-            look_at = time.monotonic() + SECONDS_BETWEEN_LOOKS
+            look_at = time.monotonic() + POLL_SECONDS
             with contextlib.suppress(OSError):  # it has ended
                 for port in set(ports_of(pid)) - callers.keys():
                     known = known or Known(folder)

@@ -19,7 +19,7 @@ if typing.TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # The time between samples of the counters of collectives; a sample takes about 30 µs.
-SECONDS_BETWEEN_LOOKS = 0.02
+POLL_SECONDS = 0.02
 
 # A worker counts as slow if its waiting time is shorter than the median of the other workers, by
 # more than this fraction of a step.
@@ -241,7 +241,7 @@ class _Sampler:
         self._has_ended.set()
 
     def _run(self):
-        while not self._has_ended.wait(SECONDS_BETWEEN_LOOKS):
+        while not self._has_ended.wait(POLL_SECONDS):
             if self.is_on:
                 entered, left, _ = self._read()
                 self.count += 1

@@ -178,17 +178,17 @@ class Coordinator:
         callers: list[Hello] = []
 
         def reply(theirs):
-            news = self._of_another_job(theirs)
-            if news is None:
+            response = self._of_another_job(theirs)
+            if response is None:
                 callers.append(theirs)
-                news = self._add_caller(theirs, connection)
+                response = self._add_caller(theirs, connection)
             self._listener.mark_authenticated(connection)
-            if news is None:
+            if response is None:
                 patience = theirs.payload.get("patience")
                 is_number = type(patience) is float and 0 <= patience
                 self._settled.wait(min(_SECONDS_TO_HOLD, patience if is_number else 0.0))
-                news = self._news(theirs)
-            return dataclasses.replace(self._own, payload={"news": news})
+                response = self._response(theirs)
+            return dataclasses.replace(self._own, payload={"response": response})
 
         try:
             handshake.answer(connection, 0, reply, self._secret)
@@ -272,7 +272,7 @@ class Coordinator:
             (setting for setting in own if own[setting] != theirs.settings.get(setting)), None
         )
 
-    def _news(self, theirs):
+    def _response(self, theirs):
         with self._lock:
             if self.wrong:
                 return {"wrong": self.wrong, "is_late": self._is_late}

@@ -37,7 +37,7 @@ _SECONDS_TO_CONNECT = 2.0
 # Seconds between calls on worker 0: the shortest pause, and the longest pause if worker 0 does not
 # answer.
 _SECONDS_BETWEEN_CALLS = (0.1, 1.0)
-_SECONDS_BETWEEN_LOOKS = 0.05
+_POLL_SECONDS = 0.05
 # Seconds for which a call on worker 0 may last after the timeout, because worker 0 may still wait
 # for other workers.
 _SECONDS_FOR_THE_LAST_CALL = 2.0
@@ -161,13 +161,13 @@ class _Call:
     """The result of a call on worker 0.
 
     Attributes:
-        news: the answer of worker 0; None if worker 0 was not reached.
+        response: the answer of worker 0; None if worker 0 was not reached.
         tried: dict from the addresses of worker 0 to why the call failed.
         unauthenticated: None, unless the program at worker 0's address failed to authenticate. In
             this case, whether this program claims to have a secret.
     """
 
-    news: dict[str, Any] | None = None
+    response: dict[str, Any] | None = None
     tried: dict[str, str] = dataclasses.field(default_factory=dict)
     unauthenticated: bool | None = None
 
@@ -190,7 +190,7 @@ def _call(coordinator: str, own: Hello, own_secret: Secret, environment, deadlin
                 connection.settimeout(_SECONDS_TO_CONNECT)
                 connection.connect(where)
                 call.tried[where[0]] = NO_ANSWER
-                call.news = _exchange(connection, host, own, own_secret, environment, deadline)
+                call.response = _exchange(connection, host, own, own_secret, environment, deadline)
                 return call
         except ProtocolError:
             call.tried[where[0]] = ANOTHER_PROGRAM
@@ -219,10 +219,10 @@ def _exchange(connection, host, own, own_secret, environment, deadline):
         "patience": max(0.0, deadline - time.monotonic()) + _SECONDS_FOR_THE_LAST_CALL / 2,
     }
     theirs = handshake.call(connection, dataclasses.replace(own, payload=payload), own_secret)
-    news = theirs.payload.get("news")
-    if theirs.rank != 0 or not isinstance(news, dict):
+    response = theirs.payload.get("response")
+    if theirs.rank != 0 or not isinstance(response, dict):
         raise ProtocolError
-    return news
+    return response
 
 
 # ---- this worker's part --------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class _RendezvousClient:
             own_call, (at_least, at_most) = _Call(), _SECONDS_TO_SEND_ERROR
             while not (found := coordinator.addresses()) and not coordinator.wrong:
                 own_call = _last_of(calls) or own_call
-                if wrong := _wrong(own_call.news or {}):  # from another worker 0
+                if wrong := _wrong(own_call.response or {}):  # from another worker 0
                     coordinator.end(wrong)
                     at_most = 0.0  # all other workers have called
                 if time.monotonic() > self._deadline:
@@ -253,12 +253,12 @@ class _RendezvousClient:
                 if self._is_report_due():
                     missing = ", ".join(listed(coordinator.missing())) or "a restarted worker"
                     _report(f"waiting for {missing}.")
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                time.sleep(_POLL_SECONDS)
         if coordinator.wrong:
             time.sleep(at_least)
         until = time.monotonic() + (at_most if coordinator.wrong else _SECONDS_TO_SEND_RESULT)
         while not coordinator.has_informed_all() and time.monotonic() < until:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_POLL_SECONDS)
         if coordinator.wrong:
             raise coordinator.error()
         timer = threading.Timer(_SECONDS_TO_STAY, coordinator.close)
@@ -285,9 +285,9 @@ class _RendezvousClient:
                     and time.monotonic() > unauthenticated_since + _SECONDS_OF_DISTRUST
                 ):
                     break
-                if self._is_report_due() and last.news is None:
+                if self._is_report_due() and last.response is None:
                     _report(f"waiting for {self._first}. {self._tried(last)}".rstrip())
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                time.sleep(_POLL_SECONDS)
             else:  # use worker 0's answer if it comes at the same time as the timeout
                 with contextlib.suppress(queue.Empty):
                     last = calls.get(timeout=_SECONDS_FOR_THE_LAST_CALL)
@@ -296,8 +296,8 @@ class _RendezvousClient:
         if last.unauthenticated is not None:
             others = {self._first: last.unauthenticated}
             raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
-        if last.news is not None:
-            missing = last.news.get("missing")
+        if last.response is not None:
+            missing = last.response.get("missing")
             is_list = isinstance(missing, list)
             ranks = [rank for rank in missing if type(rank) is int] if is_list else []
             raise TimeoutError(self._late(", ".join(listed(ranks)) or "others"))
@@ -305,10 +305,10 @@ class _RendezvousClient:
 
     def _end(self, call) -> list[str] | None:
         """Return the addresses if worker 0 has sent them; raise an error that worker 0 has sent."""
-        news = (call and call.news) or {}
-        if wrong := _wrong(news):
-            raise (TimeoutError if news.get("is_late") is True else ValueError)(wrong)
-        found = news.get("addresses")
+        response = (call and call.response) or {}
+        if wrong := _wrong(response):
+            raise (TimeoutError if response.get("is_late") is True else ValueError)(wrong)
+        found = response.get("addresses")
         if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
             return None
         try:
@@ -327,7 +327,7 @@ class _RendezvousClient:
                 if error.errno != errno.EADDRINUSE:
                     raise
                 if time.monotonic() > until:
-                    if wrong := _wrong(self._call().news or {}):  # from another worker 0
+                    if wrong := _wrong(self._call().response or {}):  # from another worker 0
                         raise ValueError(wrong) from None
                     raise
             time.sleep(_SECONDS_BETWEEN_CALLS[0])
@@ -350,9 +350,9 @@ class _RendezvousClient:
             while not ended.is_set():
                 call = self._call()
                 calls.put(call)
-                pause = _SECONDS_BETWEEN_CALLS[0] if call.news else min(longest, pause * 1.5)
+                pause = _SECONDS_BETWEEN_CALLS[0] if call.response else min(longest, pause * 1.5)
                 if self._config.rank == 0:  # worker 0 calls itself; one call is enough
-                    pause = longest if call.news is None else self._timeout
+                    pause = longest if call.response is None else self._timeout
                 ended.wait(pause)
 
         threading.Thread(target=keep_calling, daemon=True).start()
@@ -380,7 +380,7 @@ class _RendezvousClient:
             text = different_secrets(self._first, bool(self._secret.key), unauthenticated)
             coordinator.end(text)
             return
-        failures = self._tried(own_call) if own_call.news is None else ""
+        failures = self._tried(own_call) if own_call.response is None else ""
         coordinator.end(self._late(", ".join(listed(missing)), failures), is_late=True)
 
     def _late(self, absent, failures=""):
@@ -426,6 +426,6 @@ def _last_of(calls):
     return last
 
 
-def _wrong(news):
+def _wrong(response):
     """Return why the start fails on all workers; "" if it does not fail."""
-    return printable(news.get("wrong"), _LONGEST_ERROR)
+    return printable(response.get("wrong"), _LONGEST_ERROR)

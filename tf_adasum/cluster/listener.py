@@ -23,7 +23,7 @@ from tf_adasum.errors import see
 MOST_UNAUTHENTICATED = 32
 
 _BACKLOG = 1024  # callers that wait in the kernel
-_SECONDS_BETWEEN_LOOKS = 0.1
+_POLL_SECONDS = 0.1
 
 
 class Listener:
@@ -67,13 +67,13 @@ class Listener:
     def _accept(self):
         """Start a thread for each caller, so that a silent caller does not delay others."""
         while not self._closing.is_set():
-            json_lines.wait([self._listener], _SECONDS_BETWEEN_LOOKS)
+            json_lines.wait([self._listener], _POLL_SECONDS)
             try:
                 connection, _ = self._listener.accept()
             except BlockingIOError:
                 continue
             except OSError:  # the caller has disconnected, or there is no free file descriptor
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                time.sleep(_POLL_SECONDS)
                 continue
             with self._lock:
                 self._callers.append(connection)

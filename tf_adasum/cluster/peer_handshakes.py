@@ -42,7 +42,7 @@ _SECONDS_BETWEEN_UPDATES = (0.5, 0.02)
 _SECONDS_TO_START_AGAIN = 5.0
 # Least seconds between calls on a connected task. Task 0 calls until all tasks are connected to all
 # other tasks. The other tasks call each other until task 0 is connected to all other tasks.
-_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_BETWEEN_CHECKS = 1.0
 _MOST_REPORTED_TASKS = 100  # tasks whose failures task 0 sends
 _MOST_CALLS = 32  # at a time
 
@@ -247,11 +247,11 @@ class PeerHandshakes:
             if ours.all_are_connected and self._is_informed_of_end(rank):
                 return False
             if not ours.all_are_connected:
-                pause = max(_SECONDS_BETWEEN_LOOKS, self._seconds_between_updates)
+                pause = max(_SECONDS_BETWEEN_CHECKS, self._seconds_between_updates)
         elif rank > 0:
             if 0 in self.hellos and self.hellos[0].is_connected_to_all:
                 return False
-            pause = max(_SECONDS_BETWEEN_LOOKS, self._seconds_between_updates)
+            pause = max(_SECONDS_BETWEEN_CHECKS, self._seconds_between_updates)
         elif not ours.is_connected_to_all or self._is_informed_of_end(rank):
             pause = self._seconds_between_updates
         return time.monotonic() >= self._called.get(rank, -pause) + pause

@@ -49,7 +49,7 @@ _SECONDS_FOR_OTHER_ERRORS = 5.0  # because the first error may be the effect of 
 _SECONDS_TO_LOOK = 180.0
 _SECONDS_TO_WAIT = 500.0  # for an instruction
 _SECONDS_FOR_WORKER_0 = 3.0
-_SECONDS_BETWEEN_LOOKS = 0.1
+_POLL_SECONDS = 0.1
 # A pair is slow if it is slower than the median of all pairs by this factor.
 SLOW = 3.0
 
@@ -307,7 +307,7 @@ class _Coordinator:
                         results[rank] = {"error": describe(error)}
                 if any("error" in result for result in results.values()):
                     deadline = min(deadline, time.monotonic() + _SECONDS_FOR_OTHER_ERRORS)
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                time.sleep(_POLL_SECONDS)
         for rank in [each for each in self._lines if each not in results]:
             self._send(rank, {"stop": True})
             self._heard(rank, _SECONDS_TO_CALL)
@@ -402,7 +402,7 @@ def _exchange(line):
             if (result := process.poll()) is not None:
                 return result
             try:
-                line.receive(_SECONDS_BETWEEN_LOOKS)
+                line.receive(_POLL_SECONDS)
                 return {"error": "worker 0 stopped the exchange"}
             except TimeoutError:
                 pass

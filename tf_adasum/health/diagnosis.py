@@ -109,7 +109,7 @@ class Status:
     calls: str = ""
 
     @property
-    def news(self) -> tuple:
+    def urgent_fields(self) -> tuple:
         """The fields whose changes are sent to the other workers at once."""
         return (
             self.state,

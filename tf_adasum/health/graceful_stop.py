@@ -25,7 +25,7 @@ from typing import Any
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health.diagnosis import Status
 
-_SECONDS_BETWEEN_LOOKS = 0.1  # between checks for lost workers
+_SECONDS_BETWEEN_CHECKS = 0.1  # between checks for lost workers
 
 
 class GracefulStop:
@@ -40,7 +40,7 @@ class GracefulStop:
         requested_here: whether this worker was asked to stop the training; set from a signal
             handler.
         stop_requested: whether this worker knows that any worker was asked to stop.
-        has_news: whether the status has to be sent to the other workers.
+        has_unsent_status: whether the status has to be sent to the other workers.
     """
 
     def __init__(self, rank: int, workers: int, cause: Callable[[], str | None] = lambda: None):
@@ -60,7 +60,7 @@ class GracefulStop:
         return self.requested_here or self._holds
 
     @property
-    def has_news(self) -> bool:
+    def has_unsent_status(self) -> bool:
         """Whether the other workers do not know yet that this worker was asked to stop."""
         return self.requested_here and not self._holds
 
@@ -102,7 +102,7 @@ class GracefulStop:
             while not self._stop_at:
                 if cause := self._cause():
                     raise WorkerLostError(cause)
-                self._change.wait(_SECONDS_BETWEEN_LOOKS)
+                self._change.wait(_SECONDS_BETWEEN_CHECKS)
         finally:
             self._waits_since = None
 

@@ -99,7 +99,7 @@ class HealthMonitor:
         self._progress, self._waits_since, self._told = None, 0.0, 0.0
         self._signature, self._still_since = None, time.monotonic()
         self._observed, self._dangling = None, 0
-        self._is_broken, self._has_news = False, False
+        self._is_broken, self._has_unsent_status = False, False
         self._reachability = Reachability(cluster)
         self.set_extra_endpoints = self._reachability.set_extra_endpoints
         self._next_reconnect = 0.0
@@ -224,7 +224,7 @@ class HealthMonitor:
 
     def _cause_if_known_soon(self, collective_error):
         """Wait some seconds for the cause of an error, as statuses may arrive after the error."""
-        self._is_broken, self._has_news = True, True
+        self._is_broken, self._has_unsent_status = True, True
         if collective_error.line and not collective_error.differ:
             self._reachability.try_now_and_then()
         try:
@@ -237,7 +237,7 @@ class HealthMonitor:
         with self._lock:
             self._own = dataclasses.replace(self._own, **fields)
         if fields.get("state", "running") != "running" or "fits_without_strategy" in fields:
-            self._has_news = True
+            self._has_unsent_status = True
 
     def _set_cause(self, cause):
         with self._change:
@@ -263,7 +263,7 @@ class HealthMonitor:
     def _round(self):
         deadline = time.monotonic() + SECONDS_BETWEEN_MESSAGES
         while (seconds := deadline - time.monotonic()) > 0 and not (
-            self._ending or self._has_news or self.stopping.has_news
+            self._ending or self._has_unsent_status or self.stopping.has_unsent_status
         ):
             json_lines.wait(self._channel.sockets(), min(seconds, 0.2))
             time.sleep(min(seconds, _PAUSE))
@@ -275,12 +275,12 @@ class HealthMonitor:
 
     def _receive_messages(self):
         """Handle the messages that have arrived; return whether to send the statuses at once."""
-        before = {rank: status.news for rank, status in self._statuses.items()}
+        before = {rank: status.urgent_fields for rank, status in self._statuses.items()}
         for rank, message in self._channel.receive():
             self._handle_message(rank, message)
         for rank, connection in self._channel.connections.items():
             self._check_connection(rank, connection)
-        return before != {rank: status.news for rank, status in self._statuses.items()}
+        return before != {rank: status.urgent_fields for rank, status in self._statuses.items()}
 
     def _handle_message(self, sender, message):
         """Handle a message. Worker 0 sends all statuses; any other worker sends its own status."""
@@ -371,7 +371,7 @@ class HealthMonitor:
         return sum(entered), sum(left), max(python_collective)
 
     def _send_statuses(self):
-        self._has_news = False
+        self._has_unsent_status = False
         own = dataclasses.asdict(self._own)
         if self._cluster.rank > 0:
             self._channel.send({"status": own})

@@ -40,7 +40,7 @@ def test_few_looks_name_nobody_by_chance():
 
 
 def test_the_looks_measure_the_part_of_time_in_collectives(monkeypatch):
-    monkeypatch.setattr(straggler_report, "SECONDS_BETWEEN_LOOKS", 0.001)
+    monkeypatch.setattr(straggler_report, "POLL_SECONDS", 0.001)
     counts = [7, 5, 0]  # two were left in the middle by an earlier training
     samples, waits = straggler_report._Sampler(lambda: tuple(counts)), []
     wait = samples._has_ended.wait

@@ -78,7 +78,7 @@ def test_worker_0_may_set_its_address():
 
 
 def call_as(config, *, settings=None, **payload):
-    """Call worker 0 as this worker; return the news of worker 0."""
+    """Call worker 0 as this worker; return the response of worker 0."""
     own_settings = {coordinator.WORKERS: config.num_workers, "tf_adasum": joining.__version__}
     payload = {
         "host": "127.0.0.1",
@@ -89,7 +89,7 @@ def call_as(config, *, settings=None, **payload):
     }
     own = Hello(config.rank, "a" * 16, {**own_settings, **(settings or {})}, payload)
     with connected(cluster_of(config.coordinator)) as connection:
-        return handshake.call(connection, own, Secret()).payload["news"]
+        return handshake.call(connection, own, Secret()).payload["response"]
 
 
 @contextlib.contextmanager
@@ -113,9 +113,9 @@ def test_a_worker_that_starts_again_replaces_itself():
 def test_another_release_is_an_error_on_all():
     configs = configs_of(2)
     with while_worker_0_waits(configs) as outcomes:
-        news = call_as(configs[1], settings={"tf_adasum": "9.9"})
+        response = call_as(configs[1], settings={"tf_adasum": "9.9"})
     (error,) = outcomes
-    assert isinstance(error, ValueError) and news["wrong"] == str(error)
+    assert isinstance(error, ValueError) and response["wrong"] == str(error)
     assert "the same tf_adasum. Received: " in str(error)
     assert "9.9 on worker 1 (127.0.0.1:9)" in str(error)
 
@@ -146,9 +146,9 @@ def test_no_patience_holds_worker_0_s_answer_for_long(patience):
     configs = configs_of(3)
     with while_worker_0_waits(configs, timeout=1):
         since = time.monotonic()
-        news = call_as(configs[1], patience=patience)
+        response = call_as(configs[1], patience=patience)
         waited = time.monotonic() - since
-    assert waited < 8 and (news.get("missing") == [2] or news["is_late"])
+    assert waited < 8 and (response.get("missing") == [2] or response["is_late"])
 
 
 def test_silent_callers_do_not_end_the_calls_of_workers_that_wait(monkeypatch):
@@ -177,7 +177,7 @@ def test_silent_callers_do_not_end_the_calls_of_workers_that_wait(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "news",
+    "response",
     [
         {"missing": [None, "a", 2]},
         {"missing": [], "addresses": 3},
@@ -185,13 +185,13 @@ def test_silent_callers_do_not_end_the_calls_of_workers_that_wait(monkeypatch):
         {"missing": 7, "addresses": ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]},
         {"missing": [2], "addresses": ["a", "b", "c"]},
         {"missing": [2], "wrong": {"a": "b"}},
-        ["news"],
+        ["response"],
         None,
     ],
 )
-def test_news_that_make_no_sense_end_no_worker(news):
+def test_responses_that_make_no_sense_end_no_worker(response):
     configs = configs_of(3)
-    own = Hello(0, "0" * 16, {}, {"news": news})
+    own = Hello(0, "0" * 16, {}, {"response": response})
 
     def answer(connection, done):
         with contextlib.suppress(ProtocolError):

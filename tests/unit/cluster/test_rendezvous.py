@@ -137,7 +137,7 @@ def test_a_direction_that_does_not_work_is_named_by_all(count, caller, unreachab
     clusters = tasks(count)
     to, why = clusters[0].named([unreachable]), raised.strerror or os.strerror(errno.ETIMEDOUT)
     clusters[caller] = Cut(clusters[0].addresses, clusters[0].names, caller)
-    # The third one hears of it by way of task 0, after two of the pauses between news.
+    # The third one hears of it by way of task 0, after two of the pauses between updates.
     outcomes, seconds = run(clusters, timeout=4)
     said = rf"worker {caller}( \(\S+\))? cannot reach {re.escape(to)}: {why}\."
     for outcome in outcomes:
