@@ -78,9 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _explain(parser, options.explain)
     if options.predict:
         return _predict(parser, options)
-    for name in ("replicas", "replicas_per_host", "model_mb", "variables", "step_ms"):
-        if getattr(options, name) != parser.get_default(name):
-            parser.error(f"--{name.replace('_', '-')} needs --predict")
+    for name in prediction.given_options(options):
+        parser.error(f"--{name.replace('_', '-')} needs --predict")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's own messages
     surrounding, others = environment_checks.find(os.environ)
     is_alone = isinstance(others, Cluster) and len(others.addresses) == 1
@@ -164,9 +163,8 @@ def _predict(parser: argparse.ArgumentParser, options: argparse.Namespace) -> in
     if options.json:
         parser.error("--predict has no --json")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's own messages
-    numbers = options.replicas, options.replicas_per_host, options.model_mb
     try:
-        job = prediction.Job(*numbers, options.variables, options.step_ms)
+        job = prediction.Job(**prediction.given_options(options))
         print(prediction.predicted(job))
     except (ImportError, ValueError) as error:
         parser.error(f"--predict: {error}")

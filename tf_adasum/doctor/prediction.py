@@ -26,21 +26,21 @@ class Job:
     """A training job whose steps are estimated.
 
     Attributes:
-        replicas: N, the number of replicas.
-        replicas_per_host: L, the number of replicas on each host.
-        megabytes: the size of the gradients in MB.
-        variables: the number of variables.
-        step_ms: milliseconds of a step on one device.
+        replicas: N, the number of replicas. Defaults to 8.
+        replicas_per_host: L, the number of replicas on each host. Defaults to 1.
+        model_mb: the size of the gradients in MB. Defaults to 100.
+        variables: the number of variables. Defaults to 100.
+        step_ms: milliseconds of a step on one device. Defaults to 100.
 
     Raises:
         ValueError: if a number is too small, or N is not a multiple of L.
     """
 
-    replicas: int
-    replicas_per_host: int
-    megabytes: float
-    variables: int
-    step_ms: float
+    replicas: int = 8
+    replicas_per_host: int = 1
+    model_mb: float = 100.0
+    variables: int = 100
+    step_ms: float = 100.0
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -51,7 +51,7 @@ class Job:
         }.items():
             if number < 1:
                 raise ValueError(f"{option} must be at least 1. Received: {number}")
-        for option, value in {"--model-mb": self.megabytes, "--step-ms": self.step_ms}.items():
+        for option, value in {"--model-mb": self.model_mb, "--step-ms": self.step_ms}.items():
             if not 0 < value < math.inf:
                 raise ValueError(f"{option} must be positive. Received: {value:g}")
         if self.replicas % self.replicas_per_host:
@@ -62,37 +62,33 @@ class Job:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``--predict`` to the parser of the command."""
+    """Add the options of ``--predict`` to the parser of the command; see `given_options`."""
     group = parser.add_argument_group("estimate of a step on many replicas")
     group.add_argument(
         "--predict",
         action="store_true",
         help="estimate a step of the job that the options below describe, and check nothing",
     )
-    group.add_argument(
-        "--replicas", type=int, default=8, help="devices on all hosts; default: %(default)s"
-    )
-    group.add_argument(
-        "--replicas-per-host", type=int, default=1, help="default: %(default)s device on each host"
-    )
-    group.add_argument(
-        "--model-mb",
-        type=float,
-        default=100.0,
-        help="MB of the gradients, 4 bytes for each trainable parameter; default: %(default)s",
-    )
-    group.add_argument(
-        "--variables",
-        type=int,
-        default=100,
-        help="len(model.trainable_variables); default: %(default)s",
-    )
-    group.add_argument(
-        "--step-ms",
-        type=float,
-        default=100.0,
-        help="milliseconds of a step on one device; default: %(default)s",
-    )
+    for name, what in {
+        "replicas": "devices on all hosts",
+        "replicas_per_host": "devices on each host",
+        "model_mb": "MB of the gradients, 4 bytes for each trainable parameter",
+        "variables": "len(model.trainable_variables)",
+        "step_ms": "milliseconds of a step on one device",
+    }.items():
+        default = getattr(Job, name)
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=type(default),
+            default=argparse.SUPPRESS,
+            help=f"{what}; default: {default:g}",
+        )
+
+
+def given_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `Job` that the user has given on the command line."""
+    names = [field.name for field in dataclasses.fields(Job)]
+    return {name: getattr(options, name) for name in names if hasattr(options, name)}
 
 
 def predicted(job: Job) -> str:
@@ -107,7 +103,7 @@ def predicted(job: Job) -> str:
     measured = cost_model.measured()
     model = measured or cost_model.UCX
     links = cost_model.Hosts.measured(job.replicas_per_host)
-    size = job.megabytes * _BYTES_OF_MB
+    size = job.model_mb * _BYTES_OF_MB
     count = min(job.variables, max(1, round(size / buckets.DEFAULT_BUCKET_BYTES)))
     bucket = size / count, max(1, job.variables // count)
     hosts = job.replicas // job.replicas_per_host
@@ -126,7 +122,7 @@ def predicted(job: Job) -> str:
     notes = [
         f"{job.replicas} replicas on {hosts} {'hosts' if hosts > 1 else 'host'}, "
         f"{job.replicas_per_host} on each host; {job.step_ms:g} ms per step on one device",
-        f"gradients: {job.megabytes:g} MB in {job.variables} variables, sent in "
+        f"gradients: {job.model_mb:g} MB in {job.variables} variables, sent in "
         f"{count} {'bucket' if count == 1 else 'buckets'}",
         f"constants: {constants} "
         f"({cost_model.VARIABLE if measured else 'of UCX on two CPU cores'})",

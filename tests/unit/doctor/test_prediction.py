@@ -70,9 +70,10 @@ def test_refuses_impossible_jobs(arguments, words, capsys):
     assert ended.value.code == 2 and words in capsys.readouterr().err
 
 
-def test_options_of_a_job_need_predict(capsys):
+@pytest.mark.parametrize("value", ["2", "1"])  # another value, and the default
+def test_options_of_a_job_need_predict(capsys, value):
     with pytest.raises(SystemExit):
-        doctor.main(["--replicas-per-host", "2"])
+        doctor.main(["--replicas-per-host", value])
     assert "--replicas-per-host needs --predict" in capsys.readouterr().err
 
 
