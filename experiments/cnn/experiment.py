@@ -54,7 +54,11 @@ PROBLEMS = (
         replicas=(32,),
     ),
     dataclasses.replace(
-        FASHION_MNIST, data="clothes_on_clutter", rules=("mean", "adasum"), replicas=(32,)
+        FASHION_MNIST,
+        data="clothes_on_clutter",
+        rules=("mean", "adasum"),
+        replicas=(32,),
+        seeds=(100,),
     ),
 )
 
