@@ -86,7 +86,7 @@ def quiet():
 
 
 def main():
-    """Do what the command line says."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="python -m experiments")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="all experiments, and how many runs are there")

@@ -76,7 +76,7 @@ class Experiment:
 
     @property
     def folder(self) -> pathlib.Path:
-        """Where its lines are."""
+        """The folder of its runs."""
         return pathlib.Path(__file__).parent / self.name
 
     def small(self) -> "Experiment":

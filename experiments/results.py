@@ -5,7 +5,7 @@ import pathlib
 
 
 def key_of(case):
-    """Return what a case is known by: its fields, whatever their order."""
+    """Return the key of a case, which does not depend on the order of its fields."""
     return json.dumps(case, sort_keys=True)
 
 
@@ -39,7 +39,7 @@ class Results:
         return key_of(case) in self._found
 
     def __getitem__(self, case):
-        """Return what a case's run returned."""
+        """Return the result of a case."""
         return self._found[key_of(case)]
 
     def append(self, case, result, seconds):

@@ -7,7 +7,7 @@ BAR = 24
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a line every minute."""
+    """A progress bar on a terminal; a line every minute if the output is no terminal."""
 
     def __init__(self, name, stream=None):
         self.name = name

@@ -62,7 +62,7 @@ class Search:
 
 
 class Grid:
-    """The rates that a comparison has come to.
+    """The learning rates of a comparison so far.
 
     Attributes:
         exponents: the k that are tried, a range.

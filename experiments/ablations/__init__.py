@@ -1,4 +1,4 @@
-"""What Adasum's result depends on, for claims that are not confirmed."""
+"""Variants of Adasum, for claims that were not confirmed."""
 
 from experiments.ablations.experiment import EXPERIMENT
 

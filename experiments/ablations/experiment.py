@@ -31,7 +31,7 @@ class AblationExperiment(Experiment):
 
     @property
     def packages(self):
-        """What the main experiments need."""
+        """The packages that the main experiments need."""
         return tuple(
             dict.fromkeys(name for own in self.studies for name in own.main_experiment.packages)
         )
@@ -41,7 +41,7 @@ class AblationExperiment(Experiment):
         return dataclasses.replace(self, studies=(self.studies[0].small(),))
 
     def plan(self, results):
-        """Return the searches, and what follows from them."""
+        """Return the cases of the searches, and of the runs at the best learning rates."""
         cases = []
         for study in self.studies:
             grid = study.grid(results)
@@ -58,7 +58,7 @@ class AblationExperiment(Experiment):
         return study.main_experiment.run(case)
 
     def report(self, results, pictures):
-        """Return a table of each study that is finished."""
+        """Return a table for each finished study."""
         body, said, left = [], [], []
         for study in self.studies:
             own = dataclasses.replace(self, studies=(study,))
@@ -85,7 +85,7 @@ class AblationExperiment(Experiment):
 
 
 def values_of(study, results, grid):
-    """Return what each variant has come to on the test split, by seed."""
+    """Return the values of each variant on the test split, by seed."""
     return [
         [study.value(results[case]) for case in grid.runs(own, grid.best(results, own), "test")]
         for own in grid.settings

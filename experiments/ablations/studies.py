@@ -81,11 +81,11 @@ class Study:
         raise NotImplementedError
 
     def score(self, result):
-        """Return what is compared in a search."""
+        """Return the score of a result in a search."""
         raise NotImplementedError
 
     def value(self, result):
-        """Return what is compared at the end."""
+        """Return the value of a result that the table compares."""
         raise NotImplementedError
 
     def has(self, case):
@@ -116,11 +116,11 @@ class OfCNN(Study):
         return self.problem.setting(variant.replicas, variant.rule)
 
     def score(self, result):
-        """Return what is compared in a search."""
+        """Return the score of a result in a search."""
         return by_accuracy(result)
 
     def value(self, result):
-        """Return what is compared at the end."""
+        """Return the value of a result that the table compares."""
         return result["accuracy"]
 
 
@@ -144,11 +144,11 @@ class OfTransformer(Study):
         return own | {"optimizer": self.optimizer}
 
     def score(self, result):
-        """Return what is compared in a search."""
+        """Return the score of a result in a search."""
         return by_loss(result)
 
     def value(self, result):
-        """Return what is compared at the end."""
+        """Return the value of a result that the table compares."""
         return float("inf") if result["loss"] is None else result["loss"]
 
 

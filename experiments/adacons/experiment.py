@@ -37,13 +37,13 @@ class AdaConsExperiment(Classification):
         return dataclasses.replace(small, replicas=(32,))
 
     def report(self, results, pictures):
-        """Return the authors' regression, and tables and figures of what is finished."""
+        """Return the authors' regression, and the tables and figures of all finished runs."""
         own = super().report(results, pictures)
         own.body = f"### Linear regression\n\n{regression.table()}\n\n{own.body}"
         return own
 
     def verdicts(self, found):
-        """Return the three claims with what was found of them."""
+        """Return the three claims with their verdicts."""
         claims = {
             "clicks": "AdaCons is ahead of the mean on click-through rates (DLRM)",
             "digits": "AdaCons is ahead of the mean on image classification",

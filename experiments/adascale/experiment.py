@@ -90,7 +90,7 @@ class Task:
         return settings
 
     def iterations(self, results, scale, k_alone):
-        """Return what LSW+ takes: the median of AdaScale's iterations; None before these ran."""
+        """Return the iterations of LSW+: the median of AdaScale's; None before these have run."""
         cases = self.tests(self.setting(scale, AS), k_alone)
         if any(case not in results for case in cases):
             return None
@@ -133,7 +133,7 @@ class AdaScaleExperiment(Experiment):
 
     @property
     def packages(self):
-        """What its data and its figures need."""
+        """The packages that its data and figures need."""
         needed = {data.PACKAGES.get(task.data) for task in self.tasks} - {None}
         return "scipy", "matplotlib", *sorted(needed)
 
@@ -145,7 +145,7 @@ class AdaScaleExperiment(Experiment):
         return AdaScaleExperiment((dataclasses.replace(self.tasks[0], **own),))
 
     def plan(self, results):
-        """Return the tables of all tasks first, then what is retuned."""
+        """Return the cases of all tables, then those of the retuned methods."""
         cases = []
         for task in self.tasks:
             alone = task.alone(results)
@@ -204,7 +204,7 @@ class AdaScaleExperiment(Experiment):
     # ---- what is said of it ---------------------------------------------------------------------
 
     def report(self, results, figures):
-        """Return tables and figures of what is finished."""
+        """Return the tables and figures of all finished runs."""
         from experiments.adascale import tables
 
         return Report(*tables.report(self, results, figures))
@@ -216,7 +216,7 @@ class AdaScaleExperiment(Experiment):
 
 
 def score(result):
-    """Return what is compared in a search: accuracy, then the training loss."""
+    """Return the score of a result in a search: the accuracy, then the training loss."""
     if result["accuracy"] is None:
         return 0.0, -1e9
     return result["accuracy"], -result["training loss"]

@@ -1,4 +1,4 @@
-"""The results of AdaScale's runs, in numbers and pictures."""
+"""The results of AdaScale's runs as tables and pictures."""
 
 import functools
 import statistics
@@ -175,7 +175,7 @@ def varied(found, scale):
 
 
 def retuned(found, scale):
-    """Return what the methods come to where each is tuned at one S, on one grid."""
+    """Return the table of all methods, each tuned at one S, on the same grid."""
     results = found.results
     grid = found.task.retuned(results, scale, found.k_alone)
     best = {own["method"]: grid.best(results, own) for own in grid.settings}

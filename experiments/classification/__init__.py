@@ -1,4 +1,4 @@
-"""Comparisons of rules by accuracy: what the experiments that classify have in common."""
+"""Comparisons of rules by accuracy: the common base of the classification experiments."""
 
 from experiments.classification.experiment import Classification
 from experiments.classification.problem import Problem

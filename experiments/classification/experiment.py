@@ -21,7 +21,7 @@ ONE = "one replica"
 
 
 def score(result):
-    """Return what is compared in a search: accuracy, then the loss."""
+    """Return the score of a result in a search: the accuracy, then the loss."""
     loss = result["loss"]
     return result["accuracy"], -1e9 if loss is None else -loss
 
@@ -42,7 +42,7 @@ class Classification(Experiment):
 
     @property
     def packages(self):
-        """What its data and its figures need."""
+        """The packages that its data and figures need."""
         needed = {data.PACKAGES.get(own.data) for own in self.problems} - {None}
         return "scipy", "matplotlib", *sorted(needed)
 
@@ -58,7 +58,7 @@ class Classification(Experiment):
         raise NotImplementedError
 
     def verdicts(self, found):
-        """Return what a `Report` has of them.
+        """Return the claims with their verdicts.
 
         Args:
             found: a `tables.ProblemResults` of each problem that is finished.
@@ -89,7 +89,7 @@ class Classification(Experiment):
         return problem.replicas or self.replicas
 
     def plan(self, results):
-        """Return the searches, and what follows from them."""
+        """Return the cases of the searches, and of the runs at the best learning rates."""
         cases = []
         for problem in self.problems:
             alone = self.alone(results, problem)
@@ -152,7 +152,7 @@ class Classification(Experiment):
     # ---- what is said of it ---------------------------------------------------------------------
 
     def report(self, results, pictures):
-        """Return tables and figures of what is finished."""
+        """Return the tables and figures of all finished runs."""
         found, missing = [], []
         for problem in self.problems:
             wanted = self.replicas_of(problem)

@@ -1,4 +1,4 @@
-"""What is trained in a classification, and how it is measured."""
+"""The tasks of the classification experiments, and their measures."""
 
 import dataclasses
 
@@ -88,7 +88,7 @@ class Problem:
 
     @property
     def measure(self):
-        """What is compared."""
+        """The measure that is compared."""
         return AUC if self.data == "clicks" else ACCURACY
 
     @property

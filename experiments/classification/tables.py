@@ -70,12 +70,12 @@ class ProblemResults:
 
     @functools.cached_property
     def target(self):
-        """The accuracy, or what else is measured, whose steps are counted."""
+        """The target of the measure; the tables have the number of steps to it."""
         measure = self.problem.measure
         return round(statistics.median(self.alone_accuracies) - measure.lost, measure.digits)
 
     def steps_to_target(self, replicas, rule, k, target=None):
-        """Return the median number of steps to the target; None where half do not come there."""
+        """Return the median number of steps to the target; None if half of the seeds miss it."""
         target = self.target if target is None else target
         found = [
             first_reaching(result["steps"], result["accuracies"], target)
@@ -105,7 +105,7 @@ class ProblemResults:
         return dict(zip(pairs, holm(values), strict=True))
 
     def is_better(self, replicas, rule, *, tuned):
-        """Return 1 where a rule is better than the mean, -1 where worse, 0 where none is shown."""
+        """Return 1 if a rule is better than the mean, -1 if it is worse, 0 without a difference."""
         if self.tests(tuned=tuned)[replicas, rule] >= SIGNIFICANT:
             return 0
         own, mean = (
@@ -120,7 +120,7 @@ class ProblemResults:
 
 
 def section(found, pictures):
-    """Return the table of a problem, its figures, and what has to be said of the search."""
+    """Return the table of a problem, its figures, and the limits of its search."""
     digits = found.problem.measure.digits
     same, tuned = (found.tests(tuned=own) for own in (False, True))
     rows = [["1", "one replica", with_range(found.alone_accuracies, digits), "", "", "", "", ""]]
@@ -166,7 +166,7 @@ def steps_text(steps):
 
 
 def limits(found):
-    """Name the rules whose best rate is an edge of the widest grid."""
+    """Name the rules whose best learning rate is an edge of the widest grid."""
     named = [
         f"{NAMES[setting['rule']]} on {n}"
         for n, grid in found.grids.items()

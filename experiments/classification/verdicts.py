@@ -15,7 +15,7 @@ def median_of(found, replicas, rule, k):
 
 
 def tuned(found, least=1, page=""):
-    """Return where a rule is better than the mean, each at its best rate.
+    """Return the verdicts on whether a rule is better than the mean, each at its best rate.
 
     Of several rules, or forms of one, it is the one that the validation split prefers.
 

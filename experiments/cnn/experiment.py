@@ -80,7 +80,7 @@ class CNNExperiment(Classification):
         return CNN() if name == "digits" else CNN((1, 40, 1), (1, 5), (1, 2))
 
     def verdicts(self, found):
-        """Return the two claims with what was found of them, on every problem."""
+        """Return the two claims with their verdicts on every problem."""
         tuned = verdicts.tuned(found, MANY, "cnn.md")
         return [
             Claim(
@@ -99,7 +99,7 @@ class CNNExperiment(Classification):
 
 
 def same(found):
-    """Return up to where each rule stays within `LOST` of one replica, at its rate."""
+    """Return on how many replicas each rule stays within `LOST` of one replica, at its rate."""
     texts = []
     for own in found:
         accuracies = {

@@ -183,7 +183,7 @@ class JobsExperiment(Experiment):
     # ---- report --------------------------------------------------------------------------------
 
     def report(self, results, figures):
-        """Return the table of all finished jobs, and what was found about two claims."""
+        """Return the table of all finished jobs, and the verdicts on two claims."""
         rows, missing, found = [], [], []
         for job in self.jobs:
             own = dataclasses.replace(self, jobs=(job,))
@@ -293,7 +293,7 @@ def setting(job, method):
 
 
 def score(result):
-    """Return what is compared in a search, the larger the better."""
+    """Return the score of a result in a search; a larger one is better."""
     if result["value"] is None:
         return (-1e9,)
     return (-result["value"] if result["measure"] == "loss" else result["value"],)

@@ -46,7 +46,7 @@ class LocalStepsExperiment(Experiment):
 
     @property
     def packages(self):
-        """What its data and its figures need."""
+        """The packages that its data and figures need."""
         return "scipy", "matplotlib", *(data.PACKAGES[name] for name, _ in self.datasets)
 
     def small(self):

@@ -42,7 +42,7 @@ class OrthogonalityExperiment(Experiment):
 
     @property
     def packages(self):
-        """What its data and its figures need."""
+        """The packages that its data and figures need."""
         return "matplotlib", *(data.PACKAGES[task.data] for task in self.tasks)
 
     def small(self):

@@ -106,7 +106,7 @@ class SequentialExperiment(Experiment):
 
     @property
     def packages(self):
-        """What its data and its figures need."""
+        """The packages that its data and figures need."""
         return "matplotlib", *(data.PACKAGES[name] for name in self.datasets)
 
     def small(self):

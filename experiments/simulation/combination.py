@@ -57,7 +57,7 @@ class Combination:
         self.replicas = replicas
 
     def initial_state(self):
-        """Return what the rule remembers, before the first step."""
+        """Return the state of the rule before the first step."""
         state = self.rule.initial_state(len(self.segments) - 1, self.replicas)
         return {name: tf.constant(value) for name, value in state.items()}
 

@@ -19,7 +19,7 @@ from tf_adasum.optimizers import gain
 
 
 class GainState(typing.NamedTuple):
-    """What a training has between two steps; of the same shapes whatever S is."""
+    """The state of a training between two steps; its shapes do not depend on S."""
 
     weights: tf.Tensor
     slots: tf.Tensor

@@ -73,7 +73,7 @@ class TransformerExperiment(Experiment):
         return grid.runs(setting, grid.best(results, setting), "test")
 
     def plan(self, results):
-        """Return the searches, and what follows from them."""
+        """Return the cases of the searches, and of the runs at the best learning rates."""
         cases = []
         for n in sorted(self.replicas, reverse=True):  # the claims are about large batches
             grid = self.grid(results, n)
@@ -111,7 +111,7 @@ class TransformerExperiment(Experiment):
     # ---- what is said of it ---------------------------------------------------------------------
 
     def report(self, results, pictures):
-        """Return the table and the figures of what is finished."""
+        """Return the table and the figures of all finished runs."""
         finished = [n for n in self.replicas if self.is_finished(results, n)]
         if not finished:
             return Report([Claim(claim, SOURCE, ()) for claim in CLAIMS], "")
@@ -151,7 +151,7 @@ CLAIMS = (
 
 
 def score(result):
-    """Return what is compared in a search, larger for a smaller loss."""
+    """Return the score of a result in a search; it is larger if the loss is smaller."""
     return (-1e9 if result["loss"] is None else -result["loss"],)
 
 
@@ -209,7 +209,7 @@ class ProblemResults:
         return "–" if median == float("inf") else f"{median:g}"
 
     def limits(self):
-        """Name the rules whose best rate is an edge of the widest grid."""
+        """Name the rules whose best learning rate is an edge of the widest grid."""
         named = [f"{NAMES[own['rule']]} ({own['share']:.0%})" for own in self.grid.limited]
         if not named:
             return ""
@@ -232,7 +232,7 @@ def faster(found):
 
 
 def larger(found):
-    """Return what each rule loses from the smallest to the largest batch, seed by seed."""
+    """Return how much each rule loses from the smallest to the largest batch, for each seed."""
     if len(found) < 2:
         return []
     first, last = (found[n] for n in (min(found), max(found)))
@@ -247,7 +247,7 @@ def larger(found):
 
 
 def word_of(lost, p):
-    """Return the verdict on what the mean and Adasum lose.
+    """Return the verdict on how much the mean and Adasum lose.
 
     Both take a quarter of the steps: that nothing is lost cannot be asked for, but less than half
     of what the mean loses.

@@ -79,7 +79,7 @@ class Word2VecExperiment(Experiment):
                 yield setting, k
 
     def plan(self, results):
-        """Return the searches, and what follows from them."""
+        """Return the cases of the searches, and of the runs at the best learning rates."""
         cases = []
         for batch, numbers in self.batches:
             alone = self.alone(results, batch)
@@ -137,7 +137,7 @@ class Word2VecExperiment(Experiment):
     # ---- what is said of it ---------------------------------------------------------------------
 
     def report(self, results, figures):
-        """Return tables and figures of what is finished."""
+        """Return the tables and figures of all finished runs."""
         from experiments.word2vec import tables
 
         return Report(*tables.report(self, results, figures))
@@ -181,7 +181,7 @@ def summed(replicas):
 
 
 def score(result):
-    """Return what is compared in a search, larger for a smaller loss."""
+    """Return the score of a result in a search; it is larger if the loss is smaller."""
     return (-1e9 if result["loss"] is None else -result["loss"],)
 
 

@@ -177,7 +177,7 @@ def orthogonality(own):
 
 
 def limits(own):
-    """Name the rules whose best rate is an edge of the widest grid."""
+    """Name the rules whose best learning rate is an edge of the widest grid."""
     names = [NAMES[setting["rule"]] for setting in own.grid.limited]
     if not names:
         return ""
