@@ -25,6 +25,10 @@ POLL_SECONDS = 0.02
 # more than this fraction of a step.
 STANDS_OUT = 0.1
 
+# If no worker is slow, but all spend more than this fraction of a step in collectives, the callback
+# prints how to find a slow link.
+LONG_COLLECTIVES = 0.5
+
 
 @keras.saving.register_keras_serializable("tf_adasum")
 class StragglerReport(Plotting, keras.callbacks.Callback):
@@ -51,9 +55,12 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
     The callback does not find out whether the data, the processor or the callbacks make a worker
     slow. If the slowest worker were as fast as the others, each step would be shorter by about this
     difference: the waiting time of the others minus the waiting time of the slowest worker. The
-    first step of a training does not count, because TensorFlow traces it. At the end of training,
-    worker 0 prints which worker was slow in more than half of the epochs. On GPUs, the times are
+    first step of a training does not count, because TensorFlow traces it. On GPUs, the times are
     measured on the host; we have not tested the callback on a GPU.
+
+    At the end of training, worker 0 prints which worker was slow in more than half of the epochs.
+    A slow link names no worker, because all workers wait for it. So if no worker was slow, but all
+    workers spent more than half of a step in collectives, worker 0 prints how to measure the links.
 
     A thread reads counters that exist anyway, so a step takes no extra time. After each epoch, the
     workers exchange three numbers. Pass the callback on all workers. A single worker never waits.
@@ -157,22 +164,12 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         keras_compat.log(self.model, logs, shown, {**hidden, **named})
 
     def on_train_end(self, logs=None):
-        """Stop sampling; worker 0 prints which worker was slow."""
+        """Stop sampling; worker 0 prints which worker was slow, or how to measure the links."""
         self._pause()
         if self._sampler:
             self._sampler.end()
-        if self.values and self._workers.rank == 0:
-            named = [value["slowest"] for value in self.values]
-            slowest = max(set(named), key=named.count)
-            if slowest >= 0 and 2 * named.count(slowest) > len(named):
-                last = [value for value in self.values if value["slowest"] == slowest][-1]
-                step, waits = np.median(last["step_ms"]), last["waiting_ms"]
-                print(
-                    f"tf_adasum: worker {slowest} is slow: in a step of {step:.0f} ms, it waits "
-                    f"{waits[slowest]:.0f} ms, and the other workers wait "
-                    f"{np.median(np.delete(waits, slowest)):.0f} ms.",
-                    flush=True,
-                )
+        if self.values and self._workers.rank == 0 and (line := _conclusion(self.values)):
+            print(f"tf_adasum: {line}", flush=True)
 
     def _pause(self):
         if self._sampler:
@@ -207,6 +204,29 @@ def _slowest(step_ms, waiting_ms, samples):
     chance = 3 * np.sqrt(0.5 / max(1, samples))
     least = max(STANDS_OUT, chance) * np.median(step_ms)
     return rank if len(others) and np.median(others) - waiting_ms[rank] > least else -1
+
+
+def _conclusion(values):
+    """Return the line to print at the end of training, or None; values: as in StragglerReport."""
+    named = [value["slowest"] for value in values]
+    slowest = max(set(named), key=named.count)
+    if 2 * named.count(slowest) <= len(named):
+        return None
+    last = [value for value in values if value["slowest"] == slowest][-1]
+    step, waits = np.median(last["step_ms"]), last["waiting_ms"]
+    if slowest >= 0:
+        return (
+            f"worker {slowest} is slow: in a step of {step:.0f} ms, it waits "
+            f"{waits[slowest]:.0f} ms, and the other workers wait "
+            f"{np.median(np.delete(waits, slowest)):.0f} ms."
+        )
+    if min(waits) > LONG_COLLECTIVES * step:
+        return (
+            f"no worker is slow, but in a step of {step:.0f} ms, every worker spends at least "
+            f"{min(waits):.0f} ms in collectives. If a link between workers may be slow, measure "
+            "the links: run tf-adasum-doctor on all workers."
+        )
+    return None
 
 
 class _Sampler:

@@ -29,6 +29,21 @@ def test_who_is_named(waiting, slowest):
     assert straggler_report._slowest(np.full(len(waiting), 60.0), waiting, 500) == slowest
 
 
+@pytest.mark.parametrize(
+    "waiting, slowest, printed",
+    [
+        ([50.0, 41.0], [-1, -1], "every worker spends at least 41 ms in collectives"),  # slow link
+        ([50.0, 29.0], [-1, -1], None),  # less than half of a step
+        ([50.0, 2.0], [1, 1], "worker 1 is slow"),
+        ([50.0, 41.0], [-1, 1], None),  # neither of them in most epochs
+    ],
+)
+def test_what_is_printed_at_the_end_of_training(waiting, slowest, printed):
+    times = {"step_ms": np.full(2, 60.0), "waiting_ms": np.array(waiting)}
+    line = straggler_report._conclusion([{**times, "slowest": rank} for rank in slowest])
+    assert line is None if printed is None else printed in line
+
+
 def test_few_looks_name_nobody_by_chance():
     """Two workers that wait equally long; their samples are independent."""
     random = np.random.default_rng(0)
