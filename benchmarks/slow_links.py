@@ -48,9 +48,11 @@ class Links:
         mbit: Mbit/s of each link, in each direction.
         hosts: the number of hosts.
         burst_ms: how long a link that was idle sends without the limit.
+        exceptions: dict from the numbers of hosts to the Mbit/s of their links, if they differ.
     """
 
-    def __init__(self, mbit, hosts, burst_ms=8):
+    def __init__(self, mbit, hosts, burst_ms=8, exceptions=()):
+        exceptions = dict(exceptions)
         self.switch = network.Host(97)
         self.hosts = [network.Host(number) for number in range(hosts)]
         self.switch.run("ip", "link", "add", "bridge", "type", "bridge")
@@ -62,9 +64,10 @@ class Links:
             self.switch.run("ip", "link", "set", port, "master", "bridge", "up")
             host.run("ip", "link", "set", device, "name", "net0", "up")
             host.run("ip", "address", "add", f"{host.address}/24", "dev", "net0")
+            rate = exceptions.get(host.number, mbit)
             for own, name in ((host, "net0"), (self.switch, port)):
-                burst = max(16, mbit * burst_ms // 8)  # kilobytes
-                limit = ("rate", f"{mbit}mbit", "burst", f"{burst}kb", "latency", "100ms")
+                burst = max(16, rate * burst_ms // 8)  # kilobytes
+                limit = ("rate", f"{rate}mbit", "burst", f"{burst}kb", "latency", "100ms")
                 own.run("tc", "qdisc", "add", "dev", name, "root", "tbf", *limit)
 
     def __enter__(self):
@@ -141,10 +144,20 @@ def summary_of(strategy):
     return tensorflow_compat.cross_device_ops(strategy.extended).transport_summary
 
 
-def on_links(mbit, script, *arguments, devices=1, hosts=WORKERS, workers_per_host=1, **options):
+def on_links(
+    mbit,
+    script,
+    *arguments,
+    devices=1,
+    hosts=WORKERS,
+    workers_per_host=1,
+    seconds=SECONDS,
+    **options,
+):
     """Run a script with ``--out FILE`` on the workers of each host; return worker 0's JSON.
 
-    The variables ``COST_MODEL_OF_LINKS`` and ``HOST_LINK_OF_LINKS`` have the constants of the link.
+    The workers are ended after so many seconds. The other options are those of `Links`. The
+    variables ``COST_MODEL_OF_LINKS`` and ``HOST_LINK_OF_LINKS`` have the constants of the link.
     """
     with Links(mbit, hosts, **options) as links, tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "out.json")
@@ -165,7 +178,7 @@ def on_links(mbit, script, *arguments, devices=1, hosts=WORKERS, workers_per_hos
             host = links.hosts[rank // workers_per_host]
             processes.append(host.popen(command, env=environment, stdout=subprocess.DEVNULL))
         for rank, process in enumerate(processes):
-            if status := process.wait(SECONDS):
+            if status := process.wait(seconds):
                 raise SystemExit(
                     f"Worker {rank} exited with status {status} on the link of {mbit} Mbit/s. "
                     "Its error is above."
