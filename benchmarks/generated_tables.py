@@ -45,6 +45,7 @@ def parts(resnet50_shapes):
         "evidence/many_hosts.md": {
             "benchmark hosts": hosts_part(),
             "benchmark estimates for hosts": estimates_part(),
+            "benchmark uneven hosts": uneven_hosts_part(),
             "benchmark simulated clusters": simulated_clusters_part(),
         },
         "evidence/local_steps.md": {"benchmark slow accuracy": slow_accuracy_part()},
@@ -250,6 +251,23 @@ def hosts_part():
 def estimates_part():
     """Return the sentences of the newest report about the errors of its estimates."""
     return newest("hosts").read_text().strip().rpartition("\n\n")[2]
+
+
+def uneven_hosts_part():
+    """Return the table of uneven hosts, what `StragglerReport` prints, and the doctor's table."""
+    path = newest("uneven_hosts")
+    text = path.read_text()
+    rows = [[cell.partition(" (")[0] for cell in row.values()] for row in report.tables(text)]
+    table = report.table(list(report.tables(text)[0]), rows)
+    _, printed, doctor = text.split("\n## ")
+    printed = printed.partition("\n")[2].strip()
+    pairs = doctor.partition("```\n")[2].partition("\n\n")[0]
+    return from_report(
+        f"{table}\n\nAt the end of training, the callback prints:\n\n{printed}\n\n"
+        f"With the slow link, `tf-adasum-doctor` prints:\n\n```\n{pairs}\n```",
+        path,
+        of_folder=True,
+    )
 
 
 def simulated_clusters_part():

@@ -238,6 +238,25 @@ def test_local_steps_send_fewer_bytes_over_slow_links(load, reported):
 
 
 @pytest.mark.slow
+def test_a_slow_worker_is_named_and_the_doctor_finds_a_slow_link(load, reported):
+    if reason := network.missing("tc") or network.reason_to_skip():
+        pytest.skip(reason)
+    body = reported("uneven_hosts", "--steps", "20", "--epochs", "2")
+    uneven_hosts = load("uneven_hosts")
+    rows = {row["case"]: row for row in load("report").tables(body)}
+    assert list(rows) == list(uneven_hosts.EXPECTED)
+    for case in (uneven_hosts.SLOW_WORKER, uneven_hosts.SLOW_LINK):
+        assert int(rows[case]["slowest_worker"]) == uneven_hosts.EXPECTED[case]
+    link, halved = (
+        float(rows[case]["step, ms"].partition(" ")[0])
+        for case in (uneven_hosts.SLOW_LINK, uneven_hosts.BFLOAT16)
+    )
+    assert link > 480 and halved < 0.8 * link, "6 MB at 100 Mbit/s, or half of them"
+    pairs = [line for line in body.splitlines() if line.startswith("warn  slow pair")]
+    assert len(pairs) == 6 and all(f"worker {uneven_hosts.ODD} (" in line for line in pairs)
+
+
+@pytest.mark.slow
 def test_local_steps_reach_an_accuracy_with_fewer_bytes(load, reported):
     if reason := network.missing("tc") or network.reason_to_skip():
         pytest.skip(reason)
