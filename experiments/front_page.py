@@ -78,8 +78,8 @@ def comparison(found):
         return sum(own.count(sign) for own in found.values())
 
     return (
-        f"We compared the rules {total} times, in {len(found)} training setups of a two-layer "
-        f"CNN. At the best learning rate of one replica, Adasum is more accurate "
+        f"We compared the rules {total} times, in {len(found)} setups of a two-layer CNN. "
+        f"At one replica's best learning rate, Adasum is more accurate "
         f"(p < {SIGNIFICANT}) in "
         f"{count(same, 1)} of {total}. If each rule is tuned, it is more accurate in "
         f"{count(tuned, 1)} (replicas {by_replicas}) and less accurate in {count(tuned, -1)}."
