@@ -87,25 +87,3 @@ def test_fashion_mnist_is_refused_if_a_file_is_absent_or_damaged(fashion_mnist):
     labels.unlink()
     with pytest.raises(FileNotFoundError, match="Debian's package dataset-fashion-mnist, or set"):
         data.fashion_mnist()
-
-
-def test_clothes_on_clutter_are_moved_and_mirrored_clothes(fashion_mnist):
-    data, _ = fashion_mnist
-    images = np.zeros([200, 28, 28, 1], np.float32)
-    images[:, 4, 0] = 1  # one pixel at the left edge of each image
-    made = data._on_clutter(images, np.random.default_rng(0))
-    assert made.shape == (200, 32, 32, 3) and made.dtype == np.float32
-    assert 0 <= made.min() and made.max() < 1
-    squares = made.reshape(200, 8, 4, 8, 4, 3)
-    differs = (squares != np.median(squares, (2, 4), keepdims=True)).any(-1).reshape(200, 32, 32)
-    image, row, column = np.nonzero(differs)
-    np.testing.assert_array_equal(image, np.arange(200))  # one pixel of each image
-    assert {*row} == set(range(4, 9)) and {*column} == {*range(5), *range(27, 32)}
-
-
-def test_clothes_on_clutter_are_the_same_each_time(fashion_mnist):
-    data, _ = fashion_mnist
-    made = data.clothes_on_clutter.__wrapped__()
-    again = data.clothes_on_clutter.__wrapped__()
-    np.testing.assert_array_equal(made.train[0][::1000], again.train[0][::1000])
-    np.testing.assert_array_equal(made.test[1], data.fashion_mnist().test[1])

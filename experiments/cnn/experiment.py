@@ -47,8 +47,6 @@ class CNNExperiment(Classification):
 
         if name == "fashion_mnist":
             return CNN((28, 28, 1), (5, 5))
-        if name == "clothes_on_clutter":
-            return CNN((32, 32, 3), (5, 5))
         return CNN() if name == "digits" else CNN((1, 40, 1), (1, 5), (1, 2))
 
     def verdicts(self, found):
