@@ -134,7 +134,7 @@ def draw(study, results, pictures):
             own.plot(statistics.median(found), place, color=colour, marker="o", ms=6)
         names = [f"{own.name}, {own.replicas} × {own.batch}" for own in study.variants]
         own.set_yticks(range(count), names)
-        own.invert_yaxis()
+        own.set_ylim(count - 0.5, -0.5)
         better = "higher" if study.is_higher_better else "lower"
         own.set_xlabel(f"{study.measure} ({better} is better)\nmedian and range of the seeds")
 
