@@ -19,7 +19,7 @@ FASHION_MNIST = Problem(
     2,
     batch=32,
     exponents=(0, 1, 2, 3),
-    replicas=(16, 32, 64),
+    replicas=(8, 16, 32, 64),
     warmup=0.17,
 )
 PROBLEMS = (
