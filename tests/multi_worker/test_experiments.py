@@ -18,6 +18,7 @@ MANY = [
     ("signals", "momentum", "adasum", False),
     ("residual", "momentum", "adasum", False),
     ("characters", "lamb", "mean", False),
+    ("characters", "lamb with weight decay", "adasum", True),
     ("clicks", "sgd", "adasum", False),
     ("clicks", "sgd", "adacons", False),
 ]
