@@ -150,6 +150,22 @@ def test_adasum_in_ring_order(load):
     np.testing.assert_allclose(coefficients @ g, expected[None], rtol=1e-12)
 
 
+def test_replicas_with_different_weights_have_their_own_gradients(load):
+    tf = pytest.importorskip("tensorflow")
+    model = load("experiments.models.cnn").CNN()
+    training = load("experiments.simulation.training").Training
+    several, single = (training(model, "sgd", "mean", n, 4) for n in (3, 1))
+    random = np.random.default_rng(0)
+    rows = tf.stack([several.initial(seed)[0] for seed in range(3)])
+    x = tf.constant(random.normal(size=[12, 8, 8, 1]), tf.float32)
+    y = tf.constant(random.integers(0, 10, 12), tf.int32)
+    found = several.gradients_at(rows, x, y)
+    for i in range(3):
+        own = single.gradients(rows[i], x[4 * i : 4 * i + 4], y[4 * i : 4 * i + 4])
+        np.testing.assert_allclose(found[i], own[0], rtol=0, atol=1e-6)
+    assert np.abs(found[1] - several.gradients(rows[0], x, y)[1]).max() > 0.01
+
+
 def test_linear_scaling_of_an_elastic_training(load):
     """T = 80: 40 steps at S = 2 are 20, 40 at S = 4 are 10; the rate falls at 60."""
     scaled = load("experiments.adascale.experiment").scaled

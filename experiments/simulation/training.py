@@ -55,18 +55,27 @@ class Training:
     def gradients(self, weights, x, y):
         """Return each replica's gradient of its own mean loss ``[N, n]``, all at these weights."""
         rows = tf.broadcast_to(weights, [self.replicas, weights.shape[-1]])
-        return self.gradients_at(rows, x, y)
-
-    def gradients_at(self, rows, x, y):
-        """Return each replica's gradient of its own mean loss ``[N, n]``, at its row of weights."""
         shape = [self.replicas, self.batch]
         x = tf.reshape(x, [*shape, *x.shape[1:]])
         y = tf.reshape(y, [*shape, *y.shape[1:]])
+        return self._gradients_at_equal_rows(rows, x, y)
+
+    def gradients_at(self, rows, x, y):
+        """Return each replica's gradient of its own mean loss ``[N, n]``, at its row of weights."""
+        # The layers compute all replicas with the weights of the first one, see `layers`.
+        parts = zip(*(tf.split(own, self.replicas) for own in (rows, x, y)), strict=True)
+        gradients = [
+            self._gradients_at_equal_rows(row, own_x[None], own_y[None])
+            for row, own_x, own_y in parts
+        ]
+        return tf.concat(gradients, axis=0)
+
+    def _gradients_at_equal_rows(self, rows, x, y):
         with tf.GradientTape() as tape:
             tape.watch(rows)
             logits = self.model.logits(self.unpacked(rows), x)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
-            total = tf.reduce_sum(losses) / (tf.size(y, tf.float32) / self.replicas)
+            total = tf.reduce_sum(losses) / (tf.size(y, tf.float32) / rows.shape[0])
         return tape.gradient(total, rows)
 
     def _steps(self, state, x, y, order, rates, begin, end):
