@@ -177,8 +177,9 @@ def on_links(
             command = [*WITH_ITS_INTERFACES, "sh", sys.executable, script, *arguments, "--out", out]
             host = links.hosts[rank // workers_per_host]
             processes.append(host.popen(command, env=environment, stdout=subprocess.DEVNULL))
+        deadline = time.monotonic() + seconds
         for rank, process in enumerate(processes):
-            if status := process.wait(seconds):
+            if status := process.wait(max(0.0, deadline - time.monotonic())):
                 raise SystemExit(
                     f"Worker {rank} exited with status {status} on the link of {mbit} Mbit/s. "
                     "Its error is above."

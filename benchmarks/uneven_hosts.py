@@ -117,6 +117,8 @@ def main():
         if os.environ["TF_ADASUM_RANK"] == "0":
             pathlib.Path(arguments.out).write_text(json.dumps(found))
         return
+    if arguments.epochs < 2:
+        parser.error("--epochs must be at least 2, because the first one traces")
     if reason := slow_links.missing():
         raise SystemExit(reason)
     options = ("--steps", str(arguments.steps), "--epochs", str(arguments.epochs))

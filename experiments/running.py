@@ -39,7 +39,7 @@ def duration(seconds):
     return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min"
 
 
-def missing(experiment, results):
+def pending_cases(experiment, results):
     """Return the cases of the plan that have no result, each once."""
     cases = {key_of(case): case for case in experiment.plan(results) if case not in results}
     return list(cases.values())
@@ -48,7 +48,7 @@ def missing(experiment, results):
 def run(experiment, results, progress):
     """Run until the experiment needs no further run; known runs count into the time left."""
     seconds, done = 0.0, 0
-    while pending := missing(experiment, results):
+    while pending := pending_cases(experiment, results):
         for number, case in enumerate(pending):
             begin = time.perf_counter()
             result = experiment.run(case)

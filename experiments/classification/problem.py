@@ -35,7 +35,9 @@ AUC = Measure("AUC", 4, 0.01, (0.48, 0.8))
 
 def k_of_sum(k_alone, replicas):
     """Return k of N times the rate of one replica; there, the mean takes the steps of the sum."""
-    return k_alone + replicas.bit_length() - 1  # N is a power of two
+    if replicas.bit_count() != 1:
+        raise ValueError(f"N must be a power of two. Received: {replicas}")
+    return k_alone + replicas.bit_length() - 1
 
 
 @dataclasses.dataclass(frozen=True)

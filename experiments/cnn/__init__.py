@@ -1,4 +1,4 @@
-"""The two-layer CNN of Maleki et al. on 1 to 32 replicas."""
+"""The two-layer CNN of Maleki et al. on 1 to 64 replicas."""
 
 from experiments.cnn.experiment import EXPERIMENT
 

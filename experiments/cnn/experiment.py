@@ -1,4 +1,4 @@
-"""A CNN of two convolutions on 1 to 32 replicas: which rates work, and how well."""
+"""A CNN of two convolutions on 1 to 64 replicas: which rates work, and how well."""
 
 import statistics
 
@@ -39,7 +39,7 @@ class CNNExperiment(Classification):
     """Maleki et al.'s CNN."""
 
     name = "cnn"
-    title = "Two-layer CNN, 1 to 32 replicas"
+    title = "Two-layer CNN, 1 to 64 replicas"
 
     def model_of(self, name):
         """Return the CNN for a data set."""
