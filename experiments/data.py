@@ -116,6 +116,39 @@ def _idx_values(name):
     return np.frombuffer(data, np.uint8, offset=16 if "images" in name else 8)
 
 
+@functools.cache
+def clothes_on_clutter():
+    """Return a harder task of the size of CIFAR-10, made from Fashion-MNIST.
+
+    The images are 32×32×3 with values in [0, 1]; the splits are those of `fashion_mnist`. Each
+    image is made from one image of Fashion-MNIST: mirrored with probability 1/2, moved by up to
+    2 pixels, and drawn in a random color over noise that is equal in squares of 4×4 pixels. The
+    seed is fixed.
+
+    Raises:
+        FileNotFoundError, ValueError: as `fashion_mnist`.
+    """
+    random = np.random.default_rng(30)
+    clothes = fashion_mnist()
+    return Splits(
+        *((_on_clutter(x, random), y) for x, y in (clothes.train, clothes.validation, clothes.test))
+    )
+
+
+def _on_clutter(images, random):
+    """Return images ``[n, 28, 28, 1]`` in color over noise, ``[n, 32, 32, 3]``."""
+    n = len(images)
+    result = random.random([n, 8, 8, 3], np.float32).repeat(4, axis=1).repeat(4, axis=2)
+    colors = random.random([n, 1, 1, 3], np.float32)
+    rows, columns = random.integers(0, 5, [2, n])
+    is_mirrored = random.random(n) < 0.5
+    for i, image in enumerate(images):
+        image = image[:, ::-1] if is_mirrored[i] else image
+        place = result[i, rows[i] : rows[i] + 28, columns[i] : columns[i] + 28]
+        place += image * (colors[i] - place)
+    return result
+
+
 # Of each row of clicks: counts, and fields with so many values.
 COUNTS = 4
 FIELDS = (512, 256, 128, 64, 32)

@@ -9,6 +9,7 @@ TITLES = {
     "mnist1d": "MNIST-1D",
     "clicks": "clicks",
     "fashion_mnist": "Fashion-MNIST",
+    "clothes_on_clutter": "Clothes on clutter",
 }
 
 
@@ -82,7 +83,7 @@ class Problem:
     @property
     def title(self):
         """In words."""
-        optimizers = {"momentum": "Momentum 0.9", "sgd": "SGD", "adam": "Adam"}
+        optimizers = {"momentum": "Momentum 0.9", "sgd": "SGD", "adam": "Adam", "lamb": "LAMB"}
         how = {"decay": "warm-up and linear decay to 0", "constant": "constant learning rate"}
         epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
         return f"{TITLES[self.data]}, {epochs}, {optimizers[self.optimizer]}, {how[self.schedule]}"

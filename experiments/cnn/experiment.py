@@ -1,8 +1,10 @@
 """A CNN of two convolutions on 1 to 64 replicas: which rates work, and how well."""
 
+import dataclasses
 import statistics
 
 from experiments.classification import Classification, Problem, verdicts
+from experiments.classification.problem import WARMUP
 from experiments.experiment import Claim, Verdict
 from experiments.figures import NAMES
 from experiments.search import Search
@@ -19,7 +21,7 @@ FASHION_MNIST = Problem(
     2,
     batch=32,
     exponents=(0, 1, 2, 3),
-    replicas=(8, 16, 32, 64),
+    replicas=(4, 8, 16, 32, 64),
     warmup=0.17,
 )
 PROBLEMS = (
@@ -32,6 +34,35 @@ PROBLEMS = (
     Problem("mnist1d", "momentum", "decay", 2),
     # As many images as MNIST, which the slides use; they warm up for 17 % of the steps.
     FASHION_MNIST,
+    dataclasses.replace(
+        FASHION_MNIST, epochs=8, rules=("mean", "adasum"), replicas=(32,), seeds=(100,)
+    ),
+    dataclasses.replace(
+        FASHION_MNIST,
+        optimizer="sgd",
+        schedule="constant",
+        rules=("mean", "adasum"),
+        exponents=(2, 3, 4, 5),
+        replicas=(32,),
+        seeds=(100,),
+        warmup=WARMUP,
+    ),
+    dataclasses.replace(
+        FASHION_MNIST,
+        optimizer="lamb",
+        rules=("mean", "adasum of steps"),
+        exponents=(-2, -1, 0, 1),
+        replicas=(32,),
+        seeds=(100,),
+    ),
+    # As large as CIFAR-10, and harder.
+    dataclasses.replace(
+        FASHION_MNIST,
+        data="clothes_on_clutter",
+        rules=("mean", "adasum"),
+        replicas=(32,),
+        seeds=(100,),
+    ),
 )
 
 
@@ -47,6 +78,8 @@ class CNNExperiment(Classification):
 
         if name == "fashion_mnist":
             return CNN((28, 28, 1), (5, 5))
+        if name == "clothes_on_clutter":
+            return CNN((32, 32, 3), (5, 5))
         return CNN() if name == "digits" else CNN((1, 40, 1), (1, 5), (1, 2))
 
     def verdicts(self, found):
