@@ -1,0 +1,175 @@
+"""How much of the exchange of gradients is hidden behind backpropagation.
+
+    python benchmarks/overlap.py [--mbit 1000 10000]
+
+Two hosts with one worker each, see slow_links.py; needs root. Each worker is bound to one core,
+so TensorFlow has one thread for operations (inter-op), if not told otherwise.
+
+- compute: a step of `fit` without a strategy, on all workers at the same time;
+- exchange: the same gradients in a loop in one graph, without backpropagation;
+- hidden: (compute + exchange - step) / exchange.
+
+Writes benchmarks/results/DATE-overlap.md.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import time
+
+import numpy as np
+import report
+import slow_links
+
+HOSTS, EPOCHS, EXCHANGES = 2, 6, 4
+# For each number of inter-op threads: the sizes of buckets, 0 for the default.
+BUCKETS = {1: {"16 MiB (default)": 0, "4 MiB": 4 * 2**20}, 2: {"4 MiB": 4 * 2**20}}
+THREADS = "TF_NUM_INTEROP_THREADS"  # is read by TensorFlow
+STEPS = {"dense, 16 MB": 16, "dense, 100 MB": 6, "convolutions, 19 MB": 6}
+ROWS = {"dense, 16 MB": 64, "dense, 100 MB": 64, "convolutions, 19 MB": 8}
+SHAPES = {"convolutions, 19 MB": (32, 32, 3)}
+WIDTHS = {"dense, 16 MB": [1024] * 4, "dense, 100 MB": [2560] * 4}
+FILTERS = (64, 64, 128, 128, 256, 256, 512, 512)
+
+
+def compiled(name, scope):
+    """Return a compiled model."""
+    import keras
+    from keras.layers import Conv2D, Dense, GlobalAveragePooling2D, Input
+
+    with scope():
+        if name in WIDTHS:
+            layers = [Input([WIDTHS[name][0]]), *(Dense(n, "relu") for n in WIDTHS[name])]
+        else:
+            layers = [Input(SHAPES[name])]
+            for i, filters in enumerate(FILTERS):
+                stride = 2 if i % 2 else 1
+                options = {"strides": stride, "padding": "same", "activation": "relu"}
+                layers.append(Conv2D(filters, 3, **options))
+            layers.append(GlobalAveragePooling2D())
+        model = keras.Sequential([*layers, Dense(10)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(1e-4), loss)
+    return model
+
+
+def steps(name, model, factor):
+    """Return the seconds of a step of `fit` in each epoch but the first."""
+    import keras
+
+    times = []
+    clock = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: times.append(time.perf_counter()),
+        on_epoch_end=lambda epoch, logs: times.append(time.perf_counter()),
+    )
+    random = np.random.default_rng(0)
+    rows = ROWS[name] * factor
+    x = random.standard_normal([rows * STEPS[name], *model.input_shape[1:]], dtype=np.float32)
+    y = random.integers(0, 10, len(x))
+    options = {"batch_size": rows, "shuffle": False, "verbose": 0, "epochs": 1 + EPOCHS}
+    model.fit(x, y, callbacks=[clock], **options)
+    return (np.diff(times)[2::2] / STEPS[name]).tolist()
+
+
+def exchanges(strategy, model):
+    """Return the seconds of one exchange of the model's gradients, several times."""
+    import tensorflow as tf
+
+    gradients = [tf.random.normal(v.shape) for v in model.trainable_variables]
+    options = strategy.gradient_reduction
+
+    def combine(*own):
+        return tf.distribute.get_replica_context().all_reduce("SUM", own, options=options)
+
+    @tf.function
+    def loop():
+        own = gradients
+        for _ in tf.range(EXCHANGES):
+            own = list(strategy.run(combine, args=tuple(own)))
+        return own[0]
+
+    loop().numpy()
+    seconds = []
+    for _ in range(EPOCHS):
+        start = time.perf_counter()
+        loop().numpy()
+        seconds.append((time.perf_counter() - start) / EXCHANGES)
+    return seconds
+
+
+def computed():
+    """Return the seconds of a step of `fit` of each model without a strategy."""
+    return {name: steps(name, compiled(name, contextlib.nullcontext), 1) for name in STEPS}
+
+
+def trained():
+    """Return the seconds of exchanges and steps of each model, for each size of a bucket."""
+    import tensorflow as tf
+
+    import tf_adasum
+
+    found = {name: {} for name in STEPS}
+    for kind, size in BUCKETS[int(os.environ[THREADS])].items():
+        options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=size)
+        strategy = tf_adasum.AdasumMirroredStrategy(transport="ucx", communication_options=options)
+        for name in STEPS:
+            model = compiled(name, strategy.scope)
+            exchange = exchanges(strategy, model)
+            found[name][kind] = {"exchange": exchange, "step": steps(name, model, HOSTS)}
+    return found
+
+
+def hidden(compute, own):
+    """Return the hidden share of the exchange in each epoch."""
+    exchange = np.median(own["exchange"])
+    return (np.median(compute) + exchange - np.array(own["step"])) / exchange
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mbit", type=int, nargs="+", default=[1000, 10_000])
+    parser.add_argument("--compute", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--out", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.out:
+        rank = int(os.environ["TF_ADASUM_RANK"])
+        os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % os.cpu_count()]})
+        found = computed() if arguments.compute else trained()
+        if rank == 0:
+            pathlib.Path(arguments.out).write_text(json.dumps(found))
+        return
+    if reason := slow_links.missing():
+        raise SystemExit(reason)
+    hosts = {"hosts": HOSTS, "burst_ms": 1}
+    os.environ[THREADS] = "1"
+    compute = slow_links.on_links(arguments.mbit[0], __file__, "--compute", **hosts)
+    found = {}
+    for mbit in arguments.mbit:
+        for threads in BUCKETS:
+            os.environ[THREADS] = str(threads)
+            found[mbit, threads] = slow_links.on_links(mbit, __file__, **hosts)
+    rows = [
+        [name, mbit, bucket, threads]
+        + [report.quartiles(one, 1000, 0) for one in (compute[name], own["exchange"], own["step"])]
+        + [report.quartiles(hidden(compute[name], own))]
+        for name in STEPS
+        for (mbit, threads), of_link in found.items()
+        for bucket, own in of_link[name].items()
+    ]
+    header = ["model", "Mbit/s", "bucket", "threads"]
+    header += ["compute, ms", "exchange, ms", "step, ms", "hidden"]
+    report.write(
+        "overlap",
+        "The share of the exchange that is hidden behind backpropagation",
+        f"{HOSTS} hosts (network namespaces, `tc tbf` limits each link in both directions) with "
+        "one worker each, bound to one core. Adasum over UCX, SGD. *Bucket*: `bytes_per_pack`. "
+        "*Threads*: `TF_NUM_INTEROP_THREADS`. *Compute*: a step of `fit` without a strategy. *Exchange*: the same gradients without backpropagation. *Step*: a "
+        "step of `fit` with the strategy. *Hidden*: (compute + exchange - step) / exchange. "
+        f"Median (quartiles) of {EPOCHS} epochs.\n\n" + report.table(header, rows),
+    )
+
+
+if __name__ == "__main__":
+    main()
