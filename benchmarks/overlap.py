@@ -5,7 +5,7 @@
 Two hosts with one worker each, see slow_links.py; needs root. Each worker is bound to one core,
 so TensorFlow has one thread for operations (inter-op), if not told otherwise.
 
-- compute: a step of `fit` without a strategy, on all workers at the same time;
+- compute: a step of `fit` that exchanges nothing, a local step of `DeltaAdasum`;
 - exchange: the same gradients in a loop in one graph, without backpropagation;
 - hidden: (compute + exchange - step) / exchange.
 
@@ -13,7 +13,6 @@ Writes benchmarks/results/DATE-overlap.md.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import pathlib
@@ -23,23 +22,23 @@ import numpy as np
 import report
 import slow_links
 
-HOSTS, EPOCHS, EXCHANGES = 2, 6, 4
+HOSTS, EPOCHS, EXCHANGES = 2, 5, 3
 # For each number of inter-op threads: the sizes of buckets, 0 for the default.
 BUCKETS = {1: {"16 MiB (default)": 0, "4 MiB": 4 * 2**20}, 2: {"4 MiB": 4 * 2**20}}
 THREADS = "TF_NUM_INTEROP_THREADS"  # is read by TensorFlow
-STEPS = {"dense, 16 MB": 16, "dense, 100 MB": 6, "convolutions, 19 MB": 6}
+STEPS = {"dense, 16 MB": 12, "dense, 100 MB": 4, "convolutions, 19 MB": 8}
 ROWS = {"dense, 16 MB": 64, "dense, 100 MB": 64, "convolutions, 19 MB": 8}
 SHAPES = {"convolutions, 19 MB": (32, 32, 3)}
 WIDTHS = {"dense, 16 MB": [1024] * 4, "dense, 100 MB": [2560] * 4}
 FILTERS = (64, 64, 128, 128, 256, 256, 512, 512)
 
 
-def compiled(name, scope):
+def compiled(name, strategy, wrapper):
     """Return a compiled model."""
     import keras
     from keras.layers import Conv2D, Dense, GlobalAveragePooling2D, Input
 
-    with scope():
+    with strategy.scope():
         if name in WIDTHS:
             layers = [Input([WIDTHS[name][0]]), *(Dense(n, "relu") for n in WIDTHS[name])]
         else:
@@ -51,26 +50,26 @@ def compiled(name, scope):
             layers.append(GlobalAveragePooling2D())
         model = keras.Sequential([*layers, Dense(10)])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(1e-4), loss)
+        model.compile(wrapper(keras.optimizers.SGD(1e-4)), loss)
     return model
 
 
-def steps(name, model, factor):
+def steps(name, model):
     """Return the seconds of a step of `fit` in each epoch but the first."""
     import keras
 
     times = []
     clock = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, logs: times.append(time.perf_counter()),
-        on_epoch_end=lambda epoch, logs: times.append(time.perf_counter()),
+        on_train_batch_end=lambda batch, logs: times.append(time.perf_counter())
     )
     random = np.random.default_rng(0)
-    rows = ROWS[name] * factor
+    rows = HOSTS * ROWS[name]
     x = random.standard_normal([rows * STEPS[name], *model.input_shape[1:]], dtype=np.float32)
     y = random.integers(0, 10, len(x))
     options = {"batch_size": rows, "shuffle": False, "verbose": 0, "epochs": 1 + EPOCHS}
     model.fit(x, y, callbacks=[clock], **options)
-    return (np.diff(times)[2::2] / STEPS[name]).tolist()
+    ends = np.reshape(times, [-1, STEPS[name]])[1:]
+    return ((ends[:, -1] - ends[:, 0]) / (STEPS[name] - 1)).tolist()
 
 
 def exchanges(strategy, model):
@@ -99,61 +98,55 @@ def exchanges(strategy, model):
     return seconds
 
 
-def computed():
-    """Return the seconds of a step of `fit` of each model without a strategy."""
-    return {name: steps(name, compiled(name, contextlib.nullcontext), 1) for name in STEPS}
-
-
-def trained():
-    """Return the seconds of exchanges and steps of each model, for each size of a bucket."""
+def work():
+    """Return the seconds of each part of a step, of each model, for each size of a bucket."""
     import tensorflow as tf
 
     import tf_adasum
+    from tf_adasum.optimizers import DeltaAdasum
 
     found = {name: {} for name in STEPS}
     for kind, size in BUCKETS[int(os.environ[THREADS])].items():
         options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=size)
         strategy = tf_adasum.AdasumMirroredStrategy(transport="ucx", communication_options=options)
         for name in STEPS:
-            model = compiled(name, strategy.scope)
-            exchange = exchanges(strategy, model)
-            found[name][kind] = {"exchange": exchange, "step": steps(name, model, HOSTS)}
+            model = compiled(name, strategy, lambda optimizer: optimizer)
+            exchange, step = exchanges(strategy, model), steps(name, model)
+            local = compiled(name, strategy, lambda sgd: DeltaAdasum(sgd, local_steps=10**6))
+            compute = steps(name, local)
+            found[name][kind] = {"compute": compute, "exchange": exchange, "step": step}
     return found
 
 
-def hidden(compute, own):
+def hidden(own):
     """Return the hidden share of the exchange in each epoch."""
     exchange = np.median(own["exchange"])
-    return (np.median(compute) + exchange - np.array(own["step"])) / exchange
+    return (np.median(own["compute"]) + exchange - np.array(own["step"])) / exchange
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mbit", type=int, nargs="+", default=[1000, 10_000])
-    parser.add_argument("--compute", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.out:
         rank = int(os.environ["TF_ADASUM_RANK"])
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % os.cpu_count()]})
-        found = computed() if arguments.compute else trained()
+        found = work()
         if rank == 0:
             pathlib.Path(arguments.out).write_text(json.dumps(found))
         return
     if reason := slow_links.missing():
         raise SystemExit(reason)
-    hosts = {"hosts": HOSTS, "burst_ms": 1}
-    os.environ[THREADS] = "1"
-    compute = slow_links.on_links(arguments.mbit[0], __file__, "--compute", **hosts)
     found = {}
     for mbit in arguments.mbit:
         for threads in BUCKETS:
             os.environ[THREADS] = str(threads)
-            found[mbit, threads] = slow_links.on_links(mbit, __file__, **hosts)
+            found[mbit, threads] = slow_links.on_links(mbit, __file__, hosts=HOSTS, burst_ms=1)
     rows = [
         [name, mbit, bucket, threads]
-        + [report.quartiles(one, 1000, 0) for one in (compute[name], own["exchange"], own["step"])]
-        + [report.quartiles(hidden(compute[name], own))]
+        + [report.quartiles(own[part], 1000, 0) for part in ("compute", "exchange", "step")]
+        + [report.quartiles(hidden(own))]
         for name in STEPS
         for (mbit, threads), of_link in found.items()
         for bucket, own in of_link[name].items()
@@ -165,9 +158,10 @@ def main():
         "The share of the exchange that is hidden behind backpropagation",
         f"{HOSTS} hosts (network namespaces, `tc tbf` limits each link in both directions) with "
         "one worker each, bound to one core. Adasum over UCX, SGD. *Bucket*: `bytes_per_pack`. "
-        "*Threads*: `TF_NUM_INTEROP_THREADS`. *Compute*: a step of `fit` without a strategy. *Exchange*: the same gradients without backpropagation. *Step*: a "
-        "step of `fit` with the strategy. *Hidden*: (compute + exchange - step) / exchange. "
-        f"Median (quartiles) of {EPOCHS} epochs.\n\n" + report.table(header, rows),
+        "*Threads*: `TF_NUM_INTEROP_THREADS`. *Compute*: a step of `fit` that exchanges nothing "
+        "(a local step of `DeltaAdasum`). *Exchange*: the same gradients without backpropagation. "
+        "*Step*: a step of `fit`. *Hidden*: (compute + exchange - step) / exchange. Median "
+        f"(quartiles) of {EPOCHS} epochs.\n\n" + report.table(header, rows),
     )
 
 
