@@ -22,7 +22,7 @@ import numpy as np
 import report
 import slow_links
 
-HOSTS, EPOCHS, EXCHANGES = 2, 5, 3
+HOSTS, EPOCHS, EXCHANGES = 2, 4, 2
 # For each number of inter-op threads: the sizes of buckets, 0 for the default.
 BUCKETS = {1: {"16 MiB (default)": 0, "4 MiB": 4 * 2**20}, 2: {"4 MiB": 4 * 2**20}}
 THREADS = "TF_NUM_INTEROP_THREADS"  # is read by TensorFlow
