@@ -46,6 +46,7 @@ def parts(resnet50_shapes):
             "benchmark hosts": hosts_part(),
             "benchmark estimates for hosts": estimates_part(),
             "benchmark uneven hosts": uneven_hosts_part(),
+            "benchmark overlap": overlap_part(),
             "benchmark simulated clusters": simulated_clusters_part(),
         },
         "evidence/local_steps.md": {"benchmark slow accuracy": slow_accuracy_part()},
@@ -251,6 +252,14 @@ def hosts_part():
 def estimates_part():
     """Return the sentences of the newest report about the errors of its estimates."""
     return newest("hosts").read_text().strip().rpartition("\n\n")[2]
+
+
+def overlap_part():
+    """Return the newest table of the hidden share of an exchange, without the spread."""
+    path = newest("overlap")
+    rows = report.tables(path.read_text())
+    cells = [[cell.partition(" (")[0] for cell in row.values()] for row in rows]
+    return from_report(report.table(list(rows[0]), cells), path, of_folder=True)
 
 
 def uneven_hosts_part():

@@ -257,6 +257,19 @@ def test_a_slow_worker_is_named_and_the_doctor_finds_a_slow_link(load, reported)
 
 
 @pytest.mark.slow
+def test_smaller_buckets_hide_more_of_the_exchange_of_a_slow_link(load, reported):
+    if reason := network.missing("tc") or network.reason_to_skip():
+        pytest.skip(reason)
+    rows = load("report").tables(reported("overlap", "--mbit", "1000"))
+    hidden = {
+        (row["bucket"], row["threads"]): float(row["hidden"].partition(" ")[0])
+        for row in rows
+        if row["model"].startswith("convolutions")
+    }
+    assert hidden["4 MiB", "2"] > hidden["16 MiB (default)", "1"] + 0.1
+
+
+@pytest.mark.slow
 def test_local_steps_reach_an_accuracy_with_fewer_bytes(load, reported):
     if reason := network.missing("tc") or network.reason_to_skip():
         pytest.skip(reason)
