@@ -72,6 +72,22 @@ def test_fashion_mnist_is_split_into_three(fashion_mnist):
     np.testing.assert_allclose(x[3].ravel(), (3 * 784 + np.arange(784)) % 251 / 255, rtol=1e-6)
 
 
+def test_clothes_are_drawn_in_one_color_over_squares(load, monkeypatch):
+    data = load("experiments.data")
+    white = np.zeros([3, 28, 28, 1], np.float32)
+    white[:, 8:20, 8:20] = 1
+    splits = data.Splits(*[(white, np.arange(3))] * 3)
+    monkeypatch.setattr(data, "fashion_mnist", lambda: splits)
+    x, y = data.clothes_on_clutter.__wrapped__().train
+    assert x.shape == (3, 32, 32, 3) and x.dtype == np.float32 and 0 <= x.min() <= x.max() <= 1
+    np.testing.assert_array_equal(y, np.arange(3))
+    for image in x:  # moved by at most two pixels from the center
+        assert np.ptp(image[12:20, 12:20].reshape(-1, 3), axis=0).max() == 0
+        squares = image[:8].reshape(2, 4, 8, 4, 3)
+        assert np.ptp(squares, axis=(1, 3)).max() == 0
+        assert len(np.unique(squares.mean((1, 3)))) == 2 * 8 * 3
+
+
 def test_fashion_mnist_is_refused_if_a_file_is_absent_or_damaged(fashion_mnist):
     data, folder = fashion_mnist
     images = folder / "train-images-idx3-ubyte.gz"
