@@ -2,8 +2,8 @@
 
     python benchmarks/overlap.py [--mbit 1000 10000]
 
-Two hosts with one worker each, see slow_links.py; needs root. Each worker is bound to one core,
-so TensorFlow has one thread for operations (inter-op), if not told otherwise.
+Runs two hosts with one worker each, as slow_links.py does. Needs root. Each worker is bound to one
+core, where TensorFlow's default is one thread for operations (inter-op).
 
 - compute: a step of `fit` that exchanges nothing, a local step of `DeltaAdasum`;
 - exchange: the same gradients in a loop in one graph, without backpropagation;
