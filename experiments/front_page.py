@@ -69,24 +69,18 @@ def comparison(found):
         for tuned in (False, True)
     )
     total = sum(map(len, tuned.values()))
-    by_replicas = ", ".join(
-        f"{own.count(1)} of {len(own)} on {n} replicas" for n, own in tuned.items()
-    )
+    by_replicas = ", ".join(f"{own.count(1)} of {len(own)} on {n}" for n, own in tuned.items())
 
     def count(found, sign):
         return sum(own.count(sign) for own in found.values())
 
     return (
-        f"We compared Adasum of gradients with the mean {total} times, in {len(found)} setups of "
+        f"We compared both {total} times, in {len(found)} setups of "
         f"a two-layer CNN. At one replica's best learning rate, Adasum is more accurate "
         f"(p < {SIGNIFICANT}) {count(same, 1)} times. With tuned rates, it is more accurate "
-        f"{count(tuned, 1)} times and less accurate {times(count(tuned, -1))} ({by_replicas})."
+        f"{count(tuned, 1)} times ({by_replicas} replicas) and less accurate "
+        f"{count(tuned, -1)} times."
     )
-
-
-def times(count):
-    """Return how often, in words."""
-    return {0: "never", 1: "once"}.get(count, f"{count} times")
 
 
 def numbers(found):
@@ -103,7 +97,7 @@ def numbers(found):
         f"Median accuracy of {len(runs_alone)} seeds (lowest to highest) after {steps} steps: at "
         f"the best learning rate of one replica, {found.rate(found.k_alone):g}, Adasum reaches "
         f"{accuracy('adasum', found.k_alone)} and the mean {accuracy('mean', found.k_alone)}. "
-        f"If each rule is tuned (with other seeds, on the validation split), Adasum reaches "
+        f"If each rule is tuned with other seeds, Adasum reaches "
         f"{accuracy('adasum', adasum)} at {found.rate(adasum):g}, and the mean "
         f"{accuracy('mean', mean)} at {found.rate(mean):g} (Wilcoxon: p = {p}). One replica "
         f"reaches {statistics.median(found.alone_accuracies):.3f} after "
