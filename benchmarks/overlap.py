@@ -21,6 +21,7 @@ import time
 import numpy as np
 import report
 import slow_links
+import step_split
 
 HOSTS, EPOCHS, EXCHANGES = 2, 4, 2
 # For each number of inter-op threads: the sizes of buckets, 0 for the default.
@@ -72,32 +73,6 @@ def steps(name, model):
     return ((ends[:, -1] - ends[:, 0]) / (STEPS[name] - 1)).tolist()
 
 
-def exchanges(strategy, model):
-    """Return the seconds of one exchange of the model's gradients, several times."""
-    import tensorflow as tf
-
-    gradients = [tf.random.normal(v.shape) for v in model.trainable_variables]
-    options = strategy.gradient_reduction
-
-    def combine(*own):
-        return tf.distribute.get_replica_context().all_reduce("SUM", own, options=options)
-
-    @tf.function
-    def loop():
-        own = gradients
-        for _ in tf.range(EXCHANGES):
-            own = list(strategy.run(combine, args=tuple(own)))
-        return own[0]
-
-    loop().numpy()
-    seconds = []
-    for _ in range(EPOCHS):
-        start = time.perf_counter()
-        loop().numpy()
-        seconds.append((time.perf_counter() - start) / EXCHANGES)
-    return seconds
-
-
 def work():
     """Return the seconds of each part of a step, of each model, for each size of a bucket."""
     import tensorflow as tf
@@ -111,7 +86,8 @@ def work():
         strategy = tf_adasum.AdasumMirroredStrategy(transport="ucx", communication_options=options)
         for name in STEPS:
             model = compiled(name, strategy, lambda optimizer: optimizer)
-            exchange, step = exchanges(strategy, model), steps(name, model)
+            exchange = step_split.exchanges(strategy, model, EXCHANGES, EPOCHS)
+            step = steps(name, model)
             local = compiled(name, strategy, lambda sgd: DeltaAdasum(sgd, local_steps=10**6))
             compute = steps(name, local)
             found[name][kind] = {"compute": compute, "exchange": exchange, "step": step}

@@ -47,8 +47,8 @@ def step_of_fit(model, size, workers, epochs, *callbacks):
     return 1000 * np.median(seconds[1:]) / steps, history
 
 
-def exchange(strategy, model):
-    """Return the milliseconds of one exchange of gradients, the median of the loops."""
+def exchanges(strategy, model, count, loops):
+    """Return the seconds of one exchange of the model's gradients in each of several loops."""
     import tensorflow as tf
 
     gradients = [tf.random.normal(v.shape) for v in model.trainable_variables]
@@ -60,17 +60,17 @@ def exchange(strategy, model):
     @tf.function
     def loop():
         own = gradients
-        for _ in tf.range(EXCHANGES):
+        for _ in tf.range(count):
             own = list(strategy.run(combine, args=tuple(own)))
         return own[0]
 
-    loop()
+    loop().numpy()
     seconds = []
-    for _ in range(LOOPS):
+    for _ in range(loops):
         start = time.perf_counter()
         loop().numpy()
-        seconds.append(time.perf_counter() - start)
-    return 1000 * np.median(seconds) / EXCHANGES
+        seconds.append((time.perf_counter() - start) / count)
+    return seconds
 
 
 def worker(workers, out):
@@ -96,7 +96,7 @@ def worker(workers, out):
         measured[size] = {
             "step": step,
             "collectives": np.median(collectives),
-            "exchange": exchange(strategy, model),
+            "exchange": 1000 * np.median(exchanges(strategy, model, EXCHANGES, LOOPS)),
         }
     report.save(strategy, measured, out)
 
