@@ -77,7 +77,7 @@ def comparison(found):
     return (
         f"We compared Adasum with the mean {total} times, in {len(found)} setups of a "
         f"CNN. At one replica's best learning rate, Adasum is more accurate "
-        f"(p < {SIGNIFICANT}) {count(same, 1)} times. With tuned rates, it is more accurate "
+        f"(p < {SIGNIFICANT}) {count(same, 1)} times. If both are tuned, it is more accurate "
         f"{count(tuned, 1)} times ({by_replicas} replicas) and less accurate "
         f"{count(tuned, -1)} times."
     )
