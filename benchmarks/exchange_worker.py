@@ -186,11 +186,12 @@ def use(strategy, options):
     from tf_adasum.compat import tensorflow as tensorflow_compat
 
     collectives = tensorflow_compat.cross_device_ops(strategy.extended)
-    hosts = collectives.scheme.hosts
+    own = collectives.scheme
     collectives.scheme = Scheme.from_arguments(
         strategy.aggregation,
         strategy.num_replicas_in_sync,
-        replicas_per_host=hosts and hosts.replicas,
+        replicas_per_host=own.hosts and own.hosts.replicas,
+        spans_hosts=own.spans_hosts,
         **options,
     )
 

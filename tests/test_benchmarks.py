@@ -257,16 +257,16 @@ def test_a_slow_worker_is_named_and_the_doctor_finds_a_slow_link(load, reported)
 
 
 @pytest.mark.slow
-def test_smaller_buckets_hide_more_of_the_exchange_of_a_slow_link(load, reported):
+def test_buckets_between_hosts_hide_more_of_the_exchange_of_a_slow_link(load, reported):
     if reason := network.missing("tc") or network.reason_to_skip():
         pytest.skip(reason)
     rows = load("report").tables(reported("overlap", "--mbit", "1000"))
     hidden = {
-        (row["bucket"], row["threads"]): float(row["hidden"].partition(" ")[0])
+        row["buckets"]: float(row["hidden"].partition(" ")[0])
         for row in rows
-        if row["model"].startswith("convolutions")
+        if row["model"].startswith("convolutions") and row["threads"] == "1"
     }
-    assert hidden["4 MiB", "2"] > hidden["16 MiB (default)", "1"] + 0.1
+    assert hidden["default"] > hidden["as on one host"] + 0.1
 
 
 @pytest.mark.slow

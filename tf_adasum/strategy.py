@@ -41,8 +41,7 @@ class AdasumMirroredStrategy(
     Without a cluster, the strategy trains on all GPUs of this machine, or on all logical CPU
     devices. With a cluster (``TF_CONFIG``, Slurm, MPI, …: docs/clusters.md), every worker runs the
     same program, and each device of each worker holds a replica. Create the strategy before
-    TensorFlow runs its first operation. Worker 0 prints one line with the number of workers and
-    replicas, the transport and the rule; the logger ``tf_adasum`` has the details at level INFO.
+    TensorFlow runs its first operation. Worker 0 prints a summary, and logs details at level INFO.
 
     The *batch size* that you pass to Keras is the global batch size. Each of the N replicas gets
     1/N of it. If this is as large as your batch on one device, keep the learning rate that you use
@@ -60,7 +59,8 @@ class AdasumMirroredStrategy(
             ``timeout_seconds`` is how long this worker waits for workers that do not start (default
             60 s), and for workers that run but do not join a collective (default 600 s). It waits
             half that time for workers that send nothing (default 30 s). ``bytes_per_pack`` is the
-            size of a bucket (default 16 MiB). Defaults to `None`, TensorFlow's options.
+            size of a bucket (default 16 MiB; between hosts, the first bucket has at most 4 MiB or
+            one gradient). Defaults to `None`, TensorFlow's options.
         aggregation: str, the name of a rule (``"adasum"``, ``"adacons"``, ``"mean"``, ``"sum"``),
             or a `tf_adasum.rules.AggregationRule`. Defaults to `"adasum"`.
         radix_plan: list of int with the product N: the sizes of the groups in which gradients are
@@ -69,8 +69,7 @@ class AdasumMirroredStrategy(
             Defaults to `None`: ``[N]`` up to 16 replicas. For more replicas, for several hosts with
             several replicas each, and with ``TF_ADASUM_COST_MODEL``, the cost model chooses.
         local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
-            these means, like the hierarchical mode of the published implementation. Workers with
-            the same address share a host. Defaults to `None`.
+            these means. Workers with the same address share a host. Defaults to `None`.
         wire_dtype: ``"bfloat16"`` or ``"float16"``: gradients are rounded to it and sent in half
             the bytes. Inner products and sums stay in full precision. Numbers beyond the range of
             float16 (65504) become infinite. Defaults to `None`, the dtype of the gradients.
@@ -83,9 +82,9 @@ class AdasumMirroredStrategy(
             that you reduce yourself with `gradient_reduction`, and do not count steps that a
             `keras.optimizers.LossScaleOptimizer` already skips. Defaults to `"propagate"`.
         transport: str, how gradients are sent between CPUs of several workers. ``"tensorflow"``:
-            over TensorFlow's collectives, which use gRPC. ``"ucx"``: over UCX, which all workers
-            need. ``"auto"``: over UCX if all workers have it and it is faster in a short trial at
-            start-up. Defaults to `None`: ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
+            over TensorFlow's collectives, which use gRPC. ``"ucx"``: over UCX. ``"auto"``: over UCX
+            if all workers have it and it is faster in a short trial at start-up. Defaults to
+            `None`: ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
 
     Raises:
         ValueError: on all workers, before TensorFlow starts, if an argument or the cluster is wrong
@@ -141,6 +140,7 @@ class AdasumMirroredStrategy(
                 radix_plan=radix_plan,
                 wire_dtype=wire_dtype,
                 replicas_per_host=startup.replicas_per_host(cluster, len(names)),
+                spans_hosts=cluster is not None and cluster.spans_hosts,
             )
         extended, self._health = startup.start(
             self,

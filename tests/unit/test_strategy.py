@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 
 import keras
 import pytest
@@ -108,6 +109,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
         "wire_dtype": None,
         "TF_ADASUM_COST_MODEL": None,
         "TF_ADASUM_HOST_LINK": None,
+        "on several hosts": False,
         "devices per worker": 1,
         "communication_options.bytes_per_pack": 0,
         "communication_options.implementation": "AUTO",
@@ -116,8 +118,11 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
         "transport": "tensorflow",
         **{f"environment variable {name}": "not set" for name in agreement.ENVIRONMENT},
     }
+    elsewhere = os.environ["TF_CONFIG"].replace("127.0.0.1:2", "127.0.0.2:2")
+    monkeypatch.setenv("TF_CONFIG", elsewhere)
     with pytest.raises(Talked):
         make()  # once more, as nothing has started
+    assert met[1][1]["on several hosts"]
     assert met[1][2] == environment_variables.DEFAULT_START_TIMEOUT
 
 

@@ -86,7 +86,7 @@ def plan_batches(
     """Return lists of plans; the coefficients of all plans in a list are computed together."""
     alone = application.groups_are_variables
     needs_full_gram = application.measures_orthogonality or not alone
-    dense = buckets.assign(gradients[0], bucket_bytes)
+    dense = buckets.assign(gradients[0], bucket_bytes, planner.scheme.spans_hosts)
     plans: list[AnyPlan] = [planner.plan(bucket, needs_full_gram) for bucket in dense]
     plans += sparse.plans(gradients, planner)
     return [[plan] for plan in plans] if alone else [plans] if plans else []

@@ -25,6 +25,15 @@ from tf_adasum import ops
 # layers' gradients starts while the gradients of the first layers are still being computed.
 DEFAULT_BUCKET_BYTES = 16 * 2**20
 
+# Between hosts, the first bucket is closed earlier, so that sending starts earlier. All buckets of
+# this size would need four times as many messages.
+FIRST_BUCKET_BYTES = 4 * 2**20
+
+# Between hosts, smaller gradients come after all others. With a single thread, TensorFlow can
+# compute the gradient of a bias of the last layer at the end of backpropagation, and then the large
+# gradients in its bucket would wait for it.
+SMALL_GRADIENT_BYTES = 64 * 2**10
+
 # A large bucket is sent in pieces of about this size, because memory blocks of this size are reused
 # from step to step. The operating system has to clear larger blocks in every step.
 PIECE_BYTES = 16 * 2**20
@@ -90,16 +99,22 @@ class Bucket:
         ]
 
 
-def assign(gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> list[Bucket]:
+def assign(
+    gradients: Sequence[Gradient], bucket_bytes: int | None = None, spans_hosts: bool = False
+) -> list[Bucket]:
     """Distribute gradients over buckets.
 
     The last gradients come first, because backpropagation computes them first. A bucket holds
     gradients of one dtype and is closed once it holds `bucket_bytes` or more; a large gradient is
     never cut. Sparse gradients and gradients without elements are in no bucket.
 
+    If replicas are on several hosts, gradients below 64 KiB come after all others, and the first
+    bucket is closed at 4 MiB, so that sending starts early.
+
     Args:
         gradients: list of dense tensors of known shape, and of `tf.IndexedSlices`.
         bucket_bytes: bytes after which a bucket is closed. Defaults to 16 MiB; 0 means the default.
+        spans_hosts: whether replicas are on several hosts. Defaults to `False`.
 
     Returns:
         A list of `Bucket`.
@@ -107,19 +122,24 @@ def assign(gradients: Sequence[Gradient], bucket_bytes: int | None = None) -> li
     Raises:
         ValueError: if a gradient has an unknown shape, or its dtype is not a floating-point type.
     """
+    bytes_of: dict[int, int] = {}
+    for index, gradient in reversed(list(enumerate(gradients))):
+        _check(gradient, index)
+        if not isinstance(gradient, tf.IndexedSlices) and gradient.shape.num_elements():
+            bytes_of[index] = gradient.shape.num_elements() * gradient.dtype.size
+    order = list(bytes_of)
+    if spans_hosts:
+        order.sort(key=lambda index: bytes_of[index] < SMALL_GRADIENT_BYTES)
     limit = bucket_bytes or DEFAULT_BUCKET_BYTES
     buckets: list[Bucket] = []
     open_indices: dict[tf.DType, list[int]] = {}
     open_bytes: dict[tf.DType, int] = {}
-    for index in reversed(range(len(gradients))):
-        gradient = gradients[index]
-        _check(gradient, index)
-        dtype = gradient.dtype
-        if isinstance(gradient, tf.IndexedSlices) or gradient.shape.num_elements() == 0:
-            continue
+    for index in order:
+        dtype = gradients[index].dtype
         open_indices.setdefault(dtype, []).append(index)
-        open_bytes[dtype] = open_bytes.get(dtype, 0) + gradient.shape.num_elements() * dtype.size
-        if open_bytes[dtype] >= limit:
+        open_bytes[dtype] = open_bytes.get(dtype, 0) + bytes_of[index]
+        is_early = spans_hosts and not buckets
+        if open_bytes[dtype] >= (min(limit, FIRST_BUCKET_BYTES) if is_early else limit):
             buckets.append(Bucket.from_gradients(open_indices.pop(dtype), gradients))
             del open_bytes[dtype]
     return buckets + [

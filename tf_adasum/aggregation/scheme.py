@@ -30,6 +30,7 @@ class Scheme:
         wire_dtype: `tf.DType` in which gradients are sent. Defaults to the dtype of the gradients.
         costs: the `CostModel` that was measured on the user's cluster. Defaults to `None`.
         hosts: the `Hosts`, if several replicas share each of several hosts. Defaults to `None`.
+        spans_hosts: whether the replicas are on several hosts. Defaults to `False`.
     """
 
     rule: rules.AggregationRule
@@ -39,6 +40,7 @@ class Scheme:
     wire_dtype: tf.DType | None = None
     costs: cost_model.CostModel | None = None
     hosts: cost_model.Hosts | None = None
+    spans_hosts: bool = False
 
     @classmethod
     def from_arguments(
@@ -50,6 +52,7 @@ class Scheme:
         radix_plan: Iterable[Any] | None = None,
         wire_dtype: Any = None,
         replicas_per_host: int | None = None,
+        spans_hosts: bool = False,
     ) -> "Scheme":
         """Return the scheme for a strategy's arguments.
 
@@ -61,6 +64,7 @@ class Scheme:
             wire_dtype: the strategy's argument.
             replicas_per_host: the number of replicas on each host; None if it is not known, or
                 hosts have different numbers.
+            spans_hosts: as the attribute.
 
         Raises:
             ValueError: if an argument is wrong, or the rule does not support it.
@@ -97,6 +101,7 @@ class Scheme:
             cost_model.Hosts.measured(replicas_per_host)
             if replicas_per_host and 1 < replicas_per_host < replicas
             else None,
+            spans_hosts,
         )
 
     @property
@@ -113,8 +118,8 @@ class Scheme:
     def for_sums(self) -> "Scheme":
         """The scheme for sums of gradients on the same replicas, with the same cost model."""
         plan = self.radix_plan if self.local_reduction_size == 1 else None
-        return Scheme(
-            rules.Sum(), self.replicas, radix_plan=plan, costs=self.costs, hosts=self.hosts
+        return dataclasses.replace(
+            self, rule=rules.Sum(), local_reduction_size=1, radix_plan=plan, wire_dtype=None
         )
 
     @property
@@ -198,6 +203,7 @@ class Scheme:
             "wire_dtype": _name(self.wire_dtype),
             cost_model.VARIABLE: self.costs and list(dataclasses.astuple(self.costs)),
             cost_model.HOST_LINK: self.hosts and list(dataclasses.astuple(self.hosts)),
+            "on several hosts": self.spans_hosts,
         }
 
 

@@ -39,14 +39,24 @@ class Cluster:
         """Return the host and the port of a task."""
         return addresses.split(self.addresses[rank])
 
+    @property
+    def hosts(self) -> list[str]:
+        """The host of each task: the part of its address before the port."""
+        return [self.host_and_port(rank)[0] for rank in range(len(self.addresses))]
+
+    @property
+    def spans_hosts(self) -> bool:
+        """Whether the tasks are on more than one host."""
+        return len(set(self.hosts)) > 1
+
     def workers_per_host(self) -> int | None:
-        """Return how many tasks each host has. A host is the part of an address before the port.
+        """Return how many tasks each host has.
 
         Returns:
             The number; None if hosts have different numbers of tasks, or if the tasks of a host do
             not have consecutive ranks.
         """
-        hosts = [self.host_and_port(rank)[0] for rank in range(len(self.addresses))]
+        hosts = self.hosts
         runs = [len(list(run)) for _, run in itertools.groupby(hosts)]
         is_even = len(runs) == len(set(hosts)) and len(set(runs)) == 1
         return runs[0] if is_even else None

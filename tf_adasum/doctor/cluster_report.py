@@ -241,8 +241,7 @@ class _Coordinator:
                 self._send(caller, {"measure": asked})
                 measured = self._heard(caller, 3 * _SECONDS_FOR_A_PAIR).get("measured", {})
             found += self._both_ways(caller, answerer, measured)
-        hosts = [self._cluster.host_and_port(rank)[0] for rank in range(len(self._endpoints))]
-        self._findings += [*self._slow(found), *link_findings(hosts, found)]
+        self._findings += [*self._slow(found), *link_findings(self._cluster.hosts, found)]
         return found
 
     def _both_ways(self, caller, answerer, measured):

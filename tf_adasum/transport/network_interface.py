@@ -22,7 +22,7 @@ def interface_for(cluster: Cluster) -> str:
         RuntimeError: if no interface of this machine has this worker's address or a route to the
             other workers.
     """
-    hosts = [cluster.host_and_port(rank)[0] for rank in range(len(cluster.addresses))]
+    hosts = cluster.hosts
     own, others = hosts[cluster.rank], sorted(set(hosts) - {hosts[cluster.rank]})
     found = [name for address in _addresses(own) if (name := own_address.interface_with(address))]
     # On the host itself, its name may resolve to the loopback address, as on Debian.

@@ -46,6 +46,24 @@ def test_a_bucket_is_closed_once_it_holds_bucket_bytes(gradients, bucket_bytes, 
     assert [bucket.indices for bucket in buckets.assign(gradients, bucket_bytes)] == expected
 
 
+@pytest.mark.parametrize(
+    ("gradients", "bucket_bytes", "expected"),
+    [
+        ([], None, []),
+        # The first bucket is closed at 4 MiB, and the others at 16 MiB.
+        (of_sizes(*[2 * MIB] * 12), None, [(11, 10), (9, 8, 7, 6, 5, 4, 3, 2), (1, 0)]),
+        (of_sizes(*[2 * MIB] * 4), 2**21, [(3,), (2,), (1,), (0,)]),
+        # Gradients below 64 KiB come after all others.
+        (of_sizes(2**14 - 1, 2**14, 4 * MIB, 10), None, [(2,), (1, 3, 0)]),
+        (of_sizes(10, 2**14, 10, MIB, 10), None, [(3, 1, 4, 2, 0)]),
+        (of_sizes(2**13, 2**13, dtypes=(tf.float32, tf.float64)), None, [(1,), (0,)]),
+    ],
+)
+def test_between_hosts_sending_starts_early(gradients, bucket_bytes, expected):
+    plan = buckets.assign(gradients, bucket_bytes, spans_hosts=True)
+    assert [bucket.indices for bucket in plan] == expected
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 def test_segments_are_aligned_to_64_bytes(dtype):
     sizes = np.random.default_rng(0).integers(1, 50, 60)

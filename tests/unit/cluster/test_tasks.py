@@ -7,9 +7,9 @@ from tf_adasum.cluster.tasks import Cluster
 THREE = Cluster(("c:3", "[::1]:1", "b:2"), ("chief 0", "worker 0", "worker 1"), 1)
 
 
-def workers_per_host(hosts):
+def cluster_on(hosts):
     addresses = tuple(f"{host}:{port + 1}" for port, host in enumerate(hosts))
-    return Cluster(addresses, ("worker",) * len(hosts), 0).workers_per_host()
+    return Cluster(addresses, ("worker",) * len(hosts), 0)
 
 
 def test_names_and_addresses():
@@ -19,9 +19,11 @@ def test_names_and_addresses():
 
 @pytest.mark.parametrize(("hosts", "count"), [("a", 1), ("aa", 2), ("abc", 1), ("bbbaaa", 3)])
 def test_workers_of_a_host(hosts, count):
-    assert workers_per_host(hosts) == count
+    assert cluster_on(hosts).workers_per_host() == count
+    assert cluster_on(hosts).hosts == list(hosts)
+    assert cluster_on(hosts).spans_hosts == (count < len(hosts))
 
 
 @pytest.mark.parametrize("hosts", ["aab", "aba", "abab"])
 def test_hosts_with_other_numbers_of_workers(hosts):
-    assert workers_per_host(hosts) is None
+    assert cluster_on(hosts).workers_per_host() is None and cluster_on(hosts).spans_hosts
