@@ -34,8 +34,10 @@ def parts(resnet50_shapes):
     return {
         "scaling.md": {
             "prediction": prediction_part(),
-            "rounding on the wire": rounding_part(),
+        },
+        "how_to/slow_links.md": {
             "slow links": slow_links_part(),
+            "rounding on the wire": rounding_part(),
         },
         "cost_model.md": cost_model_parts(resnet50_shapes),
         "kernels.md": {"gpu kernels": gpu_kernels_part()},
@@ -45,9 +47,11 @@ def parts(resnet50_shapes):
         "evidence/many_hosts.md": {
             "benchmark hosts": hosts_part(),
             "benchmark estimates for hosts": estimates_part(),
+            "benchmark simulated clusters": simulated_clusters_part(),
+        },
+        "evidence/slow_links.md": {
             "benchmark uneven hosts": uneven_hosts_part(),
             "benchmark overlap": overlap_part(),
-            "benchmark simulated clusters": simulated_clusters_part(),
         },
         "evidence/local_steps.md": {"benchmark slow accuracy": slow_accuracy_part()},
         "../README.md": {"frameworks": frameworks_part()},
@@ -135,7 +139,7 @@ def rounding_part():
     found = path.read_text().partition(ROUNDING)[2].strip()
     if not found:
         raise ValueError(f"{path.name} has no “{ROUNDING}”; run python benchmarks/exchange.py")
-    return from_report(found, path)
+    return from_report(found, path, of_folder=True)
 
 
 def from_report(text, path, of_folder=False):
@@ -220,7 +224,7 @@ def slow_links_part():
     header = [name for name in rows[0] if not name.endswith("/ mean")]
     cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
     text = "Time of a step of `fit` on 4 workers, and MB that worker 0 sends in a step:"
-    return f"{text}\n\n{from_report(report.table(header, cells), path)}"
+    return f"{text}\n\n{from_report(report.table(header, cells), path, of_folder=True)}"
 
 
 def prediction_part():

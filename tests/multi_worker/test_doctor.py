@@ -12,10 +12,10 @@ from tf_adasum.transport import argument
 
 @pytest.mark.version_independent
 @pytest.mark.costly
-def test_two_workers_under_the_launcher():
+def test_two_workers_under_the_launcher(tmp_path):
     launched = [sys.executable, "-m", "tf_adasum.launch", "-n", "2", "--devices-per-worker", "2"]
     result = subprocess.run(
-        [*launched, "-m", "tf_adasum.doctor", "--json"],
+        [*launched, "-m", "tf_adasum.doctor", "--json", "--links", str(tmp_path / "links.json")],
         capture_output=True,
         text=True,
         timeout=200,
@@ -32,6 +32,7 @@ def test_two_workers_under_the_launcher():
     assert {each["tensorflow"] for each in cluster["workers"]} == {report["tensorflow"]}
     assert {(each["from"], each["to"]) for each in cluster["pairs"]} == {(0, 1), (1, 0)}
     assert all(each["bytes_per_second"] > 1e6 for each in cluster["pairs"])
+    assert any("no link between two hosts" in each["text"] for each in cluster["findings"])
     small, large = cluster["exchanges"]
     assert (small["bytes"], large["bytes"]) == (4 * 2**20, 64 * 2**20)
     assert 0 < min(small["seconds"]) and (large.get("left_out") or min(large["seconds"]) > 0)

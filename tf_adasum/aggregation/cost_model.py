@@ -35,6 +35,7 @@ variable to set in the environment of every worker.
 import dataclasses
 import functools
 import itertools
+import json
 import math
 import operator
 import os
@@ -73,14 +74,57 @@ class Hosts:
     beta: float = 8e-10
 
     @classmethod
-    def measured(cls, replicas: int) -> "Hosts":
+    def measured(cls, replicas: int, own_host: str | None = None) -> "Hosts":
         """Return the hosts, with the links in the environment variable ``TF_ADASUM_HOST_LINK``.
 
+        Args:
+            replicas: L, the number of replicas on each host.
+            own_host: the name of this host. Defaults to `None`: the links may be those of other
+                hosts.
+
         Raises:
-            ValueError: if the variable is not of the form ``alpha=5e-5,beta=8e-10``.
+            ValueError: if the variable is neither of the form ``alpha=5e-5,beta=8e-10`` nor the
+                path of a file of ``tf-adasum-doctor --links``, or if the file has the links of
+                hosts other than `own_host`.
         """
+        text = os.environ.get(HOST_LINK, "")
+        if text and "=" not in text:
+            return cls.from_file(replicas, text, own_host)
         link = functools.partial(cls, replicas)
         return _read(HOST_LINK, ("alpha", "beta"), "alpha=5e-5,beta=8e-10", link) or link()
+
+    @classmethod
+    def from_file(cls, replicas: int, path: str, own_host: str | None = None) -> "Hosts":
+        """Return the hosts, with the links in a file of ``tf-adasum-doctor --links``.
+
+        Args:
+            replicas: as for `measured`.
+            path: the path of the file.
+            own_host: as for `measured`.
+
+        Raises:
+            ValueError: if this is no such file, or has the links of hosts other than `own_host`.
+        """
+        try:
+            with open(path) as file:
+                links = json.load(file)
+            hosts = [str(host) for host in links["hosts"]]
+            alpha, beta = (float(links[name]) for name in ("alpha", "beta"))
+            if not all(0 <= number < math.inf for number in (alpha, beta)):
+                raise ValueError("a number is negative or not finite")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path!r} is not a file that `tf-adasum-doctor --links` has written: {error!r}. "
+                f"You can also set the constants: {HOST_LINK}=alpha=5e-5,beta=8e-10"
+            ) from error
+        if own_host is not None and own_host not in hosts:
+            raise ValueError(
+                f"The links in {path!r} were measured on the hosts {', '.join(hosts)}, and this "
+                f"worker runs on {own_host}. Measure again with `tf-adasum-doctor --links` on all "
+                "workers. If the links of both clusters are equal, set "
+                f"{HOST_LINK}=alpha={alpha:.1e},beta={beta:.1e}"
+            )
+        return cls(replicas, alpha, beta)
 
     def are_followed_by(self, plan: Sequence[int]) -> bool:
         """Return whether the first levels of a plan combine exactly the replicas of each host."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -98,7 +99,7 @@ class Scheme:
             radix_plan,
             wire_dtype,
             cost_model.measured(),
-            cost_model.Hosts.measured(replicas_per_host)
+            cost_model.Hosts.measured(replicas_per_host, socket.gethostname())
             if replicas_per_host and 1 < replicas_per_host < replicas
             else None,
             spans_hosts,

@@ -84,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     surrounding, others = environment_checks.find(os.environ)
     is_alone = isinstance(others, Cluster) and len(others.addresses) == 1
     if others is None or is_alone:
+        if options.links:
+            parser.error("--links needs --predict, or several workers")
         findings = diagnose(surrounding)
         return _print_one(findings, options.json)
     faulthandler.dump_traceback_later(_SECONDS_IN_ALL, exit=True)
@@ -94,6 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return own
 
     def show(examination: cluster_report.Examination) -> int:
+        if options.links:
+            hosts = [each["host"] for each in examination.workers]
+            prediction.write_links(options.links, hosts, examination.findings)
         return _print_all(examination, own, options.json)
 
     try:
@@ -114,6 +119,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     parser.add_argument(
         "--explain", metavar="CODE", help="print what to do about a message that ends with CODE"
+    )
+    parser.add_argument(
+        "--links",
+        metavar="FILE",
+        help="write the speed of the links between hosts to FILE; with --predict, read FILE",
     )
     prediction.add_options(parser)
     commands.add_common_options(parser)
@@ -165,7 +175,7 @@ def _predict(parser: argparse.ArgumentParser, options: argparse.Namespace) -> in
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's own messages
     try:
         job = prediction.Job(**prediction.given_options(options))
-        print(prediction.predicted(job))
+        print(prediction.predicted(job, options.links))
     except (ImportError, ValueError) as error:
         parser.error(f"--predict: {error}")
     return 0

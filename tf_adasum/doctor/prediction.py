@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tf_adasum import atomic_files
 from tf_adasum.doctor import tables
-from tf_adasum.doctor.findings import NOTE, Finding
+from tf_adasum.doctor.findings import FAIL, NOTE, WARN, Finding
 
 _BYTES_OF_MB = 1_000_000
+_LINKS = "links"  # the subject of findings
+_SET = "if hosts have several replicas, set on all workers: TF_ADASUM_HOST_LINK="
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,26 +95,35 @@ def given_options(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names if hasattr(options, name)}
 
 
-def predicted(job: Job) -> str:
+def predicted(job: Job, links_file: str | None = None) -> str:
     """Return the table of estimates for a job, as text.
+
+    Args:
+        job: the job.
+        links_file: a file of ``--links``, which replaces ``TF_ADASUM_HOST_LINK``. Defaults to
+            `None`.
 
     Raises:
         ImportError: if TensorFlow cannot be imported.
-        ValueError: if ``TF_ADASUM_COST_MODEL`` or ``TF_ADASUM_HOST_LINK`` is not valid.
+        ValueError: if ``TF_ADASUM_COST_MODEL``, ``TF_ADASUM_HOST_LINK`` or the file is not valid.
     """
     from tf_adasum.aggregation import buckets, cost_model
 
     measured = cost_model.measured()
     model = measured or cost_model.UCX
-    links = cost_model.Hosts.measured(job.replicas_per_host)
+    if links_file:
+        links = cost_model.Hosts.from_file(job.replicas_per_host, links_file)
+        source = links_file
+    else:
+        links = cost_model.Hosts.measured(job.replicas_per_host)
+        source = cost_model.HOST_LINK if os.environ.get(cost_model.HOST_LINK) else ""
     size = job.model_mb * _BYTES_OF_MB
     count = min(job.variables, max(1, round(size / buckets.DEFAULT_BUCKET_BYTES)))
     bucket = size / count, max(1, job.variables // count)
     hosts = job.replicas // job.replicas_per_host
     shared = links if hosts > 1 and job.replicas_per_host > 1 else None
     # With one replica per host, the user's cost model already describes the links between hosts.
-    is_set = bool(os.environ.get(cost_model.HOST_LINK))
-    between = links if hosts > 1 and (shared or is_set or not measured) else None
+    between = links if hosts > 1 and (shared or source or not measured) else None
     chosen = cost_model.default_plan(job.replicas, *bucket, measured, model, shared)
     seconds = {
         f"Adasum, {[*plan]}": model.seconds(plan, *bucket, between)
@@ -130,7 +143,7 @@ def predicted(job: Job) -> str:
     if between:
         notes.append(
             f"links between hosts: alpha={links.alpha:.1e} beta={links.beta:.1e} "
-            f"({cost_model.HOST_LINK if is_set else 'assumed, 10 Gbit/s'})"
+            f"({source or 'assumed, 10 Gbit/s'})"
         )
     end = "The first plan is the default. The exchange does not overlap with backpropagation here."
     return "\n".join([*notes, "", table, "", end])
@@ -169,6 +182,29 @@ def link_findings(hosts: Sequence[str], pairs: Sequence[dict[str, Any]]) -> list
     rate = max(pair["bytes_per_second"] for pair in others)
     text = f"between hosts: {latency * 1e6:.3g} µs, and at least {rate / 1e6:.3g} MB/s"
     text += f"; on one host: {inside * 1e6:.3g} µs" if own else ""
-    link = f"alpha={max(0.0, latency - inside):.1e},beta={1 / rate:.1e}"
-    fix = f"if hosts have several replicas, set on all workers: TF_ADASUM_HOST_LINK={link}"
-    return [Finding(NOTE, "links", text, fix)]
+    link = {"alpha": max(0.0, latency - inside), "beta": 1 / rate}
+    constants = ",".join(f"{name}={number:.1e}" for name, number in link.items())
+    return [Finding(NOTE, _LINKS, text, _SET + constants, link)]
+
+
+def write_links(path: str, hosts: Sequence[str], findings: list[Finding]) -> None:
+    """Write the constants of the links between hosts to a file, and report it in the findings.
+
+    Args:
+        path: the file, which ``TF_ADASUM_HOST_LINK`` can name.
+        hosts: the name of each worker's host.
+        findings: the findings about several workers, which are changed.
+    """
+    links = next((each for each in findings if each.subject == _LINKS), None)
+    if links is None:
+        text = f"{path} was not written, because no link between two hosts was measured"
+        findings.append(Finding(WARN, _LINKS, text))
+        return
+    try:
+        with atomic_files.replacing(path) as unfinished, open(unfinished, "w") as file:
+            json.dump({"hosts": sorted(set(hosts)), **links.facts}, file)
+    except OSError as error:
+        findings.append(Finding(FAIL, _LINKS, f"{path} cannot be written: {error}"))
+        return
+    fix = f"{_SET}{os.path.abspath(path)}"
+    findings[findings.index(links)] = dataclasses.replace(links, fix=fix)

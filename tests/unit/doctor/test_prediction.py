@@ -1,12 +1,16 @@
 """Estimates of a step on many replicas, and the constants of the links between hosts."""
 
+import json
+import pathlib
 import re
+import socket
 
 import pytest
 
 from tf_adasum import doctor
-from tf_adasum.aggregation import cost_model
-from tf_adasum.doctor.prediction import link_findings
+from tf_adasum.aggregation import Scheme, cost_model
+from tf_adasum.aggregation.rules import Adasum
+from tf_adasum.doctor.prediction import link_findings, write_links
 
 ARGUMENTS = ["--predict", "--replicas", "8", "--replicas-per-host", "4", "--model-mb", "16"]
 PART = (16e6, 10)  # the one bucket of these gradients
@@ -31,6 +35,54 @@ def test_the_estimate_is_that_of_the_cost_model(monkeypatch, capsys):
         cells = [f"{1000 * seconds:.1f} ms", f"{step:.1f} ms", f"{800 / step:.1f} x"]
         cells.append(f"{1e4 / step:.0f} %")
         assert re.search(rf"^{re.escape(name)} +" + " +".join(map(re.escape, cells)), text, re.M)
+
+
+def test_links_are_written_to_a_file_for_estimates_and_for_the_strategy(
+    tmp_path, monkeypatch, capsys
+):
+    path, host = str(tmp_path / "links.json"), socket.gethostname()
+    found = link_findings(["a", "b"], [pair(0, 1, 5e-5, 1.25e8)])
+    write_links(path, [host, host, "b"], found)
+    (finding,) = found
+    assert finding.level == "note" and finding.fix.endswith(f": TF_ADASUM_HOST_LINK={path}")
+    assert json.loads(pathlib.Path(path).read_text())["hosts"] == sorted({host, "b"})
+
+    text = printed(capsys, "--links", path)
+    assert f"alpha=5.0e-05 beta=8.0e-09 ({path})" in text
+    monkeypatch.setenv(cost_model.HOST_LINK, path)
+    assert Scheme.from_arguments(Adasum(), 8, replicas_per_host=4).hosts == cost_model.Hosts(
+        4, 5e-5, 8e-9
+    )
+    monkeypatch.setattr(socket, "gethostname", lambda: "c")
+    with pytest.raises(ValueError, match=r"on the hosts .*b.*, and this worker runs on c") as error:
+        Scheme.from_arguments(Adasum(), 8, replicas_per_host=4)
+    assert str(error.value).endswith("set TF_ADASUM_HOST_LINK=alpha=5.0e-05,beta=8.0e-09")
+
+
+@pytest.mark.parametrize(
+    ("path", "pairs", "level", "words"),
+    [
+        ("links.json", [], "warn", "was not written, because no link between two hosts"),
+        ("missing/links.json", [(0, 1)], "FAIL", "cannot be written"),
+    ],
+)
+def test_links_that_cannot_be_written_are_reported(tmp_path, path, pairs, level, words):
+    found = link_findings(["a", "b"], [pair(*each) for each in pairs])
+    write_links(str(tmp_path / path), ["a", "b"], found)
+    assert found[-1].level == level and words in found[-1].text
+    assert not (tmp_path / path).exists()
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "[]", "{}", '{"hosts": ["a"], "alpha": -1, "beta": 1}']
+)
+def test_another_file_is_no_links_file(tmp_path, monkeypatch, content):
+    path = tmp_path / "links.json"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv(cost_model.HOST_LINK, str(path))
+    with pytest.raises(ValueError, match=r"is not a file that `tf-adasum-doctor --links` has"):
+        cost_model.Hosts.measured(4)
 
 
 def test_a_cost_model_of_one_replica_per_host_includes_the_link(monkeypatch, capsys):
@@ -62,6 +114,7 @@ def test_a_ring_by_hand():
         (["--model-mb", "0"], "--model-mb must be positive"),
         (["--step-ms", "nan"], "--step-ms must be positive. Received: nan"),
         (["--json"], "--predict has no --json"),
+        (["--links", "missing.json"], "'missing.json' is not a file that"),
     ],
 )
 def test_refuses_impossible_jobs(arguments, words, capsys):
