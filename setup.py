@@ -1,13 +1,14 @@
 """Build the package and its compiled op. All other metadata is in pyproject.toml.
 
-The op is compiled against the TensorFlow that is installed. It speeds tf_adasum up; nothing depends
-on it. Where it cannot be built the installation therefore still succeeds and says what is missing.
-`TF_ADASUM_REQUIRE_OP=1` makes that an error, `CXX` names the compiler (default: g++).
+The op is compiled against the installed TensorFlow. It makes tf_adasum faster, but nothing depends
+on it. If it cannot be built, the installation therefore still succeeds and prints what is missing;
+`TF_ADASUM_REQUIRE_OP=1` makes this an error. `CXX` names the compiler (default: g++).
 
-The kernels for NVIDIA GPUs are built too if TensorFlow can use GPUs and a CUDA compiler is found;
-see custom_ops/build_cuda.py. `TF_ADASUM_CUDA=1` builds them in any case, or fails; `0` never does.
+The kernels for NVIDIA GPUs are also built if TensorFlow supports GPUs and a CUDA compiler is found;
+see custom_ops/build_cuda.py. With `TF_ADASUM_CUDA=1`, they are always built, and the installation
+fails if this is not possible; with `0`, they are never built.
 
-`TF_ADASUM_PREBUILT=FOLDER` takes what was built before instead: custom_ops/build_wheels.py.
+`TF_ADASUM_PREBUILT=FOLDER` copies libraries that were built before; see custom_ops/build_wheels.py.
 """
 
 import json
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import setuptools
 
-if int(setuptools.__version__.split(".")[0]) < 77:  # `requires` is not read without isolation
+if int(setuptools.__version__.split(".")[0]) < 77:  # pip without isolation ignores `requires`
     raise SystemExit(
         "tf_adasum needs setuptools 77 or newer to be installed. Run: "
         "pip install --upgrade pip 'setuptools>=77' "
@@ -39,7 +40,7 @@ from pypi_description import pypi_description
 
 OPS = Path("tf_adasum/ops")
 BUILD_INFO = "_build_info.json"
-# The two commands that build the op later: for a source folder in use, and for an installed copy.
+# Commands that build the op later: for an editable installation, and for an installed copy.
 BUILD_IN_PLACE = f"{Path(sys.executable).name} setup.py build_ext --inplace"
 INSTALL_AGAIN = "pip install --no-build-isolation --no-deps --force-reinstall ."
 SUFFIXES = (".cc", ".h", ".cu", ".cuh", ".py")
@@ -61,7 +62,10 @@ def cuda_choice():
 
 
 def compile_cuda(scratch, choice):
-    """Compile the kernels for GPUs in `scratch`; return the files, and how or why not."""
+    """Compile the kernels for GPUs in `scratch`; return the files and a description.
+
+    If the kernels are not built, there are no files, and the description has the reason.
+    """
     try:
         if choice == "0":
             raise NotBuilt("TF_ADASUM_CUDA=0")
@@ -75,16 +79,16 @@ def compile_cuda(scratch, choice):
 
 
 def products(folder):
-    """The files of a build that are in a folder."""
+    """Return the files of a build that exist in a folder."""
     names = ("_adasum_ops*.so", build_cuda.HOST_LIBRARY, build_cuda.KERNELS, BUILD_INFO)
     return sorted(path for name in names for path in folder.glob(name))
 
 
 class BuildOp(build_ext):
-    """Compile the op, and leave either a library with its description or neither."""
+    """Compile the op. Afterwards, a library and its description exist, or neither of them."""
 
     def get_ext_filename(self, fullname):
-        # TensorFlow loads the library, not Python: no `.cpython-311-…` in its name.
+        # TensorFlow loads the library, not Python, so its name has no `.cpython-311-…`.
         return os.path.join(*fullname.split(".")) + ".so"
 
     def get_source_files(self):
@@ -100,7 +104,7 @@ class BuildOp(build_ext):
     def run(self):
         cuda_wanted = cuda_choice()
         folder = (Path() if self.inplace else Path(self.build_lib)) / OPS
-        # Whatever an earlier build left behind must not outlive this one.
+        # Remove the files of an earlier build, even if this build fails.
         for product in products(folder):
             product.unlink()
         folder.mkdir(parents=True, exist_ok=True)
@@ -137,7 +141,7 @@ class BuildOp(build_ext):
 
 
 class WithAnswers(build_py):
-    """Put the page of answers beside the doctor, who reads it out; a clone has it in docs/."""
+    """Copy the troubleshooting page to the doctor, which reads it; a clone has it in docs/."""
 
     def run(self):
         super().run()
@@ -146,7 +150,7 @@ class WithAnswers(build_py):
 
 
 class Wheel(bdist_wheel):
-    """A wheel for one platform and every Python: it is TensorFlow that loads the libraries."""
+    """A wheel for one platform and every Python, because TensorFlow loads the libraries."""
 
     def get_tag(self):
         return "py3", "none", super().get_tag()[2]

@@ -2,8 +2,8 @@
 
     python benchmarks/adascale_time.py
 
-SGD alone and inside AdaScale train the same model in turn, on 2 workers that average gradients: the
-CNN of `make demo`, and a model of 25 million parameters. Writes
+Two workers, which average gradients, train the same model with SGD and with SGD inside AdaScale, in
+turn. The models are the CNN of `make demo` and a model of 25 million parameters. Writes
 benchmarks/results/DATE-adascale_time.md.
 """
 
@@ -25,7 +25,7 @@ MODELS = {  # rows of a global batch, steps of a round, rounds
 
 
 def optimizers():
-    """The optimizer alone and inside AdaScale."""
+    """Return functions that create SGD, and SGD inside AdaScale."""
     import keras
 
     import tf_adasum
@@ -63,7 +63,7 @@ def measure(name, out):
 
 
 def demo_rows(count):
-    """Return digits, over and over."""
+    """Return `count` digits, which repeat."""
     from train_digits import load
 
     (images, labels), _ = load("digits")

@@ -3,11 +3,11 @@
     python benchmarks/chaos.py [--minutes 5] [--seed 0]
 
 Two and three workers train on separate hosts (network namespaces of this machine: needs root) and
-make backups. At random moments a host or one direction of a link is cut off, links get slow and
-lossy, or a worker is paused or killed; a cut link recovers, or not. If a worker fails, the others
-have to end within a bound, and all start again, until one start reaches the end. Then, on each
-worker, the weights, slots and last values of the logs have to equal those of an undisturbed run,
-bit for bit. The training is the one of benchmarks/restarts.py. Writes
+make backups. At random moments a host or one direction of a link is cut off, links become slow and
+lossy, or a worker is paused or killed; a cut link recovers after a random time. If a worker fails,
+the others must exit within a time limit, and all workers start again, until one start reaches the
+end. Then, on each worker, the weights, slots and last values of the logs must equal the values of
+an undisturbed run, bit for bit. The training is the same as in benchmarks/restarts.py. Writes
 benchmarks/results/DATE-chaos.md.
 """
 
@@ -35,10 +35,10 @@ from support.worker_group import worker_environment  # noqa: E402
 
 WORKERS, FREQUENCIES = (2, 3), ("epoch", 7)
 SECONDS_PER_STEP = 0.2
-FAULTS_PER_RUN = 4  # of a run
-LONGEST_QUIET = 20.0  # seconds from a start, or from one fault to the next
-SECONDS_TO_END = 200.0  # of the others after the first failure: importing TensorFlow, and a start
-SECONDS = 600.0  # after which a start counts as hanging
+FAULTS_PER_RUN = 4  # at most
+LONGEST_QUIET = 20.0  # maximum seconds from a start to a fault, or from one fault to the next
+SECONDS_TO_END = 200.0  # limit for the others after a failure: they may import TensorFlow and start
+SECONDS = 600.0  # after this time, a start counts as hanging
 NAMED = re.compile(r"worker \d")
 ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt): ")
 GUARD = "in TensorFlow's start-up"
@@ -46,12 +46,12 @@ GUARD = "in TensorFlow's start-up"
 
 @dataclasses.dataclass
 class RunRecord:
-    """What a run has been.
+    """The record of a run.
 
     Attributes:
-        happened: what has been done to it.
-        starts: how many it took.
-        hung: workers that did not end by themselves, as texts.
+        happened: the faults that were injected, as texts.
+        starts: the number of starts.
+        hung: workers that did not exit, as texts.
         unnamed: errors that name no worker.
         end: each worker's state at the end; None if there is none.
     """
@@ -64,21 +64,21 @@ class RunRecord:
 
 
 class Run:
-    """A training on hosts of its own.
+    """A training run on separate hosts.
 
     Args:
-        folder: an empty one, for backups and logs.
-        workers: how many.
-        save_freq: of the backups.
+        folder: an empty folder for backups and logs.
+        workers: the number of workers.
+        save_freq: `save_freq` of the backups.
         chance: `random.Random`.
-        faults: how many there are to be.
+        faults: the maximum number of faults.
     """
 
     def __init__(self, folder, workers, save_freq, chance, faults):
         self._folder, self._workers, self._save_freq = folder, workers, save_freq
         self._chance, self._faults = chance, faults
         self._network, self._processes = Network(workers), []
-        self._due = []  # pairs of a time and what heals then
+        self._due = []  # pairs of a time and a function that ends a fault then
         self.told = RunRecord()
 
     def __enter__(self):
@@ -88,7 +88,7 @@ class Run:
         self._network.close()
 
     def run(self):
-        """Start the workers until a start ends well; return what has happened."""
+        """Start the workers until a start succeeds; return the record."""
         while not self._start():
             for process in self._processes:
                 with contextlib.suppress(ProcessLookupError):
@@ -101,7 +101,7 @@ class Run:
         return self.told
 
     def _start(self):
-        """Start all workers once, and break what is to be broken; return whether they end well."""
+        """Start all workers once and inject faults; return whether all workers succeed."""
         number = self.told.starts
         self.told.starts += 1
         hosts = [host.address for host in self._network.hosts]
@@ -138,7 +138,7 @@ class Run:
             time.sleep(0.05)
 
     def _break(self, now, number, seconds):
-        """Let something happen, and plan when it heals."""
+        """Inject a random fault, and plan when it ends."""
         chance, network = self._chance, self._network
         worker = chance.randrange(self._workers)
         other = chance.choice([rank for rank in range(self._workers) if rank != worker])
@@ -166,7 +166,7 @@ class Run:
             self._processes[worker].send_signal(number)
 
     def _heal(self, now, *, all_of_it=False):
-        """Heal what is due. A cut may outlast the start in which it came, but not for long."""
+        """End the faults that are due. After a start, the remaining faults end within 10 s."""
         if all_of_it:
             self._due = [(min(when, now + 10), heal) for when, heal in self._due]
         for _, heal in [pair for pair in self._due if pair[0] <= now]:

@@ -8,8 +8,7 @@ the first table, because its `fit` fails on several workers in any case, and sto
 one process in the second. All timeouts are the defaults.
 
 Writes the tables in docs/reliability/. Cases that are not selected keep their results: all results,
-with the whole messages, are in benchmarks/results/unauthenticated_clients.json
-and disks.json.
+with the complete messages, are in benchmarks/results/unauthenticated_clients.json and disks.json.
 """
 
 import argparse
@@ -35,8 +34,8 @@ sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "
 from support import client_cases, disk_cases  # noqa: E402 - found on the path above
 
 PAGES = report.ROOT / "docs" / "reliability"
-LENGTH = 130  # of what a cell tells of an error
-# Parts of paths that a message need not show: of the folder of a case.
+LENGTH = 130  # characters of an error message in a cell
+# The folder of a case, which is removed from messages.
 FOLDER = re.compile(r"/[\w./-]*/disk\b")
 ADDRESS = re.compile(r" \((?:\[?[\w.:-]+\]?):\d+\)")
 _digests = threading.Lock()
@@ -47,7 +46,7 @@ def cell_of_clients(case, outcomes, expected):
 
 
 def cell_of_disk(case, told, expected):
-    """Return what the workers do in each start, and in bold what they should not."""
+    """Return what the workers did in each start. Wrong behaviour is bold."""
     parts = []
     for start, outcomes in zip(case.starts, told, strict=True):
         texts = {rank: text_of(start, each, expected) for rank, each in outcomes.items()}
@@ -63,7 +62,7 @@ def cell_of_disk(case, told, expected):
 
 
 def text_of(start, outcome, expected):
-    """Return what one worker does in one start."""
+    """Return what one worker did in one start."""
     if outcome.error:
         message = ADDRESS.sub("", FOLDER.sub("…", outcome.message))
         return f"`{outcome.error}`: {reliability.short(message, LENGTH)}"
@@ -78,7 +77,7 @@ def text_of(start, outcome, expected):
 
 
 def summary_of_disk(result):
-    """Return in a few words what became of each start, of what is kept of a case."""
+    """Return a short summary of each start, from the stored result of a case."""
     if not result:
         return networks.NEVER
     parts = []
@@ -99,13 +98,14 @@ class Table:
     """A table of cases.
 
     Attributes:
-        name: of its markers in the document, and of the file of its results.
-        cases: the module.
-        stock: what the cases call the stock strategy.
-        header: its columns.
-        cell: function of a case, of what `cases.run` returns, and of the expected digest.
-        summary: function of what is kept of a case; a cell of the page.
-        page: that has the table.
+        name: the name in the document's markers and of the results file.
+        cases: the module with the cases.
+        stock: the name that the cases use for the stock strategy.
+        header: the table's columns.
+        cell: a function that describes the result of a case; its arguments are the case, the value
+            that `cases.run` returned and the expected digest.
+        summary: a function that returns a cell of the page for the stored result of a case.
+        page: the page with the table.
     """
 
     name: str
@@ -180,7 +180,7 @@ def _unbroken(cases, strategy):
 
 
 def unbroken(cases, strategy):
-    """Return the digest of the weights to which a strategy trains where nothing happens."""
+    """Return the digest of a strategy's final weights in a run without faults."""
     with _digests:
         return _unbroken(cases, strategy)
 
@@ -202,7 +202,7 @@ def main():
     parser.add_argument("--strategy", choices=("adasum", "stock", "keras"), help="only this one")
     parser.add_argument("--at-once", type=int, default=2, help="how many cases at a time")
     arguments = parser.parse_args()
-    commit = report.commit()  # before the page is written
+    commit = report.commit()  # before this script changes the page
     with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
         for table in TABLES:
             kept = json.loads(table.kept.read_text()) if table.kept.exists() else {}
@@ -219,7 +219,7 @@ def main():
                 kept.setdefault(case.name, {})[strategy] = told
                 print(strategy, case.name, told["cell"], *told["not held"], sep="\n  ", flush=True)
                 table.write(kept)
-            table.write(kept)  # what was there, where nothing has been run
+            table.write(kept)  # also if no case was run
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
     python benchmarks/differences.py [--former COMMIT] [--limit SECONDS]
 
-Each case of tests/multi_worker/scenarios/differences.py: the seconds until both workers have
-raised, and the message of worker 0, here and with the Python files of an earlier commit. If a group
-of workers raises nothing within the limit, it is ended. The cost is the time for the fingerprint of
-a call of `fit`, in one process. Writes benchmarks/results/DATE-differences.md.
+For each case of tests/multi_worker/scenarios/differences.py, reports the seconds until both workers
+have raised an error, and the message of worker 0. With `--former`, also reports them for the Python
+files of an earlier commit. A group of workers that raises nothing within the limit is killed. The
+cost is the time to compute the fingerprint of a call of `fit`, in one process. Writes
+benchmarks/results/DATE-differences.md.
 """
 
 import argparse
@@ -29,7 +30,7 @@ LONGEST = 150  # characters of a message
 
 
 def outcomes(cases, checkout, limit):
-    """Return for each case the seconds until both workers have raised, and what worker 0 raised."""
+    """Return for each case the seconds until both workers have raised an error, and the errors."""
     from scenarios import differences
 
     path = os.pathsep.join(map(str, [checkout, TESTS, TESTS / "multi_worker"]))
@@ -49,7 +50,7 @@ def outcomes(cases, checkout, limit):
         found[case] = max(float(each["seconds"]) for each in results), errors
         print(f"{case}: {found[case][0]:.1f} s", file=sys.stderr)
         if any("Lost" in each or "Graph execution" in each for each in errors):
-            group.close()  # no collective works any more
+            group.close()  # after these errors, no collective works
     if group:
         group.close()
     return found
@@ -73,7 +74,7 @@ def checkout_of(commit):
 
 
 def cell(outcome, limit):
-    """Return what has become of a case."""
+    """Return the outcome of a case as a cell."""
     if outcome is None:
         return f"**no error on both within {limit} s**"
     seconds, errors = outcome
@@ -85,7 +86,7 @@ def cell(outcome, limit):
 
 def cost_of_fingerprint():
     """Return rows: model, parameters, milliseconds of the first call and of later ones."""
-    sys.setrecursionlimit(20_000)  # a thousand layers, one after the other
+    sys.setrecursionlimit(20_000)  # for the model of 1,000 layers
     import keras
     import numpy as np
 

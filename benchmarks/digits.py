@@ -4,8 +4,8 @@
     python benchmarks/digits.py --name digits_addons      with the Python of the Keras 2 environment
 
 Runs examples/train_digits.py: one replica alone, then four workers with two devices each, with
-"mean" and with "adasum". Everything else is equal, also the learning rate. Writes
-benchmarks/results/DATE-NAME.md, every run as JSON, and DATE-NAME.png, the picture of the first
+"mean" and with "adasum". All other settings are the same, including the learning rate. Writes
+benchmarks/results/DATE-NAME.md, every run as JSON, and DATE-NAME.png with the curves of the first
 seed.
 """
 

@@ -1,11 +1,11 @@
-"""How long it takes until training continues when a host is lost or joins; needs root.
+"""Measure the time until training continues after a host is lost or joins; needs root.
 
     python benchmarks/elastic.py [--times 10] [--workers 1]
 
 Each of four hosts, network namespaces of this machine, runs the same `tf-adasum-launch --nnodes
-2:4`. This script lets things happen to the hosts, again and again, and measures the time until the
-next training step. At the end, the accuracy is compared with that of runs in which nothing
-happened. Writes benchmarks/results/DATE-elastic.md.
+2:4`. This script repeatedly kills a worker, removes a host or adds a host, and measures the time
+until the next training step. At the end, it compares the accuracy with the accuracy of undisturbed
+runs. Writes benchmarks/results/DATE-elastic.md.
 """
 
 import argparse
@@ -27,15 +27,15 @@ sys.path[:0] = [str(report.ROOT / "tests")]
 from support import network  # noqa: E402 - found on the path above
 
 HOSTS, PORT = 4, 12345
-ROWS, EPOCHS = 8, 12  # of a replica; after the last event
+ROWS, EPOCHS = 8, 12  # rows of a replica; epochs after the last event
 SECONDS_PER_STEP = 0.05  # at least
-SECONDS = 180  # until an event counts as not survived
+SECONDS = 180  # limit for training to continue after an event
 QUIET_SECONDS = 3  # of training between two events
 UNDISTURBED = 10  # runs
 
 
 def train(folder, is_undisturbed):
-    """Train on digits until the file "finish" has been there for some epochs; note the steps."""
+    """Train on digits until some epochs after the file "finish" appears; record first steps."""
     import keras
     from sklearn.datasets import load_digits
 
@@ -58,7 +58,7 @@ def train(folder, is_undisturbed):
     replicas, start = strategy.num_replicas_in_sync, os.environ.get("TF_ADASUM_RESTART_COUNT")
 
     class Notes(keras.callbacks.Callback):
-        """Notes the first step of a start, and ends the training."""
+        """Records the first step of a start, and stops the training at the end."""
 
         is_first, left = True, EPOCHS
 
@@ -116,16 +116,16 @@ class Job:
         )
 
     def steps(self):
-        """Return for each start its first step: the time, and the number of replicas."""
+        """Return the time and the number of replicas of the first step of each start."""
         found = {}
         for path in self.folder.glob("step-*"):
             _, start, replicas = path.name.split("-")
-            with contextlib.suppress(ValueError):  # it is being written
+            with contextlib.suppress(ValueError):  # the file is being written
                 found[int(start)] = float(path.read_text()), int(replicas)
         return found
 
     def seconds_until(self, hosts, since):
-        """Return how long after an event training continues on so many hosts."""
+        """Return the seconds from an event until training continues on this number of hosts."""
         before = time.time()
         while time.time() < before + SECONDS:
             for at, replicas in self.steps().values():
@@ -136,7 +136,7 @@ class Job:
         raise TimeoutError(f"no step on {hosts} hosts: {(self.folder / 'log').read_text()[-5000:]}")
 
     def happen(self, event):
-        """Let an event happen to host 3, which is there, or comes back; return its seconds."""
+        """Make host 3 fail, leave or join; return the seconds until training continues."""
         since = time.time()
         if event == "a worker is killed":
             children = subprocess.run(
@@ -174,7 +174,7 @@ EVENTS = (
 
 
 def disturbed(times, workers):
-    """Return for each event its seconds; the accuracy at the end, and the number of starts."""
+    """Return the seconds of each event, the final accuracy and the number of starts."""
     found = {event: [] for event in EVENTS}
     with tempfile.TemporaryDirectory() as folder, network.Network(HOSTS) as hosts:
         job = Job(pathlib.Path(folder), hosts, workers)
@@ -193,7 +193,7 @@ def disturbed(times, workers):
 
 
 def undisturbed(workers):
-    """Return the accuracies of runs on as many replicas in one process."""
+    """Return the accuracies of runs on the same number of replicas in one process."""
     accuracies = []
     for seed in range(UNDISTURBED):
         with tempfile.TemporaryDirectory() as folder:

@@ -3,17 +3,18 @@
     python benchmarks/endurance.py [--transport ucx] [--kinds fit loop]
 
 Two workers run `fit` for many epochs, with validation and callbacks, and then a custom training
-loop; each process notes its resident memory after every tenth step. The memory that a step keeps is
-the slope of a line through the samples after the warm-up, by least squares.
+loop; each process records its resident memory after every tenth step. The memory that a step does
+not free is the slope of a least-squares line through the samples after the warm-up.
 
-This package has to stay below 1 KiB per step, in one long epoch and in custom loops: the gradients
-of a small model travel in one message, those of a wide one are cut into shards. For
-comparison the report has what TensorFlow itself keeps: the custom loop under its own
-MultiWorkerMirroredStrategy, whose `fit` does not work on several workers. Every epoch costs more:
-Keras makes a distributed iterator, and another one for the validation data. The same iterators are
-measured under the stock strategy, too.
+With this package, the slope must be below 1 KiB per step, in one long epoch and in custom loops.
+The custom loops train a small model, whose gradients are sent in one message, and a wide model,
+whose gradients are cut into shards. For comparison, the report also has the memory that TensorFlow
+itself does not free: the custom loop runs under MultiWorkerMirroredStrategy, whose `fit` does not
+work on several workers. Every epoch needs more memory, because Keras creates a distributed iterator
+for the training data and another one for the validation data. The same iterators are also measured
+under the stock strategy.
 
-At the end all replicas must hold the same bits (`strategy.check_replicas`). Writes
+At the end, all replicas must hold the same bits (`strategy.check_replicas`). Writes
 benchmarks/results/DATE-endurance.md. With another transport, the stock strategy is left out, and
 the name of the report includes the transport.
 """
@@ -29,13 +30,13 @@ import report
 
 WORKERS = 2
 EPOCH = 100  # steps
-BATCH = 32  # of all workers
+BATCH = 32  # rows, of all workers together
 NARROW, WIDE = 32, 40_000  # units: gradients of 3 kB and of 3.2 MB
 SAMPLED = 10  # steps between two samples
-EARLY = 200  # a step whose sample is shown
-WARM_UP = 0.4  # of all steps: until the allocators have what they need
+EARLY = 200  # the report also shows the sample of this step
+WARM_UP = 0.4  # share of all steps, until the allocators have enough memory
 LIMIT = 1024  # bytes per step
-SECONDS = 3600  # after which a training counts as hanging, also on a busy machine
+SECONDS = 3600  # after this time, a training counts as hanging, even on a busy machine
 KINDS = {
     "fit": "`fit`, one epoch",
     "loop": "custom loop",
@@ -47,13 +48,13 @@ KINDS = {
 
 
 def resident_bytes():
-    """The memory of this process that is not swapped out."""
+    """Return the resident memory of this process."""
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def train(kind, steps, transport, out):
-    """Train, on every worker, and return the samples, [workers, samples]."""
+    """Train on every worker, and save the samples, [workers, samples]."""
     import keras
     import tensorflow as tf
 
@@ -99,7 +100,7 @@ def train(kind, steps, transport, out):
 
 
 def fit(model, x, y, steps, sample, in_epochs, keras, tf_adasum):
-    """One epoch, or many with validation; with callbacks."""
+    """Run `fit` with callbacks: for one epoch, or for many epochs with validation."""
     if not in_epochs:
         x, y = (np.concatenate([array] * (steps // EPOCH)) for array in (x, y))
     validation = {"validation_data": (x[: 4 * BATCH], y[: 4 * BATCH])} if in_epochs else {}
@@ -129,7 +130,7 @@ def fit(model, x, y, steps, sample, in_epochs, keras, tf_adasum):
 
 
 def custom_loop(strategy, model, x, y, steps, sample, in_epochs):
-    """The loop of the README, with a check after every hundredth step; or with epochs."""
+    """Run the loop of the README and check the model; with `in_epochs`, create new iterators."""
     import tensorflow as tf
 
     dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH).repeat()
@@ -161,7 +162,7 @@ def custom_loop(strategy, model, x, y, steps, sample, in_epochs):
 
 
 def slope(samples):
-    """Bytes per step of a line through the samples after the warm-up, and its standard error."""
+    """Return the slope of the samples after the warm-up in bytes per step, and its error."""
     first = int(WARM_UP * len(samples))
     y = np.array(samples[first:], np.float64)
     x = SAMPLED * np.arange(len(y))

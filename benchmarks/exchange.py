@@ -3,16 +3,14 @@
     python benchmarks/exchange.py            writes benchmarks/results/DATE-exchange.md
     python benchmarks/exchange.py --fit      fits the cost model: DATE-exchange_fit.md; over UCX
                                              --fit ucx: DATE-exchange_fit_ucx.md
-    python benchmarks/exchange.py --extend   rewrites the generated parts of the docs
-                                             and docs/transport.md
-    python benchmarks/exchange.py --transport  UCX against TensorFlow, and Horovod where it is
-                                             (horovod_worker.py): DATE-exchange_transport.md
+    python benchmarks/exchange.py --extend   rewrites the generated parts of README and the docs
+    python benchmarks/exchange.py --transport  UCX against TensorFlow, and against Horovod if it
+                                             is installed: DATE-exchange_transport.md
 
 Starts 2 and then 4 workers on this machine. In each step the workers combine gradients of known
-shapes by TensorFlow's SUM (what `MultiWorkerMirroredStrategy` does) and by Adasum, with its radix
-plans and wire dtypes, in turn and in one process; each ratio is of neighbouring steps. Further
-runs, each of one kind alone, give the peak memory. What runs on the workers is in
-exchange_worker.py.
+shapes with TensorFlow's SUM (as `MultiWorkerMirroredStrategy` does) and with Adasum, with its radix
+plans and wire dtypes, in turn and in one process; each ratio compares neighbouring steps. Separate
+runs of only one kind give the peak memory. The workers run exchange_worker.py.
 """
 
 import argparse
@@ -29,7 +27,7 @@ PLANS = {2: ["[2]"], 4: ["[4]", "[2, 2]"]}
 
 
 def resnet50_shapes():
-    """The 161 trainable variables of a ResNet-50 for 1000 classes: 25.6 million elements."""
+    """Return the shapes of the 161 variables of a ResNet-50 with 1000 classes, 25.6 M elements."""
 
     def convolution(size, inputs, outputs):
         return [[size, size, inputs, outputs], [outputs], [outputs]]  # kernel, scale, offset
@@ -57,7 +55,7 @@ SHAPES = {
 SMALL_SHAPES = {"64 KB": [[16_000]], "256 KB": [[64_000]], "4 MB": [[1_000_000]]}
 
 
-# Where buckets are too small to be gathered, radix plans differ.
+# Radix plans differ only for buckets that are too large to be gathered whole.
 LARGE = list(SHAPES)[1:]
 
 
@@ -66,7 +64,7 @@ def elements(name):
 
 
 def time_rows(workers, devices, names, steps):
-    """One row for each of the gradients and kinds."""
+    """Yield one row for each of the gradients and each kind."""
     replicas = workers * devices
     plans = PLANS[replicas] if len(PLANS[replicas]) > 1 else []
     cases = [
@@ -85,7 +83,7 @@ def time_rows(workers, devices, names, steps):
 
 
 def memory_row(workers, name, runs):
-    """The medians of the peaks of several runs, as every run differs by some tens of MB."""
+    """Return a row with the median peaks of several runs, which differ by some tens of MB."""
     peaks = {}
     for kind in ("sum", "adasum"):
         cases = [(SHAPES[name], [kind])]
@@ -97,7 +95,7 @@ def memory_row(workers, name, runs):
 
 
 def rounding_rows(workers, scales):
-    """The relative errors of each plan and wire dtype."""
+    """Yield a row with the relative errors of each plan and wire dtype."""
     kinds = [f"{plan}; {dtype}" for plan in PLANS[workers] for dtype in ("adasum", *WIRE_DTYPES)]
     errors, _ = on_workers(workers, 1, "rounding", kinds=kinds, scales=scales)
     for kind, own in errors.items():

@@ -19,13 +19,14 @@ import numpy as np
 import report
 from exchange_worker import on_workers
 
-# Bytes and segments of a bucket; all are below one piece. Many segments take seconds to trace.
+# Bytes and segments of the buckets, which are all smaller than one piece. Tracing takes seconds if
+# there are many segments.
 BUCKETS = [
     *((size, 1) for size in (250_000, 1_000_000, 4_000_000, 16_000_000)),
     (4_000_000, 160),
     (16_000_000, 160),
 ]
-# A call of a function in TensorFlow takes as long as the arithmetic on fewer bytes.
+# With fewer bytes, calling a function in TensorFlow takes as long as the arithmetic.
 ARITHMETIC_FROM = 4_000_000
 
 
@@ -33,7 +34,7 @@ def points(plans, steps, transport):
     """Measure all exchanges.
 
     Args:
-        plans: for each number of workers the kinds of exchange, such as ``["[4]", "[2, 2]"]``.
+        plans: dict from numbers of workers to kinds of exchange, such as ``["[4]", "[2, 2]"]``.
         steps: number of steps.
         transport: "tensorflow" or "ucx".
 
@@ -81,7 +82,7 @@ def amounts(point):
 
 
 def fit(amounts_P3, seconds_P):
-    """Return α, β, γ ≥ 0 of least squared relative errors, for P points."""
+    """Return the α, β, γ ≥ 0 with the least squared relative errors, for P points."""
     seconds_P = np.asarray(seconds_P)
     return nonnegative_least_squares(
         np.asarray(amounts_P3) / seconds_P[:, None], np.ones_like(seconds_P)
@@ -91,10 +92,10 @@ def fit(amounts_P3, seconds_P):
 def nonnegative_least_squares(matrix, target):
     """Return the x ≥ 0 that minimizes ``‖matrix x - target‖``, by trying every set of zeros.
 
-    The minimum is the unconstrained one over the columns whose x is not zero; of few columns all
-    sets can be tried.
+    The minimum is the unconstrained minimum over the columns whose x is not zero. There are few
+    columns, so all sets can be tried.
     """
-    # The amounts differ by many powers of ten; columns of equal length keep `lstsq` exact.
+    # The amounts differ by many powers of ten. Columns of equal norm keep `lstsq` accurate.
     lengths = np.linalg.norm(matrix, axis=0)
     lengths[lengths == 0] = 1.0
     columns = range(matrix.shape[1])
@@ -163,7 +164,7 @@ def choice_rows(found, predicted):
 
 
 def assignment(constants):
-    """Return the setting of the environment, with two digits of each constant."""
+    """Return the environment variable with its value, with two digits of each constant."""
     names = ("alpha", "beta", "gamma")
     numbers = ",".join(f"{name}={own:.1e}" for name, own in zip(names, constants, strict=True))
     return f"TF_ADASUM_COST_MODEL='{numbers}'"

@@ -1,4 +1,4 @@
-"""What `benchmarks/exchange.py --transport` measures: UCX, TensorFlow's collectives, Horovod."""
+"""Compare UCX, TensorFlow's collectives and Horovod, for `benchmarks/exchange.py --transport`."""
 
 import os
 from unittest import mock
@@ -8,7 +8,7 @@ import numpy as np
 import report
 from exchange_worker import on_workers
 
-# What UCX_TLS is set to: how a host's own processes reach each other, and how hosts do.
+# The values of UCX_TLS: for processes on one host, and for processes on several hosts.
 TRANSPORTS = {"shared memory": "posix,cma,self", "TCP": "tcp,self"}
 UCX = "adasum; ucx"
 KINDS = ["sum", "adasum", f"{UCX}; packed", UCX]
@@ -18,7 +18,7 @@ ROUNDS = 2
 
 
 def measured(workers, shapes, way, steps):
-    """Return for each of the gradients a dict from kinds to the seconds of the steps of a round."""
+    """Return for each of the gradients a dict from kinds to the measurements of a round."""
 
     def of_kinds(kinds):
         cases = [(own, kinds) for own in shapes.values()]
@@ -36,7 +36,7 @@ def measured(workers, shapes, way, steps):
 
 
 def rows(workers, shapes, steps):
-    """One row for each of the gradients, the ways and the kinds."""
+    """Yield one row for each of the gradients, each transport and each kind."""
     for way in TRANSPORTS:
         rounds = [measured(workers, shapes, way, steps) for _ in range(ROUNDS)]
         for name, own in zip(shapes, zip(*rounds, strict=True), strict=True):
@@ -50,7 +50,7 @@ def rows(workers, shapes, steps):
 
 
 def ratio(rounds, kind, other):
-    """Return the median, and the range, of the rounds' ratios of medians."""
+    """Return the ratio of the medians in each round: its median and its range."""
     medians = [
         np.median(each[kind]["seconds"]) / np.median(each[other]["seconds"]) for each in rounds
     ]

@@ -1,9 +1,9 @@
-"""What `benchmarks/exchange.py` runs on every worker: timed reductions of given gradients.
+"""Time reductions of given gradients on every worker, for `benchmarks/exchange.py`.
 
-A *kind* is a way to reduce them: ``"sum"`` (TensorFlow's SUM, what `MultiWorkerMirroredStrategy`
-does), ``"adasum"`` with its defaults, ``"[2, 2]"`` and the like for Adasum with this radix plan,
-``"bfloat16"`` and ``"float16"`` for Adasum with this dtype on the wire, ``"ucx"`` for Adasum over
-UCX, ``"packed"`` for buckets that are also packed over UCX, and ``"arithmetic"`` for the inner
+A *kind* is a way to reduce them: ``"sum"`` (TensorFlow's SUM, as in `MultiWorkerMirroredStrategy`),
+``"adasum"`` for Adasum with its defaults, ``"[2, 2]"`` or another list for Adasum with this radix
+plan, ``"bfloat16"`` and ``"float16"`` for Adasum with this dtype on the wire, ``"ucx"`` for Adasum
+over UCX, ``"packed"`` for buckets that are also packed over UCX, and ``"arithmetic"`` for the inner
 products and the weighted sum of one level over all replicas, without communication.
 """
 
@@ -24,10 +24,10 @@ ROUNDED_ELEMENTS = 10**6
 
 
 def on_workers(workers, devices, task, transport="tensorflow", **arguments):
-    """Run a task on local workers of so many devices each.
+    """Run a task on local workers, each with a number of devices.
 
     Returns:
-        What the task returned on worker 0, and the peak memory of that process in bytes.
+        The result of the task on worker 0, and the peak memory of that process in bytes.
     """
     command = ["--devices", str(devices), "--task", task, "--arguments", json.dumps(arguments)]
     command += ["--transport", transport]
@@ -41,7 +41,7 @@ def times(strategy, cases, steps, gathers_small_buckets=True):
     Args:
         cases: list of ``(shapes, kinds)``.
         steps: number of steps.
-        gathers_small_buckets: False sends small buckets through the radix plan too.
+        gathers_small_buckets: False also sends small buckets through the radix plan.
 
     Returns:
         For each case and kind the seconds and the CPU seconds of each step, and the bytes sent
@@ -51,8 +51,9 @@ def times(strategy, cases, steps, gathers_small_buckets=True):
 
     from tf_adasum.compat import tensorflow as tensorflow_compat
 
-    # Over what the gradients go: a barrier of another transport lets some workers go earlier, by
-    # 1 ms over TensorFlow's collectives, which would count as time of a small exchange.
+    # The barrier uses the transport of the gradients. A barrier over another transport releases
+    # some workers earlier, by 1 ms over TensorFlow's collectives, and this difference would count
+    # as time of a small exchange.
     collectives = tensorflow_compat.cross_device_ops(strategy.extended)
     barrier = "sum" if collectives.transport is None else "adasum; ucx"
     at_the_start = reduction(strategy, barrier, [tf.constant(0.0)])
@@ -91,8 +92,8 @@ def times(strategy, cases, steps, gathers_small_buckets=True):
 def rounding(strategy, kinds, scales):
     """Return the relative error ‖result - exact‖ / ‖exact‖ of Adasum, for each kind and scale.
 
-    The gradients are ``scale · (mean + noise_i)``, all of them standard normal: two replicas'
-    gradients have a cosine of 1/2.
+    The gradients are ``scale · (mean + noise_i)`` with standard normal mean and noise, so the
+    cosine between the gradients of two replicas is 1/2.
     """
     import tensorflow as tf
 
@@ -116,7 +117,7 @@ def rounding(strategy, kinds, scales):
 
 
 def without_small_bucket_gathering():
-    """While a function is traced here, small buckets go through the radix plan too."""
+    """Return a context: functions traced in it also send small buckets through the radix plan."""
     from tf_adasum import cross_device_ops
 
     return mock.patch.object(cross_device_ops, "GATHERED_BYTES", 0)
@@ -144,12 +145,12 @@ def reduction(strategy, kind, gradients):
 
 @contextlib.contextmanager
 def over(strategy, ucx, fuses):
-    """While a function is traced here, its gradients go over UCX, or over TensorFlow.
+    """Return a context: functions traced in it send gradients over UCX or over TensorFlow.
 
     Args:
         strategy: the strategy.
-        ucx: whether over UCX.
-        fuses: whether they are left unpacked there.
+        ucx: whether to use UCX.
+        fuses: whether gradients stay unpacked over UCX.
     """
     from tf_adasum.compat import tensorflow as tensorflow_compat
 
@@ -181,7 +182,7 @@ def scheme_options(parts):
 
 
 def use(strategy, options):
-    """Give the strategy another scheme; outside benchmarks and tests it has one for life."""
+    """Replace the strategy's scheme, which never changes outside benchmarks and tests."""
     from tf_adasum.aggregation import Scheme
     from tf_adasum.compat import tensorflow as tensorflow_compat
 
@@ -197,7 +198,7 @@ def use(strategy, options):
 
 
 def arithmetic(replicas, gradients):
-    """The two passes over a replica's shard of all replicas' gradients."""
+    """Return a function with the two passes over a replica's shard of all replicas' gradients."""
     import tensorflow as tf
 
     from tf_adasum import ops
@@ -218,10 +219,11 @@ def arithmetic(replicas, gradients):
 
 
 def sent_bytes(graph):
-    """Add up what the collectives of a traced function send.
+    """Return the bytes that the collectives of a traced function send.
 
-    Of R members with an input of n bytes: (R-1)/R n by an all-to-all, and by each half of a bucket
-    that is not packed, (R-1) n by an all-gather and 2 (R-1)/R n by a ring all-reduce.
+    With R members and an input of n bytes, an all-to-all sends (R-1)/R n bytes, and so does each of
+    the two collectives of an unpacked bucket. An all-gather sends (R-1) n bytes, and a ring
+    all-reduce sends 2 (R-1)/R n bytes.
     """
     import tensorflow as tf
 

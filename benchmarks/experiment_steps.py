@@ -95,7 +95,7 @@ def measure(rounds, steps, out):
         models = {
             rule: compiled(strategies["mean" if rule == "mean" else "adasum"], task, rule)
             for rule in rules
-            if rows > batch or rule == "mean"  # one replica combines nothing
+            if rows > batch or rule == "mean"  # one replica has nothing to combine
         }
         x, y = rows_of(model_of(task)[0], rows * (WARM_UP + steps))
         seconds[task] = time_in_turn(models, x, y, batch_size=rows, rounds=rounds)

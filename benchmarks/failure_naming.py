@@ -1,12 +1,12 @@
-"""Let a worker fail at random moments, on a busy machine: do the others name it and its exception?
+"""Make a worker fail at random moments, and check that the other one names it and its exception.
 
     python benchmarks/failure_naming.py [--moments 20] [--seed 0]
 
 Two workers train while other processes keep the machine busy. An exception is raised in the main
 thread of one of them, at any line, in turn in `fit`, `train_on_batch` and a training loop within
-`strategy.working_together()`. The other worker has to raise a `WorkerLostError` with the exception
-of the failed worker. The end of worker 0 also ends TensorFlow's coordination service, which breaks
-the collectives of the other worker before it has waited for long.
+`strategy.working_together()`. The other worker must raise a `WorkerLostError` with the exception
+of the failed worker. When worker 0 exits, TensorFlow's coordination service also ends, which soon
+breaks the collectives of the other worker.
 
 Writes benchmarks/results/DATE-failure_naming.md.
 """
@@ -27,8 +27,8 @@ sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "
 from support import faults  # noqa: E402 - found on the path above
 
 CALLS = ("fit", "train_on_batch", "working_together")
-LONGEST = 1.0  # seconds of training before the exception, at most
-EPOCHS = 40  # longer than that
+LONGEST = 1.0  # maximum seconds of training before the exception
+EPOCHS = 40  # take longer than LONGEST
 LIMIT = 60.0  # seconds to wait for the other worker
 
 
@@ -38,7 +38,7 @@ def burn():
 
 
 def run(victim, call, after):
-    """Run one failure; return the other worker's outcome, and what is wrong with it or ""."""
+    """Run one failure; return the other worker's outcome, and what is wrong with it, or ""."""
     with tempfile.TemporaryDirectory() as folder:
         (outcome,) = faults.run(
             pathlib.Path(folder),

@@ -2,7 +2,7 @@
 
 import time
 
-WARM_UP = 3  # steps of each fit, with its tracing
+WARM_UP = 3  # steps of each `fit` that are not counted; they include tracing
 
 
 def time_in_turn(models, x, y, *, batch_size, rounds):
@@ -10,9 +10,9 @@ def time_in_turn(models, x, y, *, batch_size, rounds):
 
     Args:
         models: dict from names to compiled Keras models.
-        x, y: the rows of one `fit`, of which the first WARM_UP steps do not count.
-        batch_size: the global one.
-        rounds: how often every model has its turn.
+        x, y: the data of one `fit`. Its first WARM_UP steps are not counted.
+        batch_size: the global batch size.
+        rounds: the number of rounds; in each round, every model is trained once.
     """
     import keras
 
@@ -29,7 +29,7 @@ def time_in_turn(models, x, y, *, batch_size, rounds):
 
     seconds = {name: [] for name in models}
     for number in range(rounds):
-        for name in sorted(models, reverse=number % 2):  # nobody is always the first
+        for name in sorted(models, reverse=number % 2):  # no model is always first
             model = models[name]
             stopwatch = Stopwatch()
             model.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0, callbacks=[stopwatch])

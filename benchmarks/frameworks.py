@@ -3,13 +3,13 @@
     python benchmarks/frameworks.py
     python benchmarks/frameworks.py --kill
 
-Times the steps of a CNN with 13,706 parameters and of a model with 25 million, reads the peak
+Times the steps of a CNN with 13,706 parameters and of a model with 25 million, and reads the peak
 memory of each. With `--kill`, kills worker 1 during training. Each framework has its own processes,
 which take turns. Each worker of Horovod and of tf_adasum runs on its own share of the cores, as
-`mpirun` and `tf-adasum-launch` start it; the others have no launcher. HOROVOD_PYTHON names the
-Python of an environment with Horovod (horovod_worker.py), and JAX_PYTHON one with `pip install
-"jax[cpu]" keras`. Writes benchmarks/results/DATE-frameworks.md or DATE-frameworks_kill.md, from
-which `benchmarks/exchange.py --extend` writes README's table.
+`mpirun` and `tf-adasum-launch` start it; the other frameworks have no launcher. HOROVOD_PYTHON is
+the Python of an environment with Horovod (horovod_worker.py), and JAX_PYTHON is the Python of an
+environment with `pip install "jax[cpu]" keras`. Writes benchmarks/results/DATE-frameworks.md or
+DATE-frameworks_kill.md, from which `benchmarks/exchange.py --extend` writes README's table.
 """
 
 import argparse
@@ -41,7 +41,7 @@ STEPS = {"small": 60, "1 MB": 60, "4 MB": 60, "large": 6}
 ROWS = {"small": 8, "1 MB": 8, "4 MB": 8, "large": 32}  # of each worker
 SHAPES = {"small": (8, 8, 1), "1 MB": (64,), "4 MB": (64,), "large": (1024,)}
 WIDTHS = {"1 MB": (512, 416, 10), "4 MB": (1024, 896, 10), "large": (4096, 4096, 1000)}
-# In lines of worker 0's output that may explain why it ends.
+# Lines of worker 0's output with one of these texts may explain why it exits.
 ERROR = ("Error: ", "UNAVAILABLE", "ABORTED", "DEADLINE", "unhealthy", "exited on signal")
 NAMES = re.compile(r"worker 1\b|task[: ]1\b|rank 1\b", re.IGNORECASE)
 FRAMEWORKS = {
@@ -52,13 +52,13 @@ FRAMEWORKS = {
     "tf_adasum_mean": "tf_adasum, mean",
     "one": "one process, no strategy",
 }
-BOUND = ("horovod", "tf_adasum")  # to cores, by their launchers
+BOUND = ("horovod", "tf_adasum")  # their launchers bind workers to cores
 COMPARED = ("stock", "horovod", "jax", "tf_adasum")
 PYTHONS = {"horovod": "HOROVOD_PYTHON", "jax": "JAX_PYTHON"}
 
 
 def model_of(size):
-    """Return the layers of a model that is not compiled."""
+    """Return a model that is not compiled."""
     import keras
     from keras.layers import Conv2D, Dense, Flatten, Input, MaxPooling2D
 
@@ -74,9 +74,10 @@ def model_of(size):
 
 
 def start(framework, workers):
-    """Connect the workers; return rank, scope, the optimizer's wrapper, and the rows' factor.
+    """Connect the workers; return rank, scope, the optimizer's wrapper, and the batch factor.
 
-    A strategy gets the rows of all workers and divides them. The others get their own.
+    The batch of a worker is multiplied by this factor. It is the number of workers for a strategy,
+    which receives the rows of all workers and divides them; for the other frameworks it is 1.
     """
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", "0")))
     if framework == "one":
@@ -130,7 +131,8 @@ def rows_of(size, count):
 def timed(size, scope, wrapper, factor, calls=False):
     """Return the seconds of a step in each epoch but the first, and the peak memory in MiB.
 
-    With `calls`, also those in each call of `evaluate` and `predict`, which fail with JAX.
+    With `calls`, also return the seconds of a step in each call of `evaluate` and `predict`, which
+    fail with JAX.
     """
     import keras
 
@@ -178,7 +180,7 @@ def train_until_killed(folder, rank, scope, wrapper, factor):
 
 
 def worker(arguments):
-    """Be a worker of a framework."""
+    """Run as a worker of a framework."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     rank, *own = start(arguments.framework, arguments.workers)
     if arguments.task == "kill":
@@ -200,7 +202,7 @@ def free_port():
 
 @contextlib.contextmanager
 def workers(framework, task, folder, count=WORKERS, sizes=SIZES, bind_to="cores", calls=False):
-    """Start the workers; yield their processes, or that of `mpirun`; end them."""
+    """Start the workers, yield their processes or the process of `mpirun`, and kill them."""
     from tf_adasum.launch.cpu_shares import cpu_shares
 
     python = os.environ[PYTHONS[framework]] if framework in PYTHONS else sys.executable
@@ -226,7 +228,7 @@ def workers(framework, task, folder, count=WORKERS, sizes=SIZES, bind_to="cores"
         processes = []
         for index, each in enumerate(environments):
             log = stack.enter_context(open(pathlib.Path(folder, f"{index}.log"), "wb"))
-            # Its own process group, so that all that it starts can be ended.
+            # A new process group, so that the process can be killed with all its children.
             options = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
             process = subprocess.Popen(command, env=each, **options)
             processes.append(process)
@@ -249,7 +251,7 @@ def errors_of(folder):
 
 
 def times(framework, **options):
-    """Return what worker 0 measured; the options are those of `workers`."""
+    """Return what worker 0 measured; the options are arguments of `workers`."""
     with tempfile.TemporaryDirectory() as folder:
         with workers(framework, "times", folder, **options) as processes:
             for process in processes:
@@ -278,12 +280,12 @@ def kill(framework):
         seconds = time.monotonic() - begin
         if is_running(survivor):
             return None, errors_of(folder)
-        processes[0].wait(report.SECONDS)  # `mpirun` prints after it
+        processes[0].wait(report.SECONDS)  # `mpirun` prints its error later
         return seconds, errors_of(folder)
 
 
 def is_running(pid):
-    """Whether a process is there and has not ended."""
+    """Return whether a process exists and has not ended."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -309,7 +311,7 @@ def version_of(framework):
 
 
 def is_present(framework):
-    """Whether the framework is installed."""
+    """Return whether the framework is installed."""
     return bool(os.environ.get(PYTHONS.get(framework, "PATH")))
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/fuzz.py [--times N] [--seed S]
 
-The tests try arguments of everything public, and compare the aggregation of gradients of any shape,
-dtype and value with a float64 oracle. Writes benchmarks/results/DATE-fuzz.md.
+The tests call the public API with random arguments, and compare the aggregation of gradients of
+random shapes, dtypes and values with a float64 oracle. Writes benchmarks/results/DATE-fuzz.md.
 """
 
 import argparse

@@ -1,14 +1,14 @@
-"""Exchange random gradients over UCX and over TensorFlow, and kill workers: the same bits?
+"""Compare the bits of random exchanges over UCX and over TensorFlow, and kill workers.
 
     python benchmarks/fuzz_transport.py [--exchanges 20000] [--minutes 60] [--devices 1 2]
 
-Two, three and four workers of one and two devices start, over shared memory and over TCP, by turns.
-They exchange gradients of random shapes, dtypes and sizes, by random rules, radix plans, dtypes on
-the wire and sizes of buckets, some of them at the same time; each exchange goes over both
+Groups of two, three and four workers with one or two devices start in turn, over shared memory and
+over TCP. They exchange gradients of random shapes, dtypes and sizes, with random rules, radix
+plans, wire dtypes and bucket sizes, some of them at the same time. Each exchange goes over both
 transports, and its results are compared bit for bit, on each replica and between all replicas. Then
-one worker gets SIGKILL in the middle of exchanges over UCX. The others have to raise a
-`WorkerLostError` that names it, and to end; then the next group starts. (Processes are forks, which
-end without Python's own shutdown.)
+one worker receives SIGKILL in the middle of exchanges over UCX. The others must raise a
+`WorkerLostError` that names it, and exit; then the next group starts. (The processes are forks,
+which exit without Python's normal shutdown.)
 
 Writes benchmarks/results/DATE-fuzz_transport.md.
 """
@@ -33,35 +33,38 @@ sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "
 
 from support.worker_group import free_ports, worker_environment  # noqa: E402 - on the path above
 
-# Workers come from a process that has imported TensorFlow, which takes longer than all else.
+# Workers are forks of a process that has imported TensorFlow, because the import takes longer than
+# everything else.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["keras", "tf_adasum"])
 
 WORKERS, DEVICES = (2, 3, 4), (1, 2)
 TLS = {"TCP": "tcp,self", "shared memory": "posix,cma,tcp,self"}
 EXCHANGES_OF_A_START = 400
-LONGEST_QUIET = 1.0  # seconds of exchanges before a worker is killed, at most
-SECONDS = 400.0  # without a word, after which a worker counts as hanging
-SECONDS_TO_END = 30.0  # of the others after a kill, at most
-PROMPT = 2.0  # seconds in which the others should have ended
+LONGEST_QUIET = 1.0  # maximum seconds of exchanges before a worker is killed
+SECONDS = 400.0  # after this time without output, a worker counts as hanging
+SECONDS_TO_END = 30.0  # limit for the exit of the other workers after a kill
+PROMPT = 2.0  # seconds in which the other workers should exit
 
 # ---- in a worker --------------------------------------------------------------------------------
 
 RULES = ["adasum", "adasum model", "adacons", "adacons variable", "sum", "mean"]
 DTYPES = ["float32", "float64", "bfloat16", "float16"]
-LARGEST, LARGEST_OF_ALL = 300_000, 3_000_000  # elements of a gradient
+LARGEST, LARGEST_OF_ALL = 300_000, 3_000_000  # elements: limits of most and of all lists
 BYTES_AT_ONCE = 2.5e8  # of all replicas' gradients in one call
-FEWEST, MOST_OF_ALL = 3, 400  # times of an exchange, with other numbers; and of all replicas
+# Limits for the iterations of an exchange, each with new random numbers: the minimum, and the
+# maximum for all replicas together.
+FEWEST, MOST_OF_ALL = 3, 400
 
 
 def draw(chance, replicas):
-    """Return what a call exchanges: plain data, the same on all workers."""
+    """Draw what a call exchanges; return it as plain data, the same on all workers."""
     rule = chance.choice(RULES)
     drawn = {
         "rule": rule,
         "bytes_per_pack": chance.choice([0, 4000, 100_000, 2_000_000]),
         "gathers_small_buckets": chance.random() < 0.3,
-        "at_once": chance.choice([1, 10]),  # iterations
+        "at_once": chance.choice([1, 10]),  # parallel iterations
         "lists": [_list(chance, replicas, rule) for _ in range(chance.choice([1, 2, 2, 3]))],
         "options": {},
     }
@@ -79,7 +82,7 @@ def draw(chance, replicas):
 
 
 def _list(chance, replicas, rule):
-    """Return a list of gradients; of all but the mean, some are sparse."""
+    """Return a list of gradients. Some of them are sparse, unless the rule is the mean."""
     largest = LARGEST_OF_ALL if chance.random() < 0.1 else LARGEST
     dtypes = chance.sample(DTYPES, chance.choice([1, 1, 2]))
     gradients = []
@@ -109,7 +112,7 @@ def _plans(count):
 
 
 def gradient(drawn, iteration, replica):
-    """Return a replica's gradient: a part that all have in common, and one of its own."""
+    """Return a replica's gradient: a part that all replicas share, plus a part that differs."""
     import tensorflow as tf
 
     dtype = tf.as_dtype(drawn["dtype"])
@@ -141,7 +144,7 @@ def bits(value):
 
 
 def differ(some, others):
-    """Whether two lists of tensors have different bits, as a tensor."""
+    """Return, as a tensor, whether two lists of tensors have different bits."""
     import tensorflow as tf
 
     pairs = zip(some, others, strict=True)
@@ -149,7 +152,7 @@ def differ(some, others):
 
 
 def digest(tensors):
-    """Return a number of some tensors' bits, in which each has another weight."""
+    """Return a checksum of the tensors' bits, in which each element has a different weight."""
     import tensorflow as tf
 
     total = tf.zeros([], tf.int64)
@@ -163,9 +166,9 @@ class Program:
     """A traced function that exchanges gradients again and again.
 
     Args:
-        strategy: one whose transport is UCX.
-        drawn: what `draw` has drawn.
-        names: transports: "ucx" alone, or after "tensorflow".
+        strategy: a strategy with the transport UCX.
+        drawn: the result of `draw`.
+        names: the transports: ["ucx"] or ["tensorflow", "ucx"].
     """
 
     def __init__(self, strategy, drawn, names):
@@ -189,7 +192,7 @@ class Program:
             self._function = function.get_concrete_function(number)
 
     def __call__(self, times):
-        """Return how many times the bits differ, and the digest: ``[lists, devices]`` each."""
+        """Return how often the bits differ, and the digests; both have ``[lists, devices]``."""
         import tensorflow as tf
 
         return [each.numpy().tolist() for each in self._function(tf.constant(times))]
@@ -259,13 +262,13 @@ def say(**words):
 
 
 def work(log, environment, exchanges, seed):
-    """Exchange gradients until so many are done, and then without end, until a worker is killed.
+    """Compare a number of exchanges, and then exchange without end until a worker is killed.
 
     Args:
-        log: where it writes.
-        environment: its environment.
-        exchanges: how many are compared.
-        seed: of what is drawn, the same on all workers.
+        log: the path of the output.
+        environment: the environment variables to set.
+        exchanges: the number of exchanges to compare.
+        seed: the random seed, the same on all workers.
     """
     with open(log, "wb") as file:
         os.dup2(file.fileno(), sys.stdout.fileno())
@@ -299,19 +302,19 @@ class Start:
     """A group of workers that exchange gradients until one is killed.
 
     Args:
-        folder: an empty one.
-        workers: how many.
-        devices: of each.
-        tls: what UCX_TLS says.
-        exchanges: how many to compare.
-        seed: of what is drawn.
+        folder: an empty folder.
+        workers: the number of workers.
+        devices: the number of devices of each worker.
+        tls: the value of UCX_TLS.
+        exchanges: the number of exchanges to compare.
+        seed: the random seed.
 
     Attributes:
-        exchanges: how many have been compared.
-        differing: those whose bits differ between the transports.
-        unequal: calls after which the replicas' bits differ.
-        wrong: what else is wrong, as texts.
-        seconds_to_error, seconds_to_end: of each of the others, after the kill.
+        exchanges: the number of compared exchanges.
+        differing: the number of exchanges whose bits differ between the transports.
+        unequal: the number of lists whose bits differ between the replicas.
+        wrong: all problems, as texts.
+        seconds_to_error, seconds_to_end: times of each other worker after the kill.
     """
 
     def __init__(self, folder, workers, devices, tls, exchanges, seed):
@@ -329,7 +332,7 @@ class Start:
             self._processes.append(process)
 
     def run(self):
-        """Wait for the exchanges, kill a worker, and note what becomes of all."""
+        """Wait for the exchanges, kill a worker, and record what the others do."""
         try:
             if self._exchanged():
                 self._kill_one()
@@ -340,12 +343,12 @@ class Start:
             self._compare()
 
     def _said(self, rank):
-        """Return what a worker has said so far."""
+        """Return the messages that a worker has printed so far."""
         lines = self._logs[rank].read_text(errors="replace").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line[0] == "{" and line.endswith("}\n")]
 
     def _exchanged(self):
-        """Wait until all exchange without end; return whether they come to that."""
+        """Wait until all workers exchange without end; return False if one of them fails."""
         sizes, heard = None, time.monotonic()
         while True:
             if not all(process.is_alive() for process in self._processes):
@@ -388,7 +391,7 @@ class Start:
                 self.seconds_to_end.append(ends[rank])
 
     def _compare(self):
-        """Count what all workers have exchanged."""
+        """Count the exchanges that all workers have finished, and their differences."""
         said = [[each for each in self._said(n) if "drawn" in each] for n in range(len(self._logs))]
         for of_all in zip(*said, strict=False):
             drawn = of_all[0]["drawn"]

@@ -1,4 +1,4 @@
-"""Write the generated parts of README and of seven pages: `benchmarks/exchange.py --extend`.
+"""Write the generated parts of README and of pages in docs: `benchmarks/exchange.py --extend`.
 
 Nothing is measured here. The tables hold the predictions of the cost model with its default
 constants and for an assumed cluster, and the results of the newest reports.
@@ -19,7 +19,8 @@ ROUNDING = "## Rounding on the wire"  # in the report of benchmarks/exchange.py
 REPLICAS = [2**k for k in range(1, 11)]
 
 # Seconds of a message over a network of 100 Gbit/s, of a byte (8 bits / 100e9), and of a byte of
-# memory traffic at 2 TB/s: a level of two reads 2 n and writes n / 2, the model's 2.5 products.
+# memory traffic at 2 TB/s. A level of two replicas reads 2 n bytes and writes n / 2 bytes, which
+# are the 2.5 products of the model.
 CLUSTER = {"alpha": 2e-5, "beta": 8e-11, "gamma": 5e-13}
 
 
@@ -30,7 +31,7 @@ def newest(name):
 
 
 def parts(resnet50_shapes):
-    """Return for each document its generated parts, by their names."""
+    """Return a dict from documents to dicts from the names of parts to their texts."""
     return {
         "scaling.md": {
             "prediction": prediction_part(),
@@ -127,7 +128,7 @@ def halving(replicas):
 
 
 def text_of(plans):
-    """Say how many buckets have which plan."""
+    """Return the plans as text, with the number of buckets of each plan."""
     counts = collections.Counter(plans)
     if len(counts) == 1:
         return f"`{list(plans[0])}`"
@@ -143,7 +144,7 @@ def rounding_part():
 
 
 def from_report(text, path, of_folder=False):
-    """Return the text and a link to its report, for a page of docs/ or of a folder there."""
+    """Return the text and a link to its report, for a page in docs/ or in a subfolder."""
     up = "../../" if of_folder else "../"
     return f"{text}\n\nFrom the [report]({up}benchmarks/results/{path.name})."
 
@@ -171,7 +172,7 @@ def exchange_part():
 
 
 def workers_and_bytes(case):
-    """Sort key: the number of workers, then the size; a model, which has no unit, comes last."""
+    """Return a sort key: the workers, then the size; a model, which has no unit, comes last."""
     gradients, workers = case
     number, _, unit = gradients.partition(" ")
     kilobytes = {"KB": 1, "MB": 1000}.get(unit)
@@ -181,7 +182,7 @@ def workers_and_bytes(case):
 def gpu_kernels_part():
     """Return the table of the CUDA kernels on large float32 and bfloat16 arrays."""
     pairwise = newest("kernels_gpu-pairwise-*")
-    rows = pairwise.with_name(pairwise.name.replace("-pairwise-", "-rows-"))  # of the same GPU
+    rows = pairwise.with_name(pairwise.name.replace("-pairwise-", "-rows-"))  # the same GPU
     table, baselines = [], ["PyTorch", "torch.compile"]
     for row in report.tables(pairwise.read_text()):
         size = int(row["elements"].replace(",", ""))
@@ -364,7 +365,7 @@ def rewritten(document, generated):
     """Return the document with the generated parts between their markers.
 
     Raises:
-        ValueError: naming the part for which there are no markers.
+        ValueError: if the markers of a part do not occur exactly once; the message names the part.
     """
     for name, text in generated.items():
         begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"

@@ -1,4 +1,4 @@
-"""What the kernels have to compute, in float64 on the CPU, and what error they are allowed."""
+"""The expected results of the kernels, in float64 on the CPU, and the allowed errors."""
 
 import itertools
 
@@ -11,7 +11,7 @@ SUMS = {"float16": 2.0**-17, "bfloat16": 2.0**-17, "float32": 2.0**-17, "float64
 
 
 def random_rows(dtype, row_count, row_stride):
-    """Rows that have something in common, so that no inner product vanishes."""
+    """Return rows with a common part, so that no inner product is close to zero."""
     random = np.random.default_rng(row_stride)
     common = 0.3 * random.standard_normal(row_stride, np.float32)
     rows = np.empty((row_count, row_stride), dtype)
@@ -21,7 +21,7 @@ def random_rows(dtype, row_count, row_stride):
 
 
 def expect_combined(a, b, segments):
-    """The combination of two rows in float64, and the error that is allowed to a kernel."""
+    """Return the combination of two rows in float64, and the allowed error of a kernel."""
     expected, allowed = np.empty(a.size), np.empty(a.size)
     for begin, end in itertools.pairwise(segments):
         x, y = a[begin:end].astype(np.float64), b[begin:end].astype(np.float64)
@@ -34,7 +34,7 @@ def expect_combined(a, b, segments):
 
 
 def expect_gram(rows, segments, chunk=1 << 20):
-    """[S, R, R] in float64, and the error that is allowed to a kernel."""
+    """Return the Gram matrices [S, R, R] in float64, and the allowed error of a kernel."""
     gram = np.zeros((len(segments) - 1, len(rows), len(rows)))
     for s, (begin, end) in enumerate(itertools.pairwise(segments)):
         for at in range(begin, end, chunk):
@@ -45,7 +45,7 @@ def expect_gram(rows, segments, chunk=1 << 20):
 
 
 def expect_weighted_sum(rows, coefficients, segments):
-    """The sum in float64, and the error that is allowed to a kernel."""
+    """Return the sum in float64, and the allowed error of a kernel."""
     expected, magnitude = np.zeros(rows.shape[1]), np.zeros(rows.shape[1])
     for row, of_row in zip(rows, coefficients.T, strict=True):
         for s, (begin, end) in enumerate(itertools.pairwise(segments)):
@@ -57,7 +57,7 @@ def expect_weighted_sum(rows, coefficients, segments):
 
 
 def difference(actual, expected, allowed):
-    """None if all is within what is allowed (a NaN is not), else a text."""
+    """Return None if all errors are allowed (a NaN is not), else a text."""
     error = np.abs(actual.astype(np.float64) - expected)
     wrong = ~(error <= allowed)
     if not wrong.any():

@@ -1,4 +1,4 @@
-"""The same mathematics in plain PyTorch, which kernels_gpu.py also measures."""
+"""The operations of the kernels in plain PyTorch, which kernels_gpu.py measures as baselines."""
 
 import functools
 import sys
@@ -9,15 +9,16 @@ import report
 sys.path.insert(0, str(report.ROOT / "tests"))
 from support.cuda_library import PAIRWISE_COMBINE, SEGMENT_GRAM, SEGMENT_WEIGHTED_SUM
 
-# What PyTorch may differ by: it rounds intermediate results to the operands' type, too.
+# The allowed relative errors of PyTorch, which also rounds intermediate results to the operands'
+# type.
 OF_PYTORCH = {"float16": 0.01, "bfloat16": 0.05, "float32": 1e-3, "float64": 1e-9}
 
 
 def plain_pytorch(torch, operation, segments, device="cuda"):
-    """The same mathematics in eager PyTorch and in a form that torch.compile can fuse.
+    """Return an operation in eager PyTorch, and in a form that torch.compile can fuse.
 
-    One segment: `torch.dot` and matrix products; several: `torch.segment_reduce` over products.
-    What is not a matrix product is computed in float32, or in float64 for float64.
+    For one segment, it uses `torch.dot` and matrix products; for several, `torch.segment_reduce`
+    over products. All except matrix products is computed in float32, or in float64 for float64.
     """
     one_segment = len(segments) == 2
     offsets = torch.tensor(segments, device=device)
@@ -71,9 +72,9 @@ def plain_pytorch(torch, operation, segments, device="cuda"):
 
 
 def baselines(bench, what, dtype, operation, segments, sets, expected):
-    """The ways of PyTorch on the same buffers: those that run and give the right numbers.
+    """Return PyTorch's calls on the same buffers, if they run and give the right numbers.
 
-    `sets` are the arguments, as tensors.
+    `sets` has the arguments of each call, as tensors.
     """
     if bench.device.no_baselines:
         return {}
@@ -81,14 +82,14 @@ def baselines(bench, what, dtype, operation, segments, sets, expected):
     eager, fusible = plain_pytorch(torch, operation, segments)
     makers = {"PyTorch": lambda: eager}
     if bench.with_compile:
-        torch.compiler.reset()  # or it would take the eager way after a number of shapes
+        torch.compiler.reset()  # otherwise, it uses eager mode after some shapes
         makers["torch.compile"] = lambda: torch.compile(fusible, dynamic=False)
     ways = {}
     for name, make in makers.items():
         try:
             function = make()
             actual = function(*sets[0]).double().cpu().numpy()
-        except Exception as error:  # a baseline that cannot be had is no reason to stop
+        except Exception as error:  # continue without a baseline that fails
             lines = str(error).strip().splitlines() or [""]
             bench.notes.append(f"{what}, {name}: {type(error).__name__}: {lines[0][:200]}")
             continue

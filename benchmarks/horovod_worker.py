@@ -23,12 +23,12 @@ PYTHON = "HOROVOD_PYTHON"
 WARM_UP = 3  # steps
 SECONDS = 600
 
-# What Open MPI's messages go by: single copies of shared memory, or sockets.
+# Open MPI's transports: single copies through shared memory, or sockets.
 TRANSPORTS = {"shared memory": "vader,self", "TCP": "tcp,self"}
 
 
 def is_there():
-    """Whether the environment names a Python with Horovod."""
+    """Return whether HOROVOD_PYTHON names a Python with Horovod."""
     return bool(os.environ.get(PYTHON))
 
 
@@ -36,10 +36,10 @@ def on_workers(workers, way, task, **arguments):
     """Run a task of this file under `mpirun`; return what rank 0 returned.
 
     Args:
-        workers: how many.
-        way: a name of `TRANSPORTS`.
+        workers: the number of workers.
+        way: a key of `TRANSPORTS`.
         task: "times" or "fit".
-        arguments: of the task.
+        arguments: the arguments of the task.
     """
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(workers)]
@@ -83,7 +83,7 @@ def times(hvd, shapes, steps):
 def fit(hvd, rounds, steps, rows):
     """Return for "mean" the seconds of each step of each round of `fit`.
 
-    Horovod's optimizer for Keras does not take Adasum.
+    Horovod's optimizer for Keras does not support Adasum.
     """
     import keras
     from fit_steps import WARM_UP, time_in_turn

@@ -2,7 +2,7 @@
 
     python benchmarks/hosts.py [--mbit 100 1000 10000] [--steps 10]
 
-Each host is a network namespace whose link is limited, see slow_links.py; needs root. The constants
+Each host is a network namespace with a limited link (see slow_links.py); needs root. The constants
 α, β and γ are fitted to the same workers on one host, and β_h comes from the rate of the link.
 Writes benchmarks/results/DATE-hosts.md.
 """
@@ -21,7 +21,7 @@ WORKERS = 8
 TOPOLOGIES = [(2, 4), (4, 2)]  # hosts, workers on each host
 SIZES = {"1 MB": 250_000, "4 MB": 1_000_000, "16 MB": 4_000_000}  # float32 numbers
 PLANS = [[8], [4, 2], [2, 4], [2, 2, 2]]
-ONE_HOST_MBIT = 10_000  # of a link that is not used
+ONE_HOST_MBIT = 10_000  # the link is not used
 FLAT = "[8]; ucx"
 DEFAULT = "adasum; ucx"
 SUM = "sum"

@@ -1,13 +1,13 @@
-"""Times the compiled CPU kernels against the memory's speed, stock TensorFlow and NumPy.
+"""Time the compiled CPU kernels against the speed of memory, stock TensorFlow and NumPy.
 
     python benchmarks/kernels_cpu.py
 
-The floor of `pairwise_combine` is the bytes that must move: both vectors are read for the
-coefficients, then read again while the result is written, in place. Loops that do nothing else
-(stream.cc), on memory of TensorFlow's own, take that time: a read of two vectors plus a STREAM
-triad. Everything is measured in one process, in turn, on 1 and then on 2 threads. A call of a
-kernel is one of a chain of 24 to 300 inside one `tf.function`, as in a training step; the first of
-them writes to fresh memory, which takes much longer, the others in place. Writes
+The floor of `pairwise_combine` is the time to move the necessary bytes: both vectors are read for
+the coefficients, and read again while the result is written, in place. The floor is measured with
+loops that do nothing else (stream.cc), in memory that TensorFlow allocates: a read of two vectors
+plus a STREAM triad. Everything is measured in turn in one process, with 1 and then with 2 threads.
+A call of a kernel is one of a chain of 24 to 300 inside one `tf.function`, as in a training step.
+The first call writes to new memory, which takes much longer; the other calls write in place. Writes
 benchmarks/results/DATE-kernels_cpu.md.
 """
 
@@ -34,7 +34,7 @@ ROWS_COLUMNS = ["threads", "R", "triad GB/s", "gram GB/s", "matmul / gram", "wei
 
 
 def yardsticks(folder):
-    """The loops of stream.cc, compiled for this machine."""
+    """Compile the loops of stream.cc for this machine, and load them."""
     library = pathlib.Path(folder, "stream.so")
     source = pathlib.Path(__file__).with_name("stream.cc")
     flags = ["-O3", "-march=native", "-ffast-math", "-fopenmp", "-shared", "-fPIC"]
@@ -48,9 +48,10 @@ def yardsticks(folder):
 
 
 def in_turn(calls, rounds):
-    """Seconds of each call in each round; every round makes all calls, so they share its noise.
+    """Return the seconds of each call in each round.
 
-    A call is timed after another one like it, so that all find the memory as they left it.
+    Every round makes all calls, so they share its noise. Each call is made twice, and the second
+    one is timed, so that it finds the memory as the same call left it.
     """
     seconds = {name: [] for name in calls}
     for _ in range(rounds):
@@ -63,7 +64,7 @@ def in_turn(calls, rounds):
 
 
 def array_of(tensor):
-    """The memory of a tensor as an array that can be written to, and that keeps the tensor."""
+    """Return the memory of a tensor as a writable array, which keeps the tensor alive."""
     view = np.asarray(memoryview(tensor))
     memory = (ctypes.c_float * view.size).from_address(view.ctypes.data)
     memory.tensor = tensor
@@ -71,7 +72,7 @@ def array_of(tensor):
 
 
 def measure_pairwise(stream, count, rounds):
-    """Seconds of one combination of two vectors of `count` floats, for each way to do it."""
+    """Return the seconds of one combination of two vectors of `count` floats, by each method."""
     import tensorflow as tf
 
     import tf_adasum.ops as ops
@@ -80,7 +81,8 @@ def measure_pairwise(stream, count, rounds):
     long_chain = max(chain, 24)
     random = np.random.default_rng(0)
     a, b, spare = (tf.constant(random.standard_normal(count, np.float32)) for _ in range(3))
-    # The yardsticks run in TensorFlow's memory: NumPy's comes in larger pages, which are faster.
+    # The loops of stream.cc use TensorFlow's memory, because NumPy's memory has larger pages, which
+    # are faster.
     work, work_b, work_spare = (array_of(tensor) for tensor in (a + 0, b, spare))
 
     def stock(x, y):
@@ -98,7 +100,7 @@ def measure_pairwise(stream, count, rounds):
         def run(x, y):
             for _ in range(length):
                 x = combine(x, y)
-            return x[0]  # the vector itself stays inside and can be overwritten
+            return x[0]  # the vector is not returned, so it can be overwritten
 
         return lambda: run(a, b).numpy()
 
@@ -123,7 +125,7 @@ def measure_pairwise(stream, count, rounds):
 
 
 def measure_rows(stream, row_count, rounds):
-    """Seconds of the two operations on `row_count` rows, and of a triad of one row's length."""
+    """Return the seconds of the two operations on `row_count` rows, and of a triad of one row."""
     import tensorflow as tf
 
     import tf_adasum.ops as ops
@@ -152,7 +154,7 @@ def measure_rows(stream, row_count, rounds):
 
 
 def measure(threads, rounds, sizes):
-    """Everything on a number of threads, which a process can set only once."""
+    """Measure everything with a number of threads, which a process can set only once."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)

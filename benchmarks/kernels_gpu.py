@@ -1,24 +1,25 @@
-"""Times the CUDA kernels against the speed of the GPU's memory and against plain PyTorch.
+"""Time the CUDA kernels against the speed of the GPU's memory and against plain PyTorch.
 
     python benchmarks/kernels_gpu.py                 on a machine with an NVIDIA GPU
     python benchmarks/kernels_gpu.py --emulated      a dry run of this script, without one
 
-Needs PyTorch or CuPy for buffers and events, NumPy, ml_dtypes, g++ and nvcc (or NVRTC); neither
+Needs PyTorch or CuPy for buffers and events, NumPy, ml_dtypes, g++ and nvcc (or NVRTC), but neither
 TensorFlow nor Keras. Builds the kernels of custom_ops/cuda for this GPU and calls their C
 interface. Each kernel is compared with float64 on the CPU before it is timed; if one is wrong, the
 benchmark exits with status 1 and without a report.
 
-A floor is the bytes that must move over the speed of a device-to-device copy, which moves 2 bytes
-for each byte copied. With N elements in a row and R rows: pairwise in two passes 5 N elements, in a
-single pass 3 N, Gram matrix R N, weighted sum (R + 1) N. In each round all ways are timed in turn,
-the copy among them; a ratio is that of the times of one round. The GPU first gets other work (a
-read of more than its L2 holds), so that the calls are all in its queue when the first of them
-starts: the host is not measured, unless a way has too many launches to queue.
+A floor is the time to move the necessary bytes at the speed of a device-to-device copy, which moves
+2 bytes for each byte copied. With R rows of N elements, the pairwise combination moves 5 N elements
+in two passes and 3 N in a single pass, the Gram matrix R N, and the weighted sum (R + 1) N. In each
+round, all methods and the copy are timed in turn, and a ratio compares the times of one round.
+Before the timed calls, the GPU reads more data than its L2 holds. So all calls are in its queue
+when the first of them starts, and the time of the host is not measured, unless a method has too
+many launches to queue.
 
 Writes benchmarks/results/DATE-kernels_gpu-CARD.md (with `--part` DATE-kernels_gpu-PART-CARD.md), or
-into the folder of --out. Prints each row as soon as it is measured. Where time on the GPU is short:
-torch.compile takes seconds for each case (`--no-compile`), and `--part` measures the pairwise
-combination or the operations on rows alone.
+into the folder of --out. Prints each row as soon as it is measured. To save time on the GPU,
+`--no-compile` leaves out torch.compile, which takes seconds for each case, and `--part` measures
+only the pairwise combination or only the operations on rows.
 """
 
 import argparse
@@ -54,15 +55,15 @@ ALGORITHMS = {
     "two passes": cuda_library.TWO_PASSES,
     "single pass": cuda_library.SINGLE_PASS,
 }
-PACKET_ELEMENTS = 8  # rows begin at multiples of 16 bytes in every type
+PACKET_ELEMENTS = 8  # so that rows of every type begin at multiples of 16 bytes
 
 
-CHAIN_SECONDS = 1e-3  # calls between two events last about this long,
-MOST_CALLS = 10  # and are at most so many
+CHAIN_SECONDS = 1e-3  # the approximate time of the calls between two events
+MOST_CALLS = 10  # the maximum number of these calls
 COPY_BYTES = 1 << 30
 MEMORY_SHARE = 0.5  # of the free memory, for the buffers of one case
 PAIRWISE_TARGET, ROWS_TARGET = 1.25, 1.2  # time over floor
-PAIRWISE_TARGET_ELEMENTS = 25_000_000  # and more
+PAIRWISE_TARGET_ELEMENTS = 25_000_000  # the target applies from this size on
 
 PAIRWISE_COLUMNS = ["type", "elements", "segments", "L2", "default µs", "it takes", "default / 5N"]
 PAIRWISE_COLUMNS += ["two passes / 5N", "single pass / 5N", "single pass / 3N"]
@@ -76,14 +77,14 @@ ROWS_COLUMNS += ["torch.compile / ours", "target"]
 
 @dataclass
 class Bench:
-    """What all cases share."""
+    """The state that all cases share."""
 
     device: cuda_library.CudaLibrary
     card: gpu_devices.Card
     rounds: int
     with_compile: bool
     copy_bytes: int = COPY_BYTES
-    failures: list = field(default_factory=list)  # of our kernels: nothing is timed any more
+    failures: list = field(default_factory=list)  # of our kernels; then nothing is timed
     notes: list = field(default_factory=list)  # baselines that could not be measured
     copy_speeds: list = field(default_factory=list)  # bytes per second, of all rounds
 
@@ -94,16 +95,16 @@ class Bench:
         self.target = self.device.allocate(self.copy_bytes)
 
     def fitting(self, count, bytes_per_element):
-        """`count`, or less if the memory is short: a multiple of a packet."""
+        """Return `count`, or a smaller multiple of a packet if there is not enough memory."""
         most = int(MEMORY_SHARE * self.card.free_bytes / bytes_per_element)
         return min(count, most // PACKET_ELEMENTS * PACKET_ELEMENTS)
 
     def sets_of(self, set_bytes):
-        """How many sets of buffers to take in turn, so that none is in the L2 when it is read."""
+        """Return how many sets of buffers to use in turn, so that none is in L2 when it is read."""
         return int(np.clip(1 + -(-2 * self.card.l2_bytes // set_bytes), 2, MOST_CALLS + 1))
 
     def time_calls(self, calls, count):
-        """Seconds of one of `count` calls behind each other; `calls` are taken in turn."""
+        """Return the mean seconds of `count` successive calls from the iterator `calls`."""
         for _ in range(2):
             self.device.read_through(self.source)
         next(calls)()
@@ -113,9 +114,9 @@ class Bench:
         return self.device.seconds(start, self.device.event()) / count
 
     def in_turn(self, ways):
-        """Seconds of each way in each round, and bytes per second of the copy in each round.
+        """Return the seconds of each method, and the copy's bytes per second, in each round.
 
-        A way is a list of calls that do the same with different buffers.
+        A method is a list of calls that do the same with different buffers.
         """
         ways = {"copy": [lambda: self.device.copy(self.target, self.source)], **ways}
         ways = {name: itertools.cycle(calls) for name, calls in ways.items()}
@@ -134,7 +135,7 @@ class Bench:
         return seconds, speed
 
     def accept(self, what, problem):
-        """Records what is wrong with one of our kernels."""
+        """Record the problem of one of our kernels, if there is one."""
         if problem:
             self.failures.append(f"{what}: {problem}")
             print(f"WRONG {self.failures[-1]}", flush=True)
@@ -144,7 +145,7 @@ class Bench:
 
 
 def ratio_cells(seconds, names, ours):
-    """How much longer each of the ways takes than ours."""
+    """Return the time of each method divided by our time, as cells."""
     return [
         report.quartiles(seconds[name] / seconds[ours]) if name in seconds else "—"
         for name in names
@@ -157,7 +158,7 @@ def verdict(ratios, target):
 
 
 def pairwise_lines(bench, dtype, segments):
-    """The table's rows for one type and one list of segments: cold, and warm where it fits."""
+    """Return the table's rows for one type and one list of segments: cold, and warm if it fits."""
     device, count, type_ = bench.device, int(segments[-1]), cuda_library.TYPES[dtype.name]
     what = f"pairwise {dtype.name}, {count} elements, {len(segments) - 1} segments"
     rows = gpu_expected.random_rows(dtype, 2, count)
@@ -199,7 +200,7 @@ def pairwise_lines(bench, dtype, segments):
         tensors = [[x.tensor(dtype, -1) for x in (a, b)] for a, b, _ in sets]
     ways |= gpu_pytorch.baselines(bench, what, dtype, PAIRWISE_COMBINE, segments, tensors, expected)
 
-    # The plan does not say what it has chosen, but the algorithms divide the work differently.
+    # The plan does not report its choice, but the algorithms divide the work differently.
     maps = {name: plan.map_bytes.tobytes() for name, plan in plans.items()}
     choice = "single pass" if maps["default"] == maps.get("single pass") else "two passes"
     lines = []
@@ -238,16 +239,16 @@ def pairwise_lines(bench, dtype, segments):
 
 
 def rows_lines(bench, rows, segments):
-    """The rows of the tables of the Gram matrix and of the weighted sum: {operation: row}.
+    """Return the rows of the tables of the Gram matrix and the weighted sum: {operation: row}.
 
-    `rows` [R, stride] hold more elements than the segments, up to a multiple of 16 bytes.
+    `rows` [R, stride] are longer than the segments, because they are padded to 16 bytes.
     """
     device, dtype, count = bench.device, rows.dtype, int(segments[-1])
     row_count, row_stride = rows.shape
     type_, used = cuda_library.TYPES[dtype.name], rows[:, :count]
     case = f"{dtype.name}, {row_count} rows, {count} elements, {len(segments) - 1} segments"
     random = np.random.default_rng(row_count)
-    # All ways get the same coefficients, also those that round them to the rows' type.
+    # All methods get the same coefficients, even if a method rounds them to the rows' type.
     coefficients = random.standard_normal((len(segments) - 1, row_count)).astype(BFLOAT16)
     coefficients = coefficients.astype(np.float64)
     row_bytes = count * dtype.itemsize
@@ -272,7 +273,7 @@ def rows_lines(bench, rows, segments):
         pointers = buffer.pointer, row_stride, weights.pointer, result.pointer
         device.check(device.c.adasum_segment_weighted_sum(*spaces, *pointers, device.stream()))
 
-    # operation: its call, bytes of the result, its type and shape, the truth, rows that move
+    # name: operation, its call, bytes of the result, its type and shape, number of moved rows
     operations = {
         "Gram": (SEGMENT_GRAM, gram, gram_bytes, FLOAT64, gram_shape, row_count),
         "weighted sum": (SEGMENT_WEIGHTED_SUM, weighted_sum, row_bytes, dtype, -1, row_count + 1),
@@ -321,12 +322,12 @@ def rows_lines(bench, rows, segments):
     return lines
 
 
-# ---- the whole -----------------------------------------------------------------------------------
+# ---- all cases -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is measured; elements."""
+    """The sizes of the cases, in elements."""
 
     pairwise: tuple = (100_000, 1_000_000, 3_500_000)
     largest: int = 100_000_000
@@ -360,9 +361,9 @@ def small_segments(sizes):
 
 
 def measure_pairwise(bench, sizes):
-    """All rows of the table of pairwise_combine."""
+    """Return all rows of the table of pairwise_combine."""
     model = offsets_of(sizes.model)
-    # Two sets of three vectors, and what PyTorch has in between.
+    # Two sets of three vectors, and PyTorch's intermediate results.
     largest = bench.fitting(sizes.largest, 12 * 4)
     lines = []
     for dtype in (FLOAT32, BFLOAT16):
@@ -377,7 +378,7 @@ def measure_pairwise(bench, sizes):
 
 
 def measure_rows(bench, sizes):
-    """All rows of the tables of segment_gram and segment_weighted_sum."""
+    """Return all rows of the tables of segment_gram and segment_weighted_sum."""
     most_rows = max(sizes.row_counts)
     count = bench.fitting(sizes.row, 3 * (most_rows + 1) * 4)
     segments = small_segments(sizes)
@@ -396,7 +397,7 @@ def measure_rows(bench, sizes):
 
 
 def body_of(bench, pairwise, tables):
-    """The text of the report."""
+    """Return the text of the report."""
     if bench.device.no_baselines:
         beside = f"PyTorch was not measured: {bench.device.no_baselines}."
     else:

@@ -1,4 +1,4 @@
-"""Mutation testing: do the tests of `make test` notice a small change of the package's code?
+"""Mutation testing: do the tests of `make test` detect a small change of the package's code?
 
     python benchmarks/mutants.py                      every target: DATE-mutants.md
     python benchmarks/mutants.py aggregation launch   some of them, into build/mutants.jsonl only
@@ -8,10 +8,10 @@
 Each mutant is the package with one operator, number, condition or constant of one file changed, as
 Cosmic Ray (PyPI `cosmic-ray`) changes them. It runs in a fork of a process that has imported
 TensorFlow; nothing is written to the sources. First the tests of a target run once and record
-which test executes which line. A mutant then meets only the tests that execute its line, those
-first that execute the fewest lines, until one fails or SECONDS of tests have passed. What the first
-run or an interrupted one has found is kept in build/mutants.jsonl, and is not run again as long as
-neither the line's file nor the tests have changed.
+which test executes which line. For each mutant, only the tests that execute its line are run. Tests
+that execute few lines run first, until one fails or SECONDS of tests have passed. All results are
+kept in build/mutants.jsonl, even if a run is interrupted. A mutant with a result is not run again,
+unless the line's file or the tests have changed.
 
 A mutant counts as killed if a test fails, if the package cannot be imported, or if the tests take
 more than ten times as long. Worker processes that a test starts run the package without the change.
@@ -42,7 +42,7 @@ SECONDS = 20  # of tests per mutant
 # Not addons_lamb.py, which runs under Keras 2 only.
 OPTIMIZERS = "adascale adascale_step delta_adasum gain lamb lamb_arguments wrapper".split()
 
-# Per target: what is changed, and the tests that have to notice.
+# For each target: the sources that are changed, and the tests that must detect the changes.
 TARGETS = {
     "aggregation": (["tf_adasum/aggregation"], ["aggregation", "transport/test_fused.py"]),
     "ops": (["tf_adasum/ops/reference.py"], ["ops/test_ops.py", "ops/test_kernels.py"]),
@@ -109,7 +109,7 @@ def main():
 
 
 def prepare():
-    """Import what every fork needs, but no tf_adasum, which each imports in its own form."""
+    """Import what every fork needs, except tf_adasum, which each fork imports with its change."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
     for module in ("tensorflow", "keras", "pytest", "hypothesis", "sklearn"):
@@ -123,7 +123,7 @@ def prepare():
 def mutants_of(path):
     """Yield (line, operator, occurrence, changed source) for each mutant of a file.
 
-    Changes that the compiled code does not contain are left out: those of annotations.
+    Changes of annotations are left out, because the compiled code does not contain them.
     """
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.mutating import mutate_code
@@ -138,7 +138,7 @@ def mutants_of(path):
             for node in ast_nodes(get_ast(source))
             for position in operator.mutation_positions(node)
         ]
-        # NumberReplacer yields each number twice: one more, and one less. The first is enough.
+        # NumberReplacer changes each number twice: plus one, and minus one. The first is enough.
         step = 2 if name == "core/NumberReplacer" else 1
         for occurrence in range(0, len(positions), step):
             changed = mutate_code(source, operator, occurrence)
@@ -151,7 +151,10 @@ def mutants_of(path):
 
 
 def weakens_a_check(change):
-    """Whether a change makes `zip` or a dataclass less strict, which no correct program notices."""
+    """Return whether a change makes `zip` or a dataclass less strict.
+
+    Such a change has no effect in a correct program.
+    """
     before, _, after = change.partition(" → ")
     return any(before.count(own) > after.count(own) for own in ("strict=True", "frozen=True"))
 
@@ -175,9 +178,9 @@ def module_name(path):
 
 
 class ChangedModule:
-    """A finder and loader that gives one module another source.
+    """A finder and loader that replaces the source of one module.
 
-    `linecache` has it, too: AutoGraph reads the source of what it compiles from there.
+    It also puts the source into `linecache`, from which AutoGraph reads the source of functions.
     """
 
     def __init__(self, path, source):
@@ -223,7 +226,7 @@ def pytest_main(arguments, plugins=()):
     import hypothesis
     import pytest
 
-    # The same examples for each mutant, and no search for a smaller one after a failure.
+    # Use the same examples for each mutant, and do not search for a smaller one after a failure.
     hypothesis.settings.register_profile(
         "mutants",
         database=None,
@@ -237,7 +240,7 @@ def pytest_main(arguments, plugins=()):
 
 
 class LineRecorder:
-    """A plugin of pytest that records which test executes which line, and its seconds."""
+    """A pytest plugin that records which test executes which line, and the seconds of each test."""
 
     def __init__(self, coverage):
         self.coverage, self.seconds, self.failed = coverage, {}, set()
@@ -252,7 +255,7 @@ class LineRecorder:
 
 
 def record_lines(tests, files, out):
-    """Run tests; write the lines of `files` that each executes, and its seconds, as JSON."""
+    """Run tests; write the lines of `files` that each test executes, and its seconds, as JSON."""
     import coverage
 
     measured = coverage.Coverage(data_file=None, source=["tf_adasum"], config_file=False)
@@ -335,7 +338,7 @@ def files_of(path):
 
 
 def tests_of(line, executed, seconds, limit):
-    """The tests that execute a line; of a line that runs at import, all."""
+    """Return the tests that execute a line, or all tests if the line runs at import."""
     breadth = {}
     for names in executed.values():
         for name in names:
@@ -352,7 +355,7 @@ def tests_of(line, executed, seconds, limit):
 
 
 def key_of(changed, nodes):
-    """What a result depends on: the changed source, and the tests' files."""
+    """Return a digest of what a result depends on: the changed source and the tests' files."""
     digest = hashlib.sha256(changed.encode())
     for file in sorted({node.partition("::")[0] for node in nodes}):
         digest.update(pathlib.Path(file).read_bytes())
@@ -361,14 +364,14 @@ def key_of(changed, nodes):
 
 
 def difference(before, after):
-    """ "old line → new line", of the first line that differs."""
+    """Return "old line → new line" for the first line that differs."""
     pairs = zip(before.splitlines(), after.splitlines(), strict=False)
     old, new = next((old, new) for old, new in pairs if old != new)
     return f"{old.strip()} → {new.strip()}"
 
 
 def run_all(waiting, jobs):
-    """Run mutants, so many at a time, and append each result to the record."""
+    """Run mutants, `jobs` at a time, and append each result to the record."""
     running = {}
     queue = list(reversed(waiting))
     with RECORD.open("a") as record:
@@ -407,7 +410,7 @@ def test_mutant(file, changed, nodes):
 
 
 def killer(log):
-    """The first line of pytest's summary that names what failed."""
+    """Return the first line of pytest's summary that names a failed test."""
     lines = log.read_text(errors="replace").splitlines()
     return next((line for line in lines if line.startswith(("FAILED", "ERROR"))), "")[:200]
 
@@ -467,7 +470,7 @@ def write_report(before):
 
 
 def kinds(found):
-    """How many mutants were killed, timed out and survived."""
+    """Return how many mutants were killed, timed out and survived."""
     return [sum(e["outcome"] == kind for e in found) for kind in ("killed", "timeout", "survived")]
 
 
@@ -478,7 +481,7 @@ def share_killed(found):
 
 
 def test_of(entry):
-    """The test that failed first, without its folder."""
+    """Return the test that failed first, without its folder."""
     named = entry.get("by", "").removeprefix("FAILED ").removeprefix("ERROR ")
     return named.partition(" - ")[0].rpartition("/")[2]
 

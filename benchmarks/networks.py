@@ -8,7 +8,7 @@ machine: needs root). Each case runs under stock TensorFlow with a custom traini
 through worker 0's address. All timeouts are the defaults.
 
 Writes the table in docs/reliability/networks.md. Cases that are not selected keep their results:
-all results, with the whole messages, are in benchmarks/results/networks.json.
+all results, with the complete messages, are in benchmarks/results/networks.json.
 """
 
 import argparse
@@ -36,34 +36,35 @@ COLUMNS = {
 KEPT = report.RESULTS / "networks.json"
 PAGE = report.ROOT / "docs" / "reliability" / "networks.md"
 NEVER = "–"
-# The seconds of a cell, after each name of a worker.
+# Matches the seconds in a cell, after the name of each worker.
 SECONDS = re.compile(r"(?:^|all: |worker \d: |Not held\.\*\* )(\d+) s: |weights after (\d+) s")
-# Addresses of workers, and names of TensorFlow's functions.
+# Addresses of workers and names of TensorFlow's functions are removed from messages.
 NOISE = re.compile(r" \((?:\[?[\w.:-]+\]?):\d+\)|\{\{function_node [^}]*\}\} ")
 
-# Of this process, which runs one case after the other: the lock, and pairs of case and strategy.
+# The state of a process of the pool, which runs one case after the other: the lock, and pairs of
+# case and strategy.
 _starting, _wanted = None, ()
 
 
 def end(number, frame):
-    """Clean up and end."""
+    """Exit, so that cleanup code runs."""
     sys.exit(128 + number)
 
 
 def with_unbroken(cases):
-    """The cases, and those that have the weights to which they have to train."""
+    """Return the cases, and before them the undisturbed runs, which give the expected weights."""
     return [*map(network_cases.unbroken, cases), *cases]
 
 
 def share(starting, wanted):
-    """Take part in a lock: few cases start at a time, while many wait for what happens."""
+    """Prepare a process of the pool: a lock limits how many cases start at the same time."""
     global _starting, _wanted
     _starting, _wanted = starting, wanted
     signal.signal(signal.SIGTERM, end)
 
 
 def run(number):
-    """Run one of the wanted cases; return dict from ranks to `faults.Outcome`."""
+    """Run one of the wanted cases; return a dict from ranks to `faults.Outcome`."""
     case, strategy = _wanted[number]
     has_started = []
 
@@ -81,7 +82,7 @@ def run(number):
 
 
 def cell(case, outcomes, expected, violations=network_cases.violations):
-    """Return what the workers do, and in bold what they should not."""
+    """Return what the workers did. Wrong behaviour is bold."""
     texts = {rank: text_of(outcome, expected) for rank, outcome in outcomes.items()}
     wrong = violations(case, outcomes, expected)
     if len({re.sub(r"\d", "", text) for text in texts.values()}) == 1:
@@ -105,7 +106,7 @@ def text_of(outcome, expected):
 
 
 def summary(result):
-    """Return in a few words what became of a case, of what is kept of it."""
+    """Return a short summary of the stored result of a case."""
     if not result:
         return NEVER
     found = sorted(int(own or other) for own, other in SECONDS.findall(result["cell"]))
@@ -118,7 +119,7 @@ def summary(result):
 
 
 def table(kept):
-    """The table of all cases that have been run."""
+    """Return the table of all cases, from the stored results."""
     rows = []
     for case in network_cases.CASES:
         results = [kept.get(case.name, {}).get(strategy) for strategy in COLUMNS]
@@ -156,7 +157,7 @@ def main():
     signal.signal(signal.SIGTERM, end)
     fork = multiprocessing.get_context("fork")
     starting = fork.Semaphore(arguments.starting)
-    # Whatever ends this block ends the pool's processes, and they what they have started.
+    # However this block ends, the pool's processes end, and they end the processes they started.
     with fork.Pool(arguments.at_once, share, [starting, wanted]) as pool:
         done = {pair: pool.apply_async(run, [n]) for n, pair in enumerate(wanted)}
         for strategy in strategies:
@@ -173,7 +174,7 @@ def main():
                 kept.setdefault(case.name, {})[strategy] = told
                 print(strategy, case.name, told["cell"], *told["not held"], sep="\n  ", flush=True)
                 write(kept)
-    write(kept)  # what was there, where nothing has been run
+    write(kept)  # also if no case was run
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How much of the exchange of gradients is hidden behind backpropagation.
+"""Measure how much of the exchange of gradients is hidden behind backpropagation.
 
     python benchmarks/overlap.py [--mbit 1000 10000]
 
@@ -25,9 +25,9 @@ import slow_links
 import step_split
 
 HOSTS, EPOCHS, EXCHANGES = 2, 4, 2
-# For each number of inter-op threads: whether buckets are made as between hosts, see `buckets`.
+# For each number of inter-op threads: whether buckets are formed as between hosts; see `buckets`.
 BUCKETS = {1: {"as on one host": False, "default": True}, 2: {"default": True}}
-THREADS = "TF_NUM_INTEROP_THREADS"  # is read by TensorFlow
+THREADS = "TF_NUM_INTEROP_THREADS"  # TensorFlow reads this variable
 STEPS = {"dense, 16 MB": 12, "dense, 100 MB": 4, "convolutions, 19 MB": 8}
 ROWS = {"dense, 16 MB": 64, "dense, 100 MB": 64, "convolutions, 19 MB": 8}
 SHAPES = {"convolutions, 19 MB": (32, 32, 3)}
@@ -75,7 +75,7 @@ def steps(name, model):
 
 
 def work():
-    """Return the seconds of each part of a step, of each model, for each kind of buckets."""
+    """Return the seconds of each part of a step, for each model and each kind of buckets."""
     import tf_adasum
     from tf_adasum.compat import tensorflow as tensorflow_compat
     from tf_adasum.optimizers import DeltaAdasum

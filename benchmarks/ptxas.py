@@ -1,11 +1,9 @@
-"""What ptxas reports about the CUDA kernels: registers, spills and shared memory of each.
-
-Example::
+"""Report the registers, spills and shared memory of each CUDA kernel, as ptxas prints them.
 
     python benchmarks/ptxas.py --arch sm_90
 
-compiles custom_ops/cuda/kernels.cu for one architecture and writes
-benchmarks/results/DATE-ptxas-sm_90.md. No GPU is needed, only nvcc.
+Compiles custom_ops/cuda/kernels.cu for one architecture and writes
+benchmarks/results/DATE-ptxas-sm_90.md. Needs nvcc, but no GPU.
 """
 
 import argparse
@@ -31,7 +29,7 @@ SHARED = re.compile(r"(\d+) bytes smem")
 
 
 def parse(log):
-    """Returns one row of the table for each kernel, by name."""
+    """Return one row of the table for each kernel, sorted by name."""
     rows = []
     for match in KERNEL.finditer(log):
         shared = SHARED.search(match["rest"])

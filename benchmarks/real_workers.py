@@ -2,7 +2,7 @@
 
     python benchmarks/real_workers.py
 
-`fit` on 8, 16 and 32 replicas takes the same initial weights, rows and learning rates as a run of
+`fit` on 8, 16 and 32 replicas uses the same initial weights, rows and learning rates as a run of
 the experiment `cnn` with the same seed. Writes benchmarks/results/DATE-real_workers.md.
 """
 
@@ -40,14 +40,14 @@ def flat(weights):
 
 
 def worker(out):
-    """Train on this worker and the others; worker 0 saves what came out."""
+    """Train on this worker and the others; worker 0 saves the results."""
     import keras
 
     import tf_adasum
 
     strategy = tf_adasum.AdasumMirroredStrategy(aggregation=RULE)
     splits, model, order, rates = prepared(strategy.num_replicas_in_sync)
-    # Of a global batch, device 0 of each worker takes the first blocks, then device 1 of each.
+    # Device 0 of each worker gets the first blocks of a global batch, and device 1 the next ones.
     blocks = order.reshape([len(order), WORKERS, strategy.num_replicas_in_sync // WORKERS, -1])
     order = blocks.swapaxes(1, 2).reshape(order.shape)
     with strategy.scope():
@@ -95,7 +95,7 @@ class Simulation:
 
         Args:
             stops: the numbers of steps.
-            error: relative errors of the initial weights have this standard deviation.
+            error: the standard deviation of relative errors that are added to the initial weights.
         """
         import tensorflow as tf
 

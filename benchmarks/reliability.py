@@ -3,9 +3,9 @@
     python benchmarks/reliability.py [--limit SECONDS] [--transport ucx]
 
 Two workers train; the fault is injected into one of them in the middle of the first epoch, or at
-the moment in the row. Stock is `tf.distribute.MultiWorkerMirroredStrategy` with a custom training
-loop, because its `fit` fails on several workers in any case. All timeouts are the defaults. This
-script ends a worker that reports nothing within the limit.
+the moment that the row names. Stock is `tf.distribute.MultiWorkerMirroredStrategy` with a custom
+training loop, because its `fit` fails on several workers in any case. All timeouts are the
+defaults. This script kills a worker that reports nothing within the limit.
 
 With another transport, stock TensorFlow is left out, and the name of the report includes the
 transport. Writes benchmarks/results/DATE-reliability.md.
@@ -23,7 +23,7 @@ sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "
 
 from support import faults  # noqa: E402 - found on the path above
 
-STARTUP_TIMEOUT = 300.0  # of a busy machine, to the fault
+STARTUP_TIMEOUT = 300.0  # limit from the start to the fault, on a busy machine
 
 FAULTS = [
     ("SIGKILL in a step", {"fault": "kill", "injection_point": "step"}),
@@ -61,7 +61,7 @@ FAULTS = [
 
 
 def said(outcome, limit):
-    """Return a cell: what a worker has said and when, and when its process ended."""
+    """Return a cell: the error of a worker and its time, and when its process ended."""
     if outcome.seconds_to_end is None and outcome.error is None:
         return f"**nothing within {limit:.0f} s**"
     end = (
@@ -78,7 +78,7 @@ def said(outcome, limit):
 
 
 def short(message, length=160):
-    """Return the first telling line of a message, for a cell of a table."""
+    """Return the first informative line of a message, for a cell of a table."""
     lines = [line.strip() for line in message.splitlines()]
     telling = [
         line

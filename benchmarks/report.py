@@ -20,7 +20,7 @@ SECONDS = 600
 def on_workers(workers, script, *arguments, devices=1, seconds=SECONDS):
     """Run a script on several local workers, with ``--out FILE``; return worker 0's JSON.
 
-    The workers are ended after so many seconds.
+    The workers are stopped after `seconds`.
     """
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = ["-m", "tf_adasum.launch", "-n", str(workers), "--timeout", str(seconds)]
@@ -72,7 +72,7 @@ def this_machine():
 
 
 def commit():
-    """The commit that is measured, or "unknown" outside a git repository."""
+    """Return the commit that is measured, or "unknown" outside a git repository."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
@@ -83,9 +83,9 @@ def commit():
 
 
 def write(name, title, body, *, machine=None, folder=RESULTS):
-    """Write benchmarks/results/DATE-name.md, which says on what and how it was measured.
+    """Write benchmarks/results/DATE-name.md, with the commit, the command and the machine.
 
-    `machine` replaces `this_machine()`, which needs TensorFlow; `folder` the place of the report.
+    `machine` replaces `this_machine()`, which needs TensorFlow. `folder` is the report's folder.
     """
     date = datetime.date.today().isoformat()
     command = " ".join(["python", f"benchmarks/{pathlib.Path(sys.argv[0]).name}", *sys.argv[1:]])

@@ -5,7 +5,7 @@
 The launcher starts two workers with `--max-restarts`, which make backups. This script SIGKILLs one
 of them at a random moment, again and again: mostly while they train, write backups or validate,
 every fourth time while they start. On each worker the weights, slots and last values of the logs
-have to be those of an unbroken run, bit for bit. Writes benchmarks/results/DATE-restarts.md.
+must be the same as in an undisturbed run, bit for bit. Writes benchmarks/results/DATE-restarts.md.
 """
 
 import argparse
@@ -23,12 +23,12 @@ import report
 
 WORKERS = 2
 BATCHES, EPOCHS, BATCH = 12, 4, 24
-SECONDS_PER_STEP = 0.05  # at least, so that there are moments to be killed in
-SECONDS = 900  # after which a run counts as hanging
+SECONDS_PER_STEP = 0.05  # at least, so that kills hit different moments of the training
+SECONDS = 900  # after this time, a run counts as hanging
 
 
 def train(folder, save_freq, seconds_per_step=SECONDS_PER_STEP):
-    """Train with backups, on every worker, and leave the state at the end."""
+    """Train with backups on every worker, and save the final state."""
     import keras
 
     import tf_adasum
@@ -68,11 +68,11 @@ def train(folder, save_freq, seconds_per_step=SECONDS_PER_STEP):
 
 
 def run(folder, save_freq, kills=0, seed=0, training=0.0):
-    """Train once, with so many kills, each within `training` seconds of training.
+    """Train once with a number of kills, each within the first `training` seconds of training.
 
     Returns:
-        dict: "seconds", and "training", those from the first batch of the last start on;
-        "moments", what was killed when; "end", each worker's state at the end.
+        dict: "seconds", the time of the run; "training", the time from the first batch of the last
+        start to the end; "moments", the kills; "end", the final state of each worker.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True)
@@ -104,7 +104,7 @@ def run(folder, save_freq, kills=0, seed=0, training=0.0):
 
 
 def kill_one(folder, launcher, restart, chance, training):
-    """Kill a worker of a start at a random moment; return when it was, or [] if it came late."""
+    """Kill a worker of a start at a random moment; return [the kill], or [] if it was too late."""
     starts = chance.random() < 0.25
     worker = chance.randrange(WORKERS)
     delay = chance.uniform(0, 2 if starts else training)
@@ -117,14 +117,14 @@ def kill_one(folder, launcher, restart, chance, training):
     time.sleep(delay)
     try:
         os.kill(int(signs[worker].read_text()), signal.SIGKILL)
-    except ProcessLookupError:  # it has ended
+    except ProcessLookupError:  # it has already ended
         return []
     backups = sorted(path.stem for path in (folder / "backup").glob("*"))
     return [(worker, "start" if starts else "training", delay, backups[-1] if backups else "none")]
 
 
 def same(ends, expected):
-    """Whether the states at the end are the same, bit for bit."""
+    """Return whether the final states are the same, bit for bit."""
     return all(
         own.keys() == other.keys() and all(own[n].tobytes() == other[n].tobytes() for n in own)
         for own, other in zip(ends, expected, strict=True)

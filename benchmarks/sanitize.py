@@ -3,8 +3,8 @@
     make sanitize
 
 The build is in build/sanitize; the installed op does not change. TensorFlow itself is not
-instrumented: the sanitizers check every access of the op's code, and every allocation, also of
-TensorFlow. Two small libraries with known errors first show that errors are detected. Writes
+instrumented: the sanitizers check every memory access of the op's code, and every allocation,
+including TensorFlow's. First, two small libraries with known errors test the detection. Writes
 benchmarks/results/DATE-sanitizers.md; exits with status 1 if there are errors.
 """
 
@@ -20,15 +20,15 @@ import time
 import report
 
 FOLDER = report.ROOT / "build" / "sanitize"
-# TensorFlow's headers are no constant expressions with these three, of null pointers, which
-# AddressSanitizer finds anyway.
+# Three checks for null pointers are disabled, because with them some constant expressions in
+# TensorFlow's headers are no longer constant. AddressSanitizer detects null pointers anyway.
 FLAGS = (
     "-fsanitize=address,undefined -fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute "
     "-fno-sanitize-recover=all -fno-omit-frame-pointer -g1"
 ).split()
 TESTS = ["ops/test_kernels.py", "ops/test_ops.py", "test_fuzz_arguments.py"]
 TESTS += ["aggregation/test_fuzz_gradients.py"]
-# Workers in one process, over UCX: skipped where it cannot be opened.
+# These tests run workers in one process over UCX. They are skipped if UCX cannot be opened.
 TESTS += ["transport/test_collectives.py", "transport/test_fused.py"]
 CHOSEN = "((cpu or custom) and not tensorflow) or transport"
 CONTROLS = {
@@ -45,7 +45,7 @@ def compiler():
 
 
 def environment():
-    """What a process needs that loads an instrumented library into a Python that is not."""
+    """Return the environment in which a normal Python can load an instrumented library."""
     libraries = [
         subprocess.check_output([*compiler(), f"-print-file-name={name}.so"], text=True).strip()
         for name in ("libasan", "libubsan")
@@ -53,7 +53,7 @@ def environment():
     return {
         **os.environ,
         "LD_PRELOAD": " ".join(libraries),
-        # Python and TensorFlow end without giving everything back.
+        # Python and TensorFlow exit without freeing all memory.
         "ASAN_OPTIONS": "detect_leaks=0,detect_odr_violation=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "TF_ADASUM_OPS": "custom",
@@ -62,7 +62,7 @@ def environment():
 
 
 def check_controls():
-    """Whether errors are found at all."""
+    """Check that the sanitizers detect known errors."""
     for number, (message, source) in enumerate(CONTROLS.items()):
         library = FOLDER / f"control{number}.so"
         command = [*compiler(), *FLAGS, "-fPIC", "-shared", "-x", "c++", "-", "-o", str(library)]
@@ -74,7 +74,7 @@ def check_controls():
 
 
 def build():
-    """Compiles the package with the instrumented op; returns the folder to import it from."""
+    """Compile the package with the instrumented op; return the folder to import it from."""
     flags = [*compiler(), "-w", *FLAGS]
     settings = {"CXX": shlex.join(flags), "TF_ADASUM_CUDA": "0", "TF_ADASUM_REQUIRE_OP": "1"}
     command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build", "--build-base", FOLDER]
@@ -84,13 +84,13 @@ def build():
 
 
 def run_tests(folder):
-    """Returns pytest's exit status, its output, and the seconds."""
+    """Return pytest's exit status, its output, and the seconds."""
     tests = [str(report.ROOT / "tests" / "unit" / name) for name in TESTS]
     options = ["-q", "-p", "no:cacheprovider", "-k", CHOSEN]
     start = time.monotonic()
     ended = subprocess.run(
         [str(pathlib.Path(sys.executable).with_name("pytest")), *options, *tests],
-        cwd=folder,  # not the source folder, whose op is another one
+        cwd=folder,  # not the source folder, which has the installed op
         env=environment() | {"PYTHONPATH": str(folder)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -1,6 +1,6 @@
-"""Ten bugs that mutants.py puts into the package, and that tests have to notice."""
+"""Ten bugs that mutants.py inserts into the package, and that the tests must detect."""
 
-# Bugs that a person could write: name, target, file, what is there, what replaces it.
+# Bugs that a person could write: name, target, file, original text, replacement.
 BUGS = [
     (
         "sharding: the next shuffle has the seed of an earlier one",

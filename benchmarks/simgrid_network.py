@@ -2,14 +2,15 @@
 
 Runs with the Python of Debian's package `python3-simgrid`, without this project's packages. Reads
 from stdin a JSON object with "cluster", a name of `CLUSTERS`, and "phases", a list. Prints the
-seconds of each phase as a JSON list. A phase has four values:
+seconds of each phase as a JSON list. A phase has five values:
 
     kind      "direct": each replica sends to each other member of its group; "ring": to the next
     stride    the numbers of a group's members differ by multiples of this
     radix     the number of members
-    bytes     of each message
+    bytes     the size of each message
+    replicas  the number of replicas
 
-and a fifth, the number of replicas. The time is that of "direct", or of one round of "ring".
+The time is the time of all messages of "direct", or of one round of "ring".
 """
 
 import json
@@ -88,7 +89,7 @@ CLUSTERS = {
 
 
 def seconds_of(messages):
-    """Return how long messages take that start together: (sender, receiver, bytes)."""
+    """Return the seconds of messages (sender, receiver, bytes) that start together."""
     begun = Engine.clock
     Comm.wait_all([Comm.sendto_async(*message) for message in messages])
     return Engine.clock - begun
@@ -98,7 +99,7 @@ def seconds_of_phase(hosts, kind, stride, radix, size, replicas):
     """Return the simulated seconds of one phase."""
 
     def to_member(shift, size):
-        """Return a message of each replica to the member `shift` places further."""
+        """Yield a message of each replica to the member `shift` places further."""
         for replica in range(replicas):
             place = replica // stride % radix
             target = replica + ((place + shift) % radix - place) * stride

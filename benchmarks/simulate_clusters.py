@@ -22,7 +22,7 @@ REPLICAS = [8, 64, 256, 1024]
 MEGABYTES = [10, 100, 1000]
 VARIABLES = 160
 STEP_MS = 180.0  # on one device
-MOST_ON_ONE_LEVEL = 256  # of more replicas, one level is not simulated
+MOST_ON_ONE_LEVEL = 256  # with more replicas, one level is not simulated
 SECONDS_OF_MESSAGE = 5e-6  # of the processor, for each message
 SECONDS_OF_PRODUCT = 5e-13  # for each byte, at 2 TB/s of memory bandwidth
 # Replicas per host, and the bandwidth of a device's and of a host's link in bytes per second.
@@ -122,7 +122,7 @@ def bucket_of(megabytes):
 
 
 def jobs_of(cluster):
-    """Return the jobs of a cluster: the number of buckets, the phases of each, other seconds."""
+    """Return the jobs of a cluster: number of buckets, phases and arithmetic seconds of each."""
     from tf_adasum.aggregation import cost_model
 
     jobs = {}

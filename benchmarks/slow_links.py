@@ -1,4 +1,4 @@
-"""Steps of workers behind slow links, and the bytes that each worker sends; needs root.
+"""Measure the steps of workers behind slow links, and the bytes that they send; needs root.
 
     python benchmarks/slow_links.py [--mbit 10 100 1000]
 
@@ -25,8 +25,8 @@ from support import network  # noqa: E402 - found on the path above
 
 WORKERS, PORT = 4, 12345
 SECONDS = 1500  # until the benchmark stops waiting for a worker
-EPOCHS = 3  # that are measured, after one that traces
-# Arguments of the strategy, and local steps; None: no DeltaAdasum.
+EPOCHS = 3  # measured epochs, after an epoch with tracing
+# Arguments of the strategy, and the number of local steps (None: without DeltaAdasum).
 METHODS = {
     "mean": ({"aggregation": "mean"}, None),
     "Adasum": ({}, None),
@@ -156,7 +156,7 @@ def on_links(
 ):
     """Run a script with ``--out FILE`` on the workers of each host; return worker 0's JSON.
 
-    The workers are ended after so many seconds. The other options are those of `Links`. The
+    The workers are stopped after `seconds`. The other options are arguments of `Links`. The
     variables ``COST_MODEL_OF_LINKS`` and ``HOST_LINK_OF_LINKS`` have the constants of the link.
     """
     with Links(mbit, hosts, **options) as links, tempfile.TemporaryDirectory() as folder:
@@ -170,7 +170,7 @@ def on_links(
                 "TF_ADASUM_WORLD_SIZE": str(hosts * workers_per_host),
                 "TF_ADASUM_DEVICES_PER_WORKER": str(devices),
                 "TF_CPP_MIN_LOG_LEVEL": "2",
-                # As shipped for UCX, but with the seconds of a byte on this link.
+                # The default constants for UCX, except the seconds of a byte on this link.
                 "COST_MODEL_OF_LINKS": f"alpha=2.4e-4,beta={8e-6 / mbit},gamma=6.3e-11",
                 "HOST_LINK_OF_LINKS": f"alpha=5e-5,beta={8e-6 / mbit}",
             }

@@ -1,9 +1,9 @@
-"""Steps of small models on 2 and 4 workers: the stock strategy, Horovod, tf_adasum.
+"""Time the steps of small models on 2 and 4 workers: the stock strategy, Horovod, tf_adasum.
 
     python benchmarks/small_steps.py
 
-Each worker runs on its own share of the cores, or all workers run on all cores. HOROVOD_PYTHON as
-for frameworks.py. Writes benchmarks/results/DATE-small_steps.md.
+Each worker runs on its own share of the cores, or all workers run on all cores. Set HOROVOD_PYTHON
+as for frameworks.py. Writes benchmarks/results/DATE-small_steps.md.
 """
 
 import argparse
@@ -19,7 +19,7 @@ KINDS = ("horovod", "stock", "tf_adasum", "tf_adasum_mean")
 
 
 def measured(workers, turns, kinds):
-    """Return, for each kind and way to bind, what each turn measured."""
+    """Return the measurements of each turn, for each kind and each binding."""
     found = collections.defaultdict(list)
     cases = [(kind, bind_to) for kind in kinds for bind_to in ("cores", "none")]
     for turn in range(turns):
@@ -37,7 +37,7 @@ def seconds(turns, size, call):
 
 
 def rows(workers, found):
-    """One row for each kind and way to bind."""
+    """Yield one row for each kind and each binding."""
     for (kind, bind_to), turns in found.items():
         row = [1 if kind == "one" else workers, frameworks.FRAMEWORKS[kind], bind_to]
         row += [report.quartiles(seconds(turns, size, "seconds"), 1000, 1) for size in SIZES]
@@ -49,7 +49,7 @@ def rows(workers, found):
 
 
 def ratio(found, kind, bind_to, other):
-    """Return the median (lowest..highest) of the turns' ratios of medians, of the small model."""
+    """Return the small model's ratio of medians in each turn: its median (lowest..highest)."""
     if not found.get((other, bind_to)):
         return ""
     ratios = [

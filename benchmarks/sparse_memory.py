@@ -2,10 +2,10 @@
 
     python benchmarks/sparse_memory.py
 
-Two workers on this machine combine gradients of an embedding of 1,000,000 × 64 float32 numbers,
-of which each batch has touched 512 rows: as `tf.IndexedSlices`, and after `tf.convert_to_tensor`.
-The baseline is the sparse case with an embedding of 1,000 rows. Every measurement has processes of
-its own. Writes benchmarks/results/DATE-sparse_memory.md.
+Two workers on this machine combine gradients of an embedding of 1,000,000 × 64 float32 numbers. A
+batch uses 512 of its rows. The gradients are combined as `tf.IndexedSlices` (sparse), and after
+`tf.convert_to_tensor` (densified). The baseline is the sparse case with an embedding of 1,000 rows.
+Every measurement runs in new processes. Writes benchmarks/results/DATE-sparse_memory.md.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How long a step of a small model computes, exchanges gradients and waits.
+"""Measure how long a step of a small model computes, exchanges gradients and waits.
 
     python benchmarks/step_split.py
 

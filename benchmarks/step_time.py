@@ -6,7 +6,7 @@
 
 A model of 25 million parameters is trained on 2 workers under both strategies in turn, in one
 process. Keras 3's `fit` does not run under the stock `MultiWorkerMirroredStrategy` on several
-workers, so the baseline is that strategy with a `reduce` that is mended here. Writes
+workers, so the baseline is this strategy with a fixed `reduce`. Writes
 benchmarks/results/DATE-step_time.md.
 
 With `--transport` the mean and Adasum over UCX also take turns, and Horovod if it is installed
@@ -25,10 +25,10 @@ import report
 from fit_steps import WARM_UP, time_in_turn
 
 ROWS = 64  # of a global batch
-TURNS = 3  # of the processes of `--transport`
+TURNS = 3  # with `--transport`, the processes of each package run this number of times
 FEATURES, WIDTH, CLASSES = 1024, 4096, 1000  # 25.1 million parameters
 
-# For `--jit`: of images of 32 x 32, of sequences of 64 words.
+# For `--jit`: images of 32 x 32 pixels, and sequences of 64 words out of 1,000.
 PIXELS, WORDS, LENGTH = 32, 1000, 64
 JIT_ROWS = {"CNN": 64, "Transformer": 16}  # of a global batch
 
@@ -39,7 +39,7 @@ def stock_strategy():
 
     class StockStrategy(tf.distribute.MultiWorkerMirroredStrategy):
         def reduce(self, reduce_op, value, axis):
-            if tf.nest.is_nested(value):  # the first batch, of which only the shapes are used
+            if tf.nest.is_nested(value):  # the first batch; only its shapes are used
                 local = self.experimental_local_results
                 return tf.nest.map_structure(lambda each: local(each)[0], value)
             return super().reduce(reduce_op, value, None)
@@ -134,7 +134,7 @@ def cnn():
 
 
 def transformer(width=128, blocks=2):
-    """Return an encoder of 0.7 million parameters that says a word for each of its words."""
+    """Return an encoder of 0.7 million parameters that predicts a word for each input word."""
     import keras
 
     words = keras.Input([LENGTH], dtype="int32")

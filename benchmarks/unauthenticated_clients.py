@@ -3,9 +3,9 @@
     python benchmarks/unauthenticated_clients.py [--clients 2000] [--rounds 20]
 
 Two workers, which may open 1,024 files each, train a small MLP in rounds: with and without these
-clients in turn. The clients have no token. Half of them send nothing, half send an endless line of
-1 MiB; 100 of them are replaced per second. Their own work should not slow the training down, as if
-they ran on other machines: they run with the lowest priority.
+clients in turn. The clients have no token. Half of them send nothing, half send 1 MiB without the
+end of a line; 100 of them are replaced per second. The clients run with the lowest priority, so
+that their own work slows the training down as little as if they ran on other machines.
 
 Writes benchmarks/results/DATE-unauthenticated_clients.md.
 """
@@ -30,7 +30,7 @@ CALLS_PER_SECOND = 100
 
 
 def call(port, clients):
-    """Keep so many connections to a port until stdin is closed."""
+    """Keep this number of connections to a port until stdin is closed."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     os.nice(19)
     held, number = collections.deque(), 0
@@ -52,7 +52,7 @@ def call(port, clients):
 
 @contextlib.contextmanager
 def calling(port, clients):
-    """Let clients call while the block runs, and before it until all of them have."""
+    """Connect clients while the block runs. The block starts when all of them are connected."""
     command = [sys.executable, __file__, "--call", str(port), "--clients", str(clients)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
@@ -62,12 +62,12 @@ def calling(port, clients):
 
 
 class ModelUnderLoad:
-    """A model that is trained while clients call at the port of worker 0.
+    """A model that is trained while clients connect to the port of worker 0.
 
     Args:
         model: the model.
-        port: of worker 0's health monitor; None on the other workers.
-        clients: how many.
+        port: the port of worker 0's health monitor; None on the other workers.
+        clients: the number of clients.
     """
 
     def __init__(self, model, port, clients):
@@ -84,7 +84,7 @@ class ModelUnderLoad:
 
 
 def train(options):
-    """Run on each worker."""
+    """Train on each worker, with and without clients."""
     import keras
 
     import tf_adasum

@@ -1,8 +1,8 @@
-"""Steps of `fit` when one worker or one link is slow, and what `StragglerReport` reports.
+"""Measure the steps of `fit` if one worker or one link is slow, and check `StragglerReport`.
 
     python benchmarks/uneven_hosts.py [--mbit 1000] [--slow-mbit 100] [--steps 20] [--epochs 4]
 
-Trains on four hosts with one worker each, see slow_links.py; needs root. First all hosts are
+Trains on four hosts with one worker each (see slow_links.py); needs root. First all hosts are
 equal, then worker 2 sleeps in each step, and then the link of host 2 is slow. With the slow link,
 this script also runs `tf-adasum-doctor`. Writes benchmarks/results/DATE-uneven_hosts.md.
 """
@@ -28,11 +28,11 @@ EQUAL, SLOW_WORKER = "all equal", f"worker {ODD} sleeps"
 SLOW_LINK, BFLOAT16 = f"slow link of host {ODD}", f"slow link of host {ODD}, bfloat16"
 # The right `slowest_worker` of each case; -1 if no worker is slow.
 EXPECTED = {EQUAL: -1, SLOW_WORKER: ODD, SLOW_LINK: -1, BFLOAT16: -1}
-SECONDS = 400  # until the workers of one kind of links, or their doctors, are ended
+SECONDS = 400  # limit for the workers on one kind of links, and for `tf-adasum-doctor`
 
 
 def trained(strategy, epochs, steps, sleep=0.0):
-    """Train with `StragglerReport`; return its values in each epoch but the first, and its line."""
+    """Train with `StragglerReport`; return its values after the first epoch, and what it prints."""
     import keras
 
     import tf_adasum

@@ -1,20 +1,22 @@
-"""Build the CUDA kernels: host code with a C++ compiler, device code with whatever CUDA has.
+"""Build the CUDA kernels: host code with a C++ compiler, device code with nvcc or NVRTC.
 
     python custom_ops/build_cuda.py --out FOLDER
 
-The host code needs no CUDA at all. The device code is compiled by the first of these that is found:
+Building the host code does not need CUDA. The device code is compiled with the first compiler that
+is found:
 
-1. nvcc 12 or 13: `NVCC`, then on the PATH, in `CUDA_HOME` or `CUDA_PATH`, in /usr/local/cuda;
+1. nvcc 12 or 13: the program in `NVCC`, or nvcc on the PATH, in `CUDA_HOME` or `CUDA_PATH`, or in
+   /usr/local/cuda;
 2. nvcc of the PyPI packages `nvidia-cuda-nvcc`, `nvidia-nvvm`, `nvidia-cuda-crt` and
    `nvidia-cuda-runtime`, all of version 13.0.*;
-3. NVRTC, a part of `tensorflow[and-cuda]`: no toolkit, but code for one architecture only, unless
-   the PyPI package `nvidia-nvfatbin-cu12` is there, too.
+3. NVRTC, a part of `tensorflow[and-cuda]`. It needs no CUDA toolkit, but it builds code for only
+   one architecture, unless the PyPI package `nvidia-nvfatbin-cu12` is also installed.
 
-`ADASUM_CUDA_ARCHS`, such as "80;90", chooses the architectures (compute capabilities); by default
-all that the compiler knows of 70 to 120, and for NVRTC that of the first GPU. Code for the newest
-one is added in a form (PTX) that drivers translate for later GPUs, but by NVRTC alone. Neither
-TensorFlow nor a GPU is needed. setup.py calls the functions below, and build_wheels.py, which takes
-NVRTC for all architectures.
+`ADASUM_CUDA_ARCHS`, such as "80;90", selects the architectures (compute capabilities). The default
+is all architectures from 70 to 120 that the compiler supports, or with NVRTC the architecture of
+the first GPU. The build also contains PTX of the newest architecture, which drivers translate for
+later GPUs, except if only NVRTC is installed. Neither TensorFlow nor a GPU is needed. setup.py and
+build_wheels.py call the functions below. build_wheels.py uses NVRTC for all architectures.
 """
 
 import argparse
@@ -42,7 +44,8 @@ HOST_SOURCES = ("adasum_cuda.cc", "plan.cc", "driver_launcher.cc")
 EMULATED_SOURCES = ("adasum_cuda.cc", "plan.cc", "emulation/emulated_launcher.cc")
 DEFAULT_HOMES = ("/usr/local/cuda",)
 ARCHITECTURES_VARIABLE = "ADASUM_CUDA_ARCHS"
-# `dlopen` is in libdl before glibc 2.34, and then in libc, where the linker finds it: old_glibc.h.
+# Before glibc 2.34, `dlopen` is in libdl; since then, the linker finds it in libc. These flags link
+# libdl in any case, so that the library also loads with an older glibc. See old_glibc.h.
 OLD_GLIBC_LINK_FLAGS = ("-Wl,--no-as-needed", "-l:libdl.so.2")
 
 
@@ -51,7 +54,7 @@ class NotBuilt(Exception):
 
 
 def run(command):
-    """Run a command; return what it prints."""
+    """Run a command; return its standard output."""
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
     except OSError as error:
@@ -61,7 +64,7 @@ def run(command):
 
 
 def digest(file):
-    """What tells a file from any other, and from itself when it was damaged."""
+    """Return the SHA-256 digest of a file."""
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
@@ -71,7 +74,8 @@ def digest(file):
 def compile_host(folder, compiler=("g++",), *, flags=("-O2",), emulated=False):
     """Build the library with the C interface in `folder`; return its path.
 
-    It calls the CUDA driver or, for tests, an emulation of a GPU on the CPU.
+    The library calls the CUDA driver. With `emulated`, it calls an emulation of a GPU on the CPU
+    instead, for tests.
     """
     library = Path(folder) / HOST_LIBRARY
     sources = [str(SOURCES / name) for name in (EMULATED_SOURCES if emulated else HOST_SOURCES)]
@@ -84,13 +88,13 @@ def compile_host(folder, compiler=("g++",), *, flags=("-O2",), emulated=False):
 
 
 def site_packages():
-    """The folders that hold PyPI's NVIDIA packages, if there are any."""
+    """Return the folders that hold NVIDIA's PyPI packages if they are installed."""
     folders = [*site.getsitepackages(), site.getusersitepackages(), sysconfig.get_path("purelib")]
     return [Path(folder) / "nvidia" for folder in dict.fromkeys(folders)]
 
 
 def find_nvcc():
-    """The path of nvcc, or None."""
+    """Return the path of nvcc, or None."""
     if named := os.environ.get("NVCC"):
         if found := shutil.which(named):
             return found
@@ -100,13 +104,13 @@ def find_nvcc():
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), *DEFAULT_HOMES]
     toolkits = [Path(home) for home in homes if home]
     toolkits += [folder / "cu13" for folder in site_packages()]
-    # Without cicc it is the `nvcc` package of CUDA 12, which is no compiler.
+    # Without cicc, the folder belongs to the `nvcc` package of CUDA 12, which cannot compile.
     complete = [path for path in toolkits if (path / "nvvm/bin/cicc").exists()]
     return next((str(path / "bin/nvcc") for path in complete if (path / "bin/nvcc").exists()), None)
 
 
 def find_nvrtc(folders):
-    """The paths of the NVRTC library and of nvFatbin, of PyPI's packages in folders, or None."""
+    """Return the paths of NVRTC and of nvFatbin (None if missing), or None without NVRTC."""
     for folder in folders:
         for nvrtc, nvfatbin in (
             (folder / "cuda_nvrtc/lib/libnvrtc.so.12", folder / "nvfatbin/lib/libnvfatbin.so.12"),
@@ -118,7 +122,7 @@ def find_nvrtc(folders):
 
 
 def requested_architectures():
-    """The architectures that `ADASUM_CUDA_ARCHS` names, or None."""
+    """Return the architectures in `ADASUM_CUDA_ARCHS`, or None if it is empty."""
     text = os.environ.get(ARCHITECTURES_VARIABLE, "")
     if not text.strip():
         return None
@@ -132,14 +136,14 @@ def requested_architectures():
 
 
 def check_environment():
-    """Raise NotBuilt, before anything is built, if the environment asks for what cannot be."""
+    """Raise NotBuilt, before anything is built, if an environment variable has an invalid value."""
     requested_architectures()
     if os.environ.get("NVCC"):
         find_nvcc()
 
 
 def compile_with_nvcc(nvcc, kernels, architectures=None):
-    """Build the file `kernels`, with code for all architectures; return how it was built."""
+    """Build the file `kernels` for all architectures; return a description of the build."""
     known = {int(n) for n in re.findall(r"compute_(\d+)\b", run([nvcc, "--list-gpu-arch"]))}
     if not known:
         raise NotBuilt(f"{nvcc} lists no GPU architectures: is it nvcc 12 or 13?")
@@ -150,7 +154,8 @@ def compile_with_nvcc(nvcc, kernels, architectures=None):
         )
     chosen = architectures or [a for a in ARCHITECTURES if a in known]
     code = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in chosen]
-    translated = chosen[-1] >= FIRST_WITH_TENSOR_CORE_KERNELS  # others are no good on later GPUs
+    # PTX for an older architecture lacks the kernels that later GPUs use.
+    translated = chosen[-1] >= FIRST_WITH_TENSOR_CORE_KERNELS
     if translated:
         code.append(f"-gencode=arch=compute_{chosen[-1]},code=compute_{chosen[-1]}")
     options = ["-fatbin", "-std=c++17", "-Xfatbin=-compress-all"]
@@ -168,7 +173,7 @@ def compile_with_nvcc(nvcc, kernels, architectures=None):
 
 
 def first_gpu():
-    """The compute capability of the first GPU, or None."""
+    """Return the compute capability of the first GPU, or None."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -185,9 +190,9 @@ def first_gpu():
 
 
 def compile_with_nvrtc(nvrtc, nvfatbin, kernels, architectures=None):
-    """Build the file `kernels`, with code for all architectures; return how it was built.
+    """Build the file `kernels` for all architectures; return a description of the build.
 
-    Without nvFatbin it is the code for one architecture.
+    Without nvFatbin, the file has code for only one architecture.
     """
     chosen = architectures or [first_gpu()]
     if chosen == [None]:
@@ -209,7 +214,7 @@ def compile_with_nvrtc(nvrtc, nvfatbin, kernels, architectures=None):
         translated = chosen[-1] >= FIRST_WITH_TENSOR_CORE_KERNELS
         if translated:
             wanted.append(("PTX", chosen[-1]))
-        # In processes: within one, NVRTC compiles one program at a time.
+        # Use several processes, because NVRTC compiles one program at a time in a process.
         context = multiprocessing.get_context("fork")
         with ProcessPoolExecutor(os.cpu_count(), context) as pool:
             compiled = functools.partial(_code_by_nvrtc, nvrtc)
@@ -228,7 +233,7 @@ def compile_with_nvrtc(nvrtc, nvfatbin, kernels, architectures=None):
 
 
 class _NvidiaLibrary:
-    """A library whose functions have a common prefix, and return 0 or the number of an error."""
+    """A library whose functions have a common prefix, and return 0 or an error number."""
 
     def __init__(self, path, prefix):
         self._library, self._path, self._prefix = ctypes.CDLL(path), path, prefix
@@ -244,7 +249,7 @@ class _NvidiaLibrary:
             raise NotBuilt(f"{self._path}: {name}: {message}{log()}")
 
     def bytes_of(self, name, handle, size_name):
-        """What a function writes, whose size another one tells."""
+        """Return the bytes that the function `name` writes; `size_name` returns their number."""
         size = ctypes.c_size_t()
         self.call(size_name, handle, ctypes.byref(size))
         buffer = ctypes.create_string_buffer(size.value)
@@ -253,7 +258,7 @@ class _NvidiaLibrary:
 
 
 def _code_by_nvrtc(nvrtc, what, architecture):
-    """The code of the kernels: "CUBIN" for an architecture, or "PTX" to be translated for later."""
+    """Compile the kernels to "CUBIN" for an architecture, or to "PTX" for later architectures."""
     compiler = _NvidiaLibrary(nvrtc, "nvrtc")
     target = f"sm_{architecture}" if what == "CUBIN" else f"compute_{architecture}"
     source, program = SOURCES / "kernels.cu", ctypes.c_void_p()
@@ -273,9 +278,9 @@ def _code_by_nvrtc(nvrtc, what, architecture):
 
 
 def _joined(nvfatbin, wanted, codes):
-    """One file of codes for several architectures, which drivers choose from."""
+    """Return one file with code for several architectures, from which the driver selects."""
     joiner, handle = _NvidiaLibrary(nvfatbin, "nvFatbin"), ctypes.c_void_p()
-    # Drivers older than the compiler may not know its compression.
+    # Drivers older than the compiler may not support its compression.
     options = (ctypes.c_char_p * 2)(b"-64", b"-compress=false")
     joiner.call("Create", ctypes.byref(handle), options, ctypes.c_size_t(len(options)))
     try:
@@ -291,12 +296,12 @@ def _joined(nvfatbin, wanted, codes):
 
 
 def compile_kernels(folder, packages=None):
-    """Build the device code in `folder`; return how.
+    """Build the device code in `folder`; return a description of the build.
 
     Args:
-        folder: what it is built in.
-        packages: the folder of PyPI's NVIDIA packages whose NVRTC is to compile for all
-            architectures. Defaults to None: the first compiler found.
+        folder: the output folder.
+        packages: a folder of NVIDIA's PyPI packages. Their NVRTC compiles for all architectures.
+            Defaults to None: use the first compiler that is found.
     """
     kernels, architectures = Path(folder) / KERNELS, requested_architectures()
     if packages and (found := find_nvrtc([Path(packages)])):
@@ -312,20 +317,20 @@ def compile_kernels(folder, packages=None):
 
 
 def compile_both(folder, compiler, packages=None):
-    """Build host and device code in `folder`; return the two files, and how they were built."""
+    """Build host and device code in `folder`; return the two files and a description."""
     files = [compile_host(folder, compiler), Path(folder) / KERNELS]
     description = compile_kernels(folder, packages)
     return files, description | {"sha256": {file.name: digest(file) for file in files}}
 
 
 def main():
-    """Build host and device code in a folder, or the emulation alone."""
+    """Build host and device code in a folder, or only the emulation."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for what is built")
     parser.add_argument("--emulated", action="store_true", help="for tests, to run on a CPU")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    for name in (HOST_LIBRARY, KERNELS):  # all of a build, or nothing
+    for name in (HOST_LIBRARY, KERNELS):  # a failed build leaves no files
         (arguments.out / name).unlink(missing_ok=True)
     compiler = shlex.split(os.environ.get("CXX") or "g++")
     try:

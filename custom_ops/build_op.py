@@ -1,7 +1,7 @@
-"""Compile the op against the TensorFlow that is installed.
+"""Compile the op against the installed TensorFlow.
 
-A compiled op fits one minor version of TensorFlow, which its name tells: `_adasum_ops_tf2.21.so`.
-setup.py calls the functions below.
+A compiled op works with only one minor version of TensorFlow. The file name contains this version:
+`_adasum_ops_tf2.21.so`. setup.py calls the functions below.
 """
 
 import os
@@ -14,7 +14,7 @@ import build_ucx
 from build_cuda import OLD_GLIBC_LINK_FLAGS, NotBuilt, digest, run
 
 FOLDER = Path("custom_ops")  # builds run in the source folder
-# Compiled where UCX's headers are.
+# These files are compiled only if UCX's headers are found.
 UCX_SOURCES = [
     path for pattern in ("tensorflow/ucx_*.cc", "ucx/*.cc") for path in sorted(FOLDER.glob(pattern))
 ]
@@ -28,15 +28,15 @@ SOURCES = [
 COMPILE_FLAGS = [
     "-O3",
     "-fPIC",
-    "-DNDEBUG",  # as TensorFlow itself is built; some of its headers differ without it
-    # The bits of a result must not depend on the instruction set: cpu/instruction_sets.h.
+    "-DNDEBUG",  # TensorFlow itself is built with it, and some of its headers depend on it
+    # The bits of a result must not depend on the instruction set; see cpu/instruction_sets.h.
     "-ffp-contract=off",
-    # Neither changes a result. They let comparisons and square roots be vectorised.
+    # These two flags change no result. They allow vectorised comparisons and square roots.
     "-fno-trapping-math",
     "-fno-math-errno",
-    # Loops marked `omp simd` are vectorised; no OpenMP run time is used.
+    # Vectorises loops marked `omp simd`, without the OpenMP runtime library.
     "-fopenmp-simd",
-    # A loop of few instructions loses up to a third of its speed where it crosses a cache line.
+    # A loop of few instructions loses up to a third of its speed if it crosses a cache line.
     "-falign-loops=32",
 ]
 
@@ -47,8 +47,8 @@ def import_tensorflow():
     try:
         import tensorflow
 
-        tensorflow.sysconfig  # noqa: B018  # without TensorFlow, custom_ops/tensorflow is imported
-    except Exception as error:  # a broken TensorFlow raises anything from ImportError to TypeError
+        tensorflow.sysconfig  # noqa: B018  # fails if `tensorflow` is custom_ops/tensorflow
+    except Exception as error:  # a broken TensorFlow raises ImportError, TypeError and others
         raise NotBuilt(
             f"TensorFlow cannot be imported while building: {error!r} (install it first, and use "
             "`pip install --no-build-isolation`)"
@@ -60,7 +60,8 @@ def compile_op(scratch):
     """Compile the op in the folder `scratch`.
 
     Returns:
-        The minor version of TensorFlow, such as "2.21", the library, and how it was built.
+        The minor version of TensorFlow, such as "2.21", the path of the library, and a dict that
+        describes the build.
     """
     compiler = shlex.split(os.environ.get("CXX") or "g++")
     compiler_version = run([*compiler, "--version"]).splitlines()[0]
@@ -69,7 +70,7 @@ def compile_op(scratch):
     link_flags = [*tf.sysconfig.get_link_flags(), *OLD_GLIBC_LINK_FLAGS]
 
     try:
-        # Not among the flags that are written down, in which folders would be of this machine.
+        # Kept separate from the recorded flags, because this folder is specific to this machine.
         ucx_flags, sources = [f"-I{build_ucx.include_folder()}"], [*SOURCES, *map(str, UCX_SOURCES)]
         ucx = {"built": True}
     except NotBuilt as reason:
@@ -95,7 +96,7 @@ def compile_op(scratch):
             "tensorflow_git_version": tf.version.GIT_VERSION,
             "compiler": shlex.join(compiler),
             "compiler_version": compiler_version,
-            # Without the folders of this machine, which TensorFlow's own flags name.
+            # TensorFlow's flags include folders of this machine, which are left out here.
             "compile_flags": [flag for flag in compile_flags if not flag.startswith("-I")],
             "link_flags": [flag for flag in link_flags if not flag.startswith("-L")],
             "cxx11_abi": tf.sysconfig.CXX11_ABI_FLAG,

@@ -1,9 +1,13 @@
-"""Find the headers of UCX, with which the op gets collectives over it; see ucx/.
+"""Find the headers of UCX, which the op needs for collectives over UCX; see ucx/.
 
-UCX itself is opened at run time and may be another version than the headers: they are taken from
-where `TF_ADASUM_UCX` says (a folder that holds ucp/api/ucp.h; `0` leaves UCX out), from the wheel
-`libucx-cu12` or `libucx-cu13` where the environment that builds has one, or else from the system
-(Debian's `libucx-dev`). Without any the op is built without.
+The headers are taken from the first of these sources:
+
+1. the folder in `TF_ADASUM_UCX` that contains ucp/api/ucp.h (`0` leaves UCX out);
+2. the wheel `libucx-cu12` or `libucx-cu13`, if it is installed in the build environment;
+3. the system (Debian's `libucx-dev`).
+
+Without headers, the op is built without these collectives. UCX itself is opened at run time, and
+its version may differ from the version of the headers.
 """
 
 import importlib.util
@@ -21,8 +25,8 @@ def include_folder():
     """Return the folder that holds UCX's headers.
 
     Raises:
-        NotBuilt: if there is none, saying where they come from.
-        SystemExit: if `TF_ADASUM_UCX` names a folder without them.
+        NotBuilt: if there are no headers; the message names the packages that have them.
+        SystemExit: if `TF_ADASUM_UCX` names a folder without headers.
     """
     given = os.environ.get(VARIABLE, "")
     if given == "0":

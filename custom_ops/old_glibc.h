@@ -1,10 +1,12 @@
-// Include this beside <dlfcn.h>: a library that is linked here can then be loaded by glibc 2.28, the one of
-// RHEL 8 and of manylinux_2_28. tests/unit/ops/test_symbols.py checks it.
+// Include this file together with <dlfcn.h>. A library that is linked on a newer system can then be
+// loaded with glibc 2.28, the version of RHEL 8 and manylinux_2_28. tests/unit/ops/test_symbols.py
+// checks this.
 #pragma once
 
 #include <new>
 
-// glibc 2.34 has moved these from libdl into libc, under a new version. Their first version is in both.
+// glibc 2.34 moved these functions from libdl to libc, with a new symbol version. The first
+// symbol version exists in both libraries.
 #if defined(__x86_64__)
 #define TF_ADASUM_FIRST_GLIBC "GLIBC_2.2.5"
 #elif defined(__aarch64__)
@@ -20,13 +22,14 @@ TF_ADASUM_FIRST_VERSION_OF(dlsym);
 #undef TF_ADASUM_FIRST_VERSION_OF
 #endif
 
-// libstdc++ leaves atomic instructions out where glibc 2.32 says that there is a single thread. This one, of
-// the library's own, never says so.
+// glibc 2.32 added this variable. libstdc++ omits atomic instructions while it is true, because the
+// process then has a single thread. The definition here is private to the library and always false.
 extern "C" {
 __attribute__((visibility("hidden"), weak)) char __libc_single_threaded = 0;
 }
 
-// Vectors call this of libstdc++ 11 where they cannot tell that a size is small enough.
+// libstdc++ 11 added this function. std::vector calls it if the compiler cannot prove that a size
+// is small enough.
 namespace std {
 __attribute__((weak, noreturn)) void __throw_bad_array_new_length() {
   throw bad_array_new_length();

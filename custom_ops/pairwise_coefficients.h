@@ -1,4 +1,4 @@
-// The two coefficients of Adasum's pairwise combination, from the inner products of the pair.
+// Computes the two coefficients of Adasum's pairwise combination from the inner products of a pair.
 //
 //     adasum(a, b) = (1 - a·b / (2‖a‖²))·a + (1 - a·b / (2‖b‖²))·b
 //
@@ -7,8 +7,8 @@
 //
 // Examples: a·b = 0 gives (1, 1), the sum; a = b gives (1/2, 1/2), the average.
 //
-// The kernels for CPUs and for GPUs both include this file. NVRTC has no header of the standard
-// library.
+// The kernels for CPUs and for GPUs both include this file. GPU code includes no standard header,
+// because NVRTC has none.
 #pragma once
 
 #ifdef __CUDACC__
@@ -21,11 +21,12 @@
 
 namespace tf_adasum {
 
-// A squared norm below this counts as zero: nothing can be said about the angle to such a vector,
-// and 0 ⊕ b = b. It is the root of the smallest normal double.
+// A squared norm below this counts as zero: the angle to such a vector is unknown, and
+// adasum(0, b) = b. The value is the square root of the smallest normal double.
 constexpr double kZeroNorm = 0x1p-511;
 constexpr double kLargestDouble = 0x1.fffffffffffffp+1023;
-// Keeps |ab| <= ‖a‖‖b‖ where rounding broke it, but leaves a = b alone, whose ab is exactly aa.
+// Rounding can make |ab| larger than ‖a‖‖b‖, so |ab| is limited to ‖a‖‖b‖ times this factor. The
+// factor is above 1 so that ab does not change if a = b: then ab is exactly aa.
 constexpr double kRoundingSlack = 1 + 0x1p-50;
 
 struct PairCoefficients {
@@ -35,9 +36,9 @@ struct PairCoefficients {
 
 // aa = ‖a‖², ab = a·b, bb = ‖b‖².
 //
-// One NaN or Inf in either vector makes both coefficients NaN, also beside a zero vector, so that
-// loss scaling sees it. So does a square that overflows: of a float beyond 1.8e19 where squares are
-// floats, as on GPUs.
+// A NaN or an Inf in either vector makes both coefficients NaN, even if the other vector is zero,
+// so that loss scaling detects it. A square that overflows has the same effect. On GPUs, squares of
+// floats are floats, and overflow if the value is beyond 1.8e19.
 TF_ADASUM_INLINE PairCoefficients CoefficientsOfPair(double aa, double ab, double bb) {
   const bool finite = aa <= kLargestDouble && bb <= kLargestDouble;  // false for NaN
   if (!finite) {
@@ -48,7 +49,7 @@ TF_ADASUM_INLINE PairCoefficients CoefficientsOfPair(double aa, double ab, doubl
   }
   const double bound = sqrt(aa) * sqrt(bb) * kRoundingSlack;
   ab = ab > bound ? bound : ab < -bound ? -bound : ab;
-  // 2 aa could overflow where aa does not.
+  // 0.5 * (ab / aa), because 2 aa could overflow although aa does not.
   return {aa < kZeroNorm ? 1.0 : 1.0 - 0.5 * (ab / aa),
           bb < kZeroNorm ? 1.0 : 1.0 - 0.5 * (ab / bb)};
 }

@@ -1,4 +1,4 @@
-"""The README as a package index shows it: no files stand beside it that its links could lead to."""
+"""The README for a package index, where links to files of the repository do not work."""
 
 import re
 from pathlib import Path
@@ -11,11 +11,13 @@ CODE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
 def pypi_description(readme=None, project=None):
-    """Return the README with links to the project's `Source`; without one they become plain text.
+    """Return the README with its relative links changed to links to the project's `Source`.
+
+    If the project has no `Source`, these links become plain text, and images are removed.
 
     Args:
-        readme: its text. Defaults to README.md.
-        project: the text of pyproject.toml, whose `[project.urls]` may have `Source`.
+        readme: the text of the README. Defaults to the text of README.md.
+        project: the text of pyproject.toml, which may have a `Source` in `[project.urls]`.
     """
     readme = (ROOT / "README.md").read_text() if readme is None else readme
     project = (ROOT / "pyproject.toml").read_text() if project is None else project
@@ -30,7 +32,7 @@ def pypi_description(readme=None, project=None):
     def image(match):
         return match[0].replace(match[1], f"{found[1]}/raw/main/{match[1]}") if found else ""
 
-    parts = CODE.split(readme)  # every second one is code
+    parts = CODE.split(readme)  # every second part is code
     return "".join(
         part if index % 2 else LINK.sub(link, IMAGE.sub(image, part))
         for index, part in enumerate(parts)

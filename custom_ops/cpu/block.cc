@@ -58,7 +58,7 @@ void FromDoubles(const double* in, int64_t count, float* out) {
 
 void FromDoubles(const double* in, int64_t count, Half* out) {
   if (!HasHalfInstructions()) return DoublesToHalves(in, count, out);
-  float odd[kBlockElements];  // see RoundToOddFloat: the second rounding then does no harm
+  float odd[kBlockElements];  // can be rounded again without harm; see RoundToOddFloat
   for (int64_t begin = 0; begin < count; begin += kBlockElements) {
     const int64_t here = count - begin < kBlockElements ? count - begin : kBlockElements;
     DoublesToOddFloats(in + begin, here, odd);

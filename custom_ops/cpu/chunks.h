@@ -1,7 +1,9 @@
-// Cuts the segments of a flat buffer into chunks, the units of work that threads share.
+// Divides the segments of a flat buffer into chunks, the units of work that are distributed over
+// threads.
 //
-// The cuts depend on the segments alone, never on the number of threads. Sums are kept per chunk
-// and added in chunk order, so the same inputs give the same bits on one thread and on sixty-four.
+// The chunks depend only on the segments, never on the number of threads. Each chunk has its own
+// sums, which are added in chunk order. So the same inputs give the same bits with one thread and
+// with sixty-four.
 //
 // Example, with chunks of at most 4 elements:
 //
@@ -16,8 +18,8 @@
 
 namespace tf_adasum {
 
-// Long enough to hide the cost of handing work to a thread, short enough to spread a single
-// segment.
+// Large enough to hide the cost of starting work on a thread, and small enough to distribute a
+// single segment over several threads.
 constexpr int64_t kChunkElements = 16384;
 
 struct Chunk {
@@ -38,11 +40,12 @@ inline std::vector<Chunk> CutIntoChunks(const int64_t* segments, int64_t segment
 }
 
 // Calls work(first, last) on disjoint ranges that cover [0, total), from any number of threads, and
-// returns when all are done. `cost` is the rough number of cycles of one unit.
+// returns when all calls have returned. `cost` is the approximate number of CPU cycles of one unit
+// of work.
 using ParallelFor = std::function<void(int64_t total, int64_t cost,
                                        const std::function<void(int64_t, int64_t)>& work)>;
 
-// The average number of elements in a chunk, for estimates of cost.
+// The average number of elements in a chunk, to estimate costs.
 inline int64_t AverageElements(const std::vector<Chunk>& chunks) {
   return chunks.empty() ? 0 : chunks.back().end / static_cast<int64_t>(chunks.size()) + 1;
 }

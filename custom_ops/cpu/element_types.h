@@ -1,8 +1,8 @@
-// The four element types of a gradient, each with its exact widening to double and its rounding
-// from it.
+// The four element types of gradients, with conversions to double (exact) and from double
+// (rounded).
 //
-// The two 16-bit types carry their bits only. Their conversions are straight-line integer code with
-// selects instead of branches, which compilers turn into vector code on every instruction set.
+// The two 16-bit types only store their bits. Their conversions are straight-line code with selects
+// instead of branches, so compilers can vectorise them for every instruction set.
 #pragma once
 
 #include <cstdint>
@@ -33,13 +33,13 @@ inline float FloatOf(uint32_t bits) {
 constexpr uint32_t kFloatSign = 0x80000000u;
 constexpr uint32_t kFloatInfinity = 0x7f800000u;
 constexpr int kHalfMantissaShift = 23 - 10;
-constexpr uint32_t kHalfRebias = (127u - 15u) << 23;  // from the exponent bias of half to float's
+constexpr uint32_t kHalfRebias = (127u - 15u) << 23;  // from half's exponent bias to float's
 constexpr uint32_t kHalfSmallestNormal = 0x0400u;
 constexpr uint32_t kHalfInfinity = 0x7c00u;
 constexpr uint32_t kHalfNaN = 0x7e00u;
 constexpr float kHalfSubnormalUnit = 1.0f / (1 << 24);
 constexpr uint32_t kHalfSmallestNormalAsFloat = 113u << 23;  // the bits of 2^-14
-constexpr uint32_t kHalfOverflowAsFloat = 0x477ff000u;       // the bits of 65520: rounds to Inf
+constexpr uint32_t kHalfOverflowAsFloat = 0x477ff000u;       // the bits of 65520; rounds to Inf
 constexpr uint32_t kBFloat16NaN = 0x7fc0u;
 
 // ---- widening: exact ---------------------------------------------------------------------------
@@ -48,7 +48,8 @@ inline double Widen(double value) { return value; }
 inline double Widen(float value) { return value; }
 inline double Widen(BFloat16 value) { return FloatOf(static_cast<uint32_t>(value.bits) << 16); }
 
-// Example: 0x3c00 is 1.0; shifted and rebiased it is 0x3f800000, the bits of 1.0f.
+// Example: 0x3c00 is 1.0. After the shift and the change of the exponent bias, it is 0x3f800000,
+// the bits of 1.0f.
 inline double Widen(Half value) {
   const uint32_t magnitude = value.bits & 0x7fffu;
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
@@ -62,10 +63,11 @@ inline double Widen(Half value) {
 
 // ---- rounding: to nearest, ties to even, once --------------------------------------------------
 
-// Rounds to float "to odd": an inexact result is truncated and its last bit set. That bit keeps the
-// memory of what was cut off, so that rounding the float once more, to 16 bits, equals rounding the
-// double once. Through the *nearest* float it would not: 1 + 2^-11 + 2^-40 would become the tie 1 +
-// 2^-11 first, and then 1 in half precision, where the nearest half is 1 + 2^-10.
+// Rounds a double to float "to odd": an inexact result is truncated, and its last bit is set. This
+// bit records that digits were cut off. Therefore rounding the float again, to 16 bits, gives the
+// same result as rounding the double directly to 16 bits. Rounding to the *nearest* float first
+// would not: 1 + 2^-11 + 2^-40 would become 1 + 2^-11, which is a tie, and then 1 in half
+// precision, although the nearest half is 1 + 2^-10.
 inline uint32_t RoundToOddFloat(double value) {
   const float nearest = static_cast<float>(value);
   const double back = nearest;
@@ -89,8 +91,8 @@ inline void Narrow(double value, Half* out) {
   const uint32_t magnitude = bits & ~kFloatSign;
   const uint32_t last_bit = (magnitude >> kHalfMantissaShift) & 1u;
   const uint32_t normal = (magnitude - kHalfRebias + 0xfffu + last_bit) >> kHalfMantissaShift;
-  // A float in [0.5, 1) counts units of 2^-24, as half's subnormals do: adding 0.5 lets the adder
-  // round.
+  // The last bit of a float in [0.5, 1) is worth 2^-24, like the last bit of a subnormal half. So
+  // adding 0.5 rounds the value to a multiple of 2^-24.
   const uint32_t subnormal = BitsOf(FloatOf(magnitude) + 0.5f) - BitsOf(0.5f);
   uint32_t half = magnitude < kHalfSmallestNormalAsFloat ? subnormal : normal;
   half = magnitude >= kHalfOverflowAsFloat ? kHalfInfinity : half;

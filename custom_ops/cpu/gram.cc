@@ -9,15 +9,15 @@
 namespace tf_adasum {
 namespace {
 
-// Rows of a block must not lie a multiple of 4 KiB apart: they would compete for the same lines of
-// the cache.
+// The distance between the rows of a block must not be a multiple of 4 KiB. Otherwise the rows
+// would compete for the same cache sets.
 constexpr int64_t kBlockStride = kBlockElements + 16;
 
-// One block of every row as doubles. There are entries for whole tiles of rows: the last row stands
-// in for those that are missing, and their products are not kept.
+// One block of every row as doubles. The number of entries is rounded up to whole tiles. The
+// additional entries repeat the last row, and their products are discarded.
 //
-// The memory belongs to the thread and is kept for the next call: fresh memory takes longer than
-// the arithmetic.
+// The memory is thread-local and is reused by the next call, because the first access to new memory
+// takes longer than the arithmetic.
 class Block {
  public:
   explicit Block(int64_t row_count)
@@ -44,12 +44,14 @@ class Block {
 
 thread_local std::vector<double> Block::memory_;
 
-// Where <rows[i], rows[j]>, i <= j, lies in the upper triangle: after the R, R - 1, … products of
-// the rows above.
+// The index of <rows[i], rows[j]>, i <= j, in the upper triangle: it follows the R, R - 1, …
+// products of the rows above row i.
 int64_t InTriangle(int64_t i, int64_t j, int64_t row_count) {
   return i * row_count - i * (i - 1) / 2 + (j - i);
 }
 
+// Adds the products of one block, tile by tile:
+//
 //     rows    0..3  4..7  8..11
 //     0..3     ◥     ▤     ▤         ◥ a triangle of four rows
 //     4..7           ◥     ▤         ▤ two rectangles of two rows by four
@@ -79,7 +81,7 @@ void AddTiles(const Tiles& tiles, const Block& block, int64_t row_count, int64_t
   }
 }
 
-// Two rows are multiplied as they are read.
+// Two rows are multiplied directly, without a Block.
 template <typename T>
 void AddProductsOfTwo(const T* x, const T* y, const Chunk& chunk, double* products_3) {
   constexpr bool kIsWide = std::is_same_v<T, Wide<T>>;
@@ -92,8 +94,8 @@ void AddProductsOfTwo(const T* x, const T* y, const Chunk& chunk, double* produc
   }
 }
 
-// Asks for the next block while this one is multiplied: blocks are too short for the processor to
-// see by itself where the rows go on. Beyond the end of a row nothing happens.
+// Prefetches the next block before the current one is multiplied, because blocks are too short for
+// the hardware prefetcher. Prefetching past the end of a row has no effect.
 template <typename T>
 void Prefetch(const std::vector<const T*>& rows_R, int64_t begin) {
   constexpr int64_t kCacheLine = 64;
@@ -104,7 +106,7 @@ void Prefetch(const std::vector<const T*>& rows_R, int64_t begin) {
   }
 }
 
-// More rows are multiplied tile by tile, while a block of all of them is in the cache.
+// More rows are multiplied tile by tile, while a block of every row is in the cache.
 template <typename T>
 void AddProductsOfMany(const std::vector<const T*>& rows_R, const Chunk& chunk,
                        double* products_P) {
@@ -138,7 +140,7 @@ void SegmentGram(const std::vector<const T*>& rows_R, const std::vector<Chunk>& 
   const int64_t pair_count = row_count * (row_count + 1) / 2;
   const int64_t chunk_count = static_cast<int64_t>(chunks.size());
 
-  // Each chunk owns its partial sums, so no two threads ever add to the same number.
+  // Each chunk has its own partial sums, so two threads never add to the same number.
   std::vector<double> products_CP(chunk_count * pair_count);
   parallel_for(chunk_count, AverageElements(chunks) * pair_count / 2,
                [&](int64_t first, int64_t last) {

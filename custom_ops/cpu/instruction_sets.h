@@ -1,16 +1,18 @@
-// One source, several instruction sets.
+// Compiles the same source for several instruction sets.
 //
 // A function marked TF_ADASUM_CLONES is compiled once per instruction set, and the dynamic linker
-// picks the best one that the processor has. The bits of a result must not depend on that choice,
-// so the build switches off the contraction of a·b + c into one rounding (-ffp-contract=off), and
-// every sum fixes its own order of additions. Only plain functions can be cloned, not templates.
+// selects the best version that the processor supports. The bits of a result must not depend on
+// this choice. Therefore the build disables contraction, which computes a·b + c with a single
+// rounding (-ffp-contract=off), and every sum has a fixed order of additions. Only plain functions
+// can be cloned, not templates.
 //
-// Where a·b is exact in double, because a and b come from floats, contraction changes nothing but
-// the speed. Such functions stand between TF_ADASUM_EXACT_PRODUCTS_BEGIN and _END.
+// If a and b were converted from floats, a·b is exact in double, and contraction changes only the
+// speed. Functions with such products are between TF_ADASUM_EXACT_PRODUCTS_BEGIN and _END, which
+// enable contraction.
 //
-// Compilers do not find the instructions that convert between half precision and float (F16C) by
-// themselves. Two functions below use them: several times faster than element_types.h, with the
-// same bits (but for those inside a NaN).
+// Compilers do not generate the instructions that convert between half precision and float (F16C)
+// from portable code. Two functions below use them. They are several times faster than the code in
+// element_types.h and give the same bits, except inside a NaN.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +21,7 @@
 
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
 #if __GNUC__ >= 12
-// The levels of the x86-64 ABI: v3 has AVX2, FMA and F16C, v4 AVX-512.
+// Levels of the x86-64 ABI: v3 has AVX2, FMA and F16C; v4 adds AVX-512.
 #define TF_ADASUM_CLONES \
   __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -38,7 +40,7 @@ namespace tf_adasum {
 
 bool HasHalfInstructions();
 
-// To be called only if HasHalfInstructions().
+// Call these functions only if HasHalfInstructions() returns true.
 void ConvertHalvesToFloats(const Half* in, int64_t count, float* out);
 void ConvertFloatsToHalves(const float* in, int64_t count, Half* out);  // to nearest, ties to even
 

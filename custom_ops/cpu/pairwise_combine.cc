@@ -16,24 +16,25 @@ namespace {
 
 // ---- one chunk ---------------------------------------------------------------------------------
 //
-// Both passes use the fastest arithmetic that is right. For float and the 16-bit types that is
-// float, with sums in double, as long as squares stay well within float's range; else, and for
-// double, it is double throughout.
+// Both passes use the fastest arithmetic that is accurate enough. For float and the 16-bit types,
+// this is float with sums in double, if the squares are well within the range of float. Otherwise,
+// and for double, all arithmetic is in double.
 
-// Inner products of a part of a pair: aa = ‖a‖², ab = a·b, bb = ‖b‖².
+// Inner products of a part of two vectors: aa = ‖a‖², ab = a·b, bb = ‖b‖².
 struct PairSums {
   double aa = 0, ab = 0, bb = 0;
-  bool in_float = true;  // whether float holds the part's squares
+  bool in_float = true;  // whether the squares are within the range of float
 };
 
-// What the second pass over a chunk needs to know of its segment.
+// The properties of a segment that the second pass over its chunks needs.
 struct Combination {
   PairCoefficients coefficients;
   bool in_float;
 };
 
-// A square that vanishes in float is below 2^-126; the squares of a chunk that do are then below
-// 2^-112, and a sum from here on has lost less than 2^-32 of itself. No square overflows.
+// A square that underflows in float is below 2^-126. All such squares of a chunk add up to less
+// than 2^-112, so a sum of at least kSmallestSum has lost less than 2^-32 of its value. Up to
+// kLargestSum, no square overflows.
 constexpr double kSmallestSum = 1.0 / (1LL << 40) / (1LL << 40);  // 2^-80
 constexpr double kLargestSum = 1e36;
 
@@ -64,7 +65,7 @@ PairSums SumPair(const T* a_N, const T* b_N, const Chunk& chunk) {
   return sums;
 }
 
-// combined[k] = c · x[k] + d · y[k], which may be x or y.
+// combined[k] = c · x[k] + d · y[k]. `combined` may be x or y.
 TF_ADASUM_CLONES
 void CombineInFloat(float c, const float* x, float d, const float* y, int64_t count,
                     float* combined) {
@@ -101,10 +102,11 @@ void CombinePair(const T* a_N, const T* b_N, const Chunk& chunk, const Combinati
 
 // ---- groups of whole segments ------------------------------------------------------------------
 
-// Of both operands together: a part of the last-level cache that one process may count on.
+// The size of a group, with both operands: the part of the last-level cache that one process can
+// expect to use.
 constexpr int64_t kGroupBytes = 8 << 20;
 
-// The end of the group of whole segments that starts with chunk `first`.
+// The end (one past the last chunk) of the group of whole segments that starts with chunk `first`.
 int64_t EndOfGroup(const std::vector<Chunk>& chunks, int64_t first, int64_t element_size) {
   const int64_t group_elements = kGroupBytes / (2 * element_size);
   const int64_t chunk_count = static_cast<int64_t>(chunks.size());

@@ -2,17 +2,17 @@
 //
 // Shape letters: S segments, N elements.
 //
-// Bytes: 5·N·sizeof(T): both vectors are read twice, because the coefficients need the whole of a
-// segment, and the result is written once. As many whole segments as fit into the cache are reduced
-// and then written at once, which leaves 3·N·sizeof(T) for the memory. A segment that is larger is
-// written from its end: there the cache still holds it.
+// Memory traffic: 5·N·sizeof(T) bytes. Both vectors are read twice, because the coefficients depend
+// on the whole segment, and the result is written once. For a group of whole segments that fits
+// into the cache, the second read comes from the cache, so 3·N·sizeof(T) bytes remain. A segment
+// that is larger than the cache is written from its end, because the cache still holds the end.
 //
 //     segments   |--0--|--1--|-2-|---------3---------|-4-|
 //     groups     [      0        ][        1          ][ 2 ]
 //
 // Example: a = [1, 0, 3], b = [0, 2, 3], segments = [0, 2, 3]
-//     segment 0: a·b = 0, so the sum, [1, 2]
-//     segment 1: a = b, so the average, [3]
+//     segment 0: a·b = 0, so the result is the sum, [1, 2]
+//     segment 1: a = b, so the result is the average, [3]
 #pragma once
 
 #include <cstdint>

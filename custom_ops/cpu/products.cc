@@ -8,7 +8,8 @@ namespace {
 constexpr int64_t kPairLanes = 16;
 constexpr int64_t kTileLanes = 4;
 constexpr int64_t kFloatLanes = 32;
-// Products of one lane that are added in float, before a double takes over. 32 · 15 is a block.
+// Each lane adds this number of products in float, and then adds their sum in double. The products
+// of all lanes, 32 · 15, are one block (kBlockElements).
 constexpr int64_t kFloatProducts = 15;
 
 template <int64_t kLanes>
@@ -21,7 +22,8 @@ inline double SumOf(double* lanes) {
 
 }  // namespace
 
-// Runs BODY(k, lane) for every element k: whole groups of lanes at once, then what is left.
+// Runs BODY(k, lane) for every element k: first for groups of LANES elements at once, then for the
+// remaining elements.
 #define TF_ADASUM_IN_LANES(LANES, BODY)                                                           \
   int64_t begin = 0;                                                                              \
   for (; begin + LANES <= count; begin += LANES) {                                                \

@@ -22,7 +22,7 @@ namespace {
                                                                                                   \
   TF_ADASUM_CLONES                                                                                \
   void CombineWeighted(double c, const T* x, double d, const T* y, int64_t count, T* combined) {  \
-    /* Element k is read before it is written: the loop may be vectorised though they overlap. */ \
+    /* `combined` may be x or y. Vectorising is safe: an element is read before it is written. */ \
     _Pragma("GCC ivdep") for (int64_t k = 0; k < count; ++k) {                                    \
       combined[k] = static_cast<T>(c * x[k] + d * y[k]);                                          \
     }                                                                                             \
@@ -38,7 +38,7 @@ template <typename T>
 void ChunkWeightedSum(const std::vector<const T*>& rows_R, const double* coefficients_R,
                       const Chunk& chunk, T* combined_N) {
   if constexpr (std::is_same_v<T, Wide<T>>) {
-    if (rows_R.size() == 2) {  // the commonest case needs no room for sums
+    if (rows_R.size() == 2) {  // the most common case needs no buffer for sums
       return CombineWeighted(coefficients_R[0], rows_R[0] + chunk.begin, coefficients_R[1],
                              rows_R[1] + chunk.begin, chunk.end - chunk.begin,
                              combined_N + chunk.begin);

@@ -2,7 +2,7 @@
 //
 // Shape letters: S segments, R rows (replicas), N elements in a row.
 //
-// Bytes: (R + 1)·N·sizeof(T): every row is read once and the result is written once.
+// Memory traffic: (R + 1)·N·sizeof(T) bytes. Every row is read once and the result is written once.
 //
 // Example: R = 2, N = 3, segments = [0, 2, 3], rows = [[1, 2, 3], [4, 5, 6]],
 //          coefficients = [[1, 0.5], [0, 2]]
@@ -16,8 +16,8 @@
 
 namespace tf_adasum {
 
-// Terms are added in double, in row order, and the sum is rounded to T once. `combined_N` may be
-// one of the rows: a block is read from all rows before it is written.
+// The terms are added in double, in row order, and the sum is rounded to T once. `combined_N` may
+// be one of the rows, because a block is read from all rows before it is written.
 template <typename T>
 void SegmentWeightedSum(const std::vector<const T*>& rows_R, const double* coefficients_SR,
                         const std::vector<Chunk>& chunks, const ParallelFor& parallel_for,

@@ -1,4 +1,5 @@
-// The C interface: checks, choices between kernels, launches. plan.cc divides the work.
+// Implements the C interface: checks the arguments, chooses the kernels and launches them. plan.cc
+// divides the work among thread blocks.
 #include "adasum_cuda.h"
 
 #include <algorithm>
@@ -22,10 +23,10 @@ struct AdasumPlan {
   int64_t row_count;
   int64_t segment_count;
   long long element_count;
-  GramKernels gram = {};           // of ADASUM_SEGMENT_GRAM
-  bool single_pass = false;        // of ADASUM_PAIRWISE_COMBINE
-  bool may_use_two_passes = true;  // where an address does not suit the single pass
-  int packets_on_chip = 0;         // of each operand, in the shared memory of one block
+  GramKernels gram = {};           // for ADASUM_SEGMENT_GRAM
+  bool single_pass = false;        // for ADASUM_PAIRWISE_COMBINE
+  bool may_use_two_passes = true;  // if an address is not a multiple of 16
+  int packets_on_chip = 0;         // of each operand, in the shared memory of a block
   std::unique_ptr<Partitions> partitions;
   std::vector<char> map;
 };
@@ -64,8 +65,9 @@ std::string SinglePassKernel(AdasumType type) {
   return KernelName("pairwise_single_pass", type, "vector");
 }
 
-// Plans the single pass if the device offers it and all partitions fit on chip (or if it is asked
-// for). Its blocks wait for each other, so there are only as many as can run at once.
+// Plans the single pass if the device supports cooperative launches and all partitions fit into
+// shared memory. If the caller requests the single pass, the partitions need not fit. The blocks of
+// the single pass wait for each other, so there are at most as many blocks as can run at once.
 int TrySinglePass(const Device& device, const int64_t* segments, PartitionRequest request,
                   bool is_asked_for, AdasumPlan* plan) {
   const int64_t most_packets = (device.shared_bytes - kSinglePassStaticBytes) / (2 * kPacketBytes);
@@ -122,8 +124,8 @@ int MakePartitions(const int64_t* segments, const AdasumPlanOptions& options, Ad
 
 // ---- workspace ---------------------------------------------------------------------------------
 
-// Of a pair, in doubles: the coefficients [S][2], the sums of the slots [slots][3], and the counter
-// of the blocks that have arrived at the barrier of the single pass.
+// The workspace of ADASUM_PAIRWISE_COMBINE holds, in units of doubles: the coefficients [S][2], the
+// sums in the slots [slots][3], and the arrival counter of the grid barrier in the single pass.
 int64_t PairSlotSumsAt(const AdasumPlan& plan) { return 2 * plan.segment_count; }
 int64_t PairCounterAt(const AdasumPlan& plan) {
   return PairSlotSumsAt(plan) + 3 * plan.partitions->slot_count();

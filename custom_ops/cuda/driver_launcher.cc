@@ -1,5 +1,5 @@
-// The launcher on the CUDA driver. The driver library is opened at the first use, so this library
-// loads on machines without it; no part of the CUDA runtime is needed.
+// Implements launcher.h with the CUDA driver API. The driver library is opened at the first use, so
+// this library can be loaded on machines without a driver. It does not need the CUDA runtime.
 #include <dlfcn.h>
 
 #include <fstream>
@@ -17,10 +17,10 @@ namespace tf_adasum {
 namespace {
 
 constexpr char kDriverFile[] = "libcuda.so.1";
-// The device code, next to this library: a fatbin, a cubin or PTX.
+// The file with the device code (a fatbin, a cubin or PTX). It is in the folder of this library.
 constexpr char kKernelFile[] = "_adasum_kernels.fatbin";
 
-// ---- errors: those of the driver are positive --------------------------------------------------
+// ---- errors (the codes of the driver are positive) ---------------------------------------------
 
 enum LauncherError {
   kNoDriver = -100,
@@ -28,7 +28,7 @@ enum LauncherError {
   kNoKernelFile = -102,
 };
 
-// What an error string adds to its code. Written once, before the error is returned.
+// Details that the error strings contain. They are set before the error code is returned.
 std::string& DriverDetail() {
   static std::string detail;
   return detail;
@@ -40,7 +40,7 @@ std::string& KernelFileName() {
 
 // ---- the driver --------------------------------------------------------------------------------
 
-// Names and values as in cuda.h.
+// The names and values are the same as in cuda.h.
 using CUresult = int;
 using CUdevice = int;
 using CUdeviceptr = unsigned long long;
@@ -56,7 +56,7 @@ constexpr int CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH = 95;
 constexpr int CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97;
 constexpr int CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8;
 
-// A block may have this much dynamic shared memory without asking for it.
+// A kernel may use this much dynamic shared memory by default. More needs a function attribute.
 constexpr int64_t kSharedBytesByDefault = 48 * 1024;
 
 struct Driver {
@@ -82,7 +82,8 @@ struct Driver {
   CUresult (*cuGetErrorString)(CUresult error, const char** text);
 };
 
-// Fills in the driver's functions, under the names that cuda.h gives them by macros.
+// Opens the driver library and looks up its functions. The names include the suffixes that cuda.h
+// adds by macros, such as _v2.
 int OpenDriver(Driver* driver) {
   void* library = dlopen(kDriverFile, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -131,19 +132,20 @@ int ReadKernelFile(std::vector<char>* image) {
   std::ifstream file(KernelFileName(), std::ios::binary);
   if (!file) return kNoKernelFile;
   image->assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  image->push_back('\0');  // PTX is text
+  image->push_back('\0');  // ends the text if the file is PTX
   return 0;
 }
 
-// The kernels of one context. Contexts live as long as the process: TensorFlow, PyTorch and CuPy
-// use the primary ones.
+// The kernels of one context. They are never unloaded, because contexts live as long as the
+// process: TensorFlow, PyTorch and CuPy use the primary contexts.
 struct LoadedKernels {
   CUmodule module = nullptr;
-  std::mutex mutex;  // of functions
+  std::mutex mutex;  // protects `functions`
   std::map<std::string, CUfunction> functions;
 };
 
-// The driver and the kernels of the current context, which the first call in a context loads.
+// Returns the driver and the kernels of the current context. The first call in a context loads the
+// kernels.
 int LoadKernels(const Driver** driver, LoadedKernels** kernels) {
   static std::mutex mutex;
   static std::map<CUcontext, LoadedKernels> kernels_of;

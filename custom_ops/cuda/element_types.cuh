@@ -1,4 +1,4 @@
-// The four element types, the type in which each is computed, and their conversions.
+// The four element types, the compute type of each, and the conversions between them.
 #pragma once
 
 namespace tf_adasum {
@@ -22,11 +22,11 @@ struct ElementTraits<double> {
   using Compute = double;
 };
 
-// Products and weighted sums are formed in this type.
+// Products and weighted sums are computed in this type.
 template <typename T>
 using ComputeType = typename ElementTraits<T>::Compute;
 
-// Elements in 16 bytes.
+// Number of elements in 16 bytes.
 template <typename T>
 constexpr int kVectorWidth = 16 / static_cast<int>(sizeof(T));
 

@@ -1,5 +1,5 @@
-// Error codes: 0 is none, those of the driver are positive, all others negative. The launchers
-// (launcher.h) use -100 and below.
+// Error codes. 0 means no error. The codes of the CUDA driver are positive, all other codes are
+// negative. The launchers (launcher.h) use -100 and below.
 #pragma once
 
 #define TF_ADASUM_RETURN_IF_ERROR(CALL)           \
@@ -10,7 +10,7 @@
 
 namespace tf_adasum {
 
-// What the C interface finds itself.
+// Errors that the C interface detects.
 enum InterfaceError {
   kUnknownOperation = -1,
   kUnknownType = -2,
@@ -25,7 +25,7 @@ enum InterfaceError {
   kTooManyBlocks = -11,
 };
 
-// Null for other errors.
+// Returns null for all other errors.
 inline const char* InterfaceErrorString(int error) {
   switch (error) {
     case 0:

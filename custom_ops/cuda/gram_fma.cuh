@@ -1,5 +1,5 @@
-// A tile of the Gram matrix by fused multiply-adds: every thread multiplies all pairs of rows at
-// its own elements.
+// Computes a tile of the Gram matrix with fused multiply-adds. The threads share the elements; at
+// each of its elements, a thread multiplies all pairs of rows.
 #pragma once
 
 #include "gram_sums.cuh"
@@ -8,8 +8,8 @@
 
 namespace tf_adasum {
 
-// kDiagonal: the products of kRows rows with themselves, the lower triangle. kBelow: the products
-// of kRows rows with kRows others, all of them.
+// A kDiagonal tile contains the products of all pairs among kRows rows (only the lower triangle). A
+// kBelow tile contains the products of kRows rows with kRows other rows (all of them).
 template <typename T, int kWidth, int kRows, TileKind kKind>
 class FmaTile {
  public:
@@ -20,20 +20,20 @@ class FmaTile {
   static constexpr int kCount =
       kKind == TileKind::kDiagonal ? kRows * (kRows + 1) / 2 : kRows * kRows;
 
-  // Row and column in the tile of sum k.
+  // Returns the row and the column of sum k inside the tile.
   __device__ static __forceinline__ GramPosition Position(int k) {
     if (kKind == TileKind::kDiagonal) return TrianglePosition(k);
     return {k / kRows, k % kRows};
   }
 
-  // Adds the products of the elements [begin, end). Called by all lanes of a warp.
+  // Adds the products of the elements [begin, end). All lanes of a warp must call it.
   __device__ __forceinline__ void Add(const TileRows<T>& rows, int64 begin, int64 end, Team team) {
     constexpr int kPacketsPerFlush = kInnerProducts / kWidth;
     static_assert(kPacketsPerFlush % kPacketsInFlight == 0,
                   "the packets between two flushes are a multiple");
     const PacketRange<kWidth> range(begin, end);
     int packets = 0;
-    // All lanes make the same number of turns, because they flush together.
+    // All lanes run the same number of iterations, because they flush together.
     for (int first = 0; first < range.packet_count; first += team.size * kPacketsInFlight) {
       PacketPosition positions[kPacketsInFlight];
 #pragma unroll
@@ -54,14 +54,14 @@ class FmaTile {
     }
   }
 
-  // Writes the kCount sums of the warp.
+  // Writes the kCount sums of the warp to `out`.
   __device__ __forceinline__ void Leave(double* out) { sums_.Leave(out); }
 
  private:
-  // Packets of each row that a thread has in flight.
+  // Number of packets of each row that a thread has in flight.
   static constexpr int kPacketsInFlight = kRows == 2 ? 2 : 1;
 
-  // Where a packet begins in each row, and whether there is one.
+  // The index of a packet's first element in each row, and whether the packet exists.
   struct PacketPosition {
     int64 element;
     bool exists;

@@ -1,15 +1,15 @@
-// A tile of the Gram matrix on tensor cores, for the 16-bit types: a warp multiplies 16 rows at 16
-// columns by one instruction per 8 columns of the result.
+// Computes a tile of the Gram matrix on tensor cores, for the 16-bit types. For 16 columns
+// (elements) of 16 input rows, a warp executes one instruction for every 8 columns of the tile.
 //
-// In D += A B (see intrinsics.cuh), A holds rows of X as its rows, B rows of X as its columns, and
-// the two layouts are the same: lane l holds columns of row l / 4. So one load serves both. The sum
-// over the columns may take them in any order, as long as A and B agree: each lane loads 8 columns
-// that follow each other, by one instruction of 16 bytes, and calls them k = 2t, 2t + 1, 2t + 8,
-// 2t + 9 of two multiplications.
+// In D += A B (see intrinsics.cuh), the rows of A and the columns of B are both input rows. The
+// fragments of A and B have the same layout: lane l holds elements of row l / 4. So one load serves
+// both. The elements may be added in any order if A and B use the same order. So each lane loads 8
+// consecutive elements with one 16-byte instruction, and uses them as the elements k = 2t, 2t + 1,
+// 2t + 8, 2t + 9 (t = l % 4) of two multiplications.
 //
-// Accuracy: products of 16-bit numbers are exact in float. A tensor core adds 16 of them at once
-// and truncates, so doubles take over after 8 multiplications: an error below 128·2^-24, whatever
-// the order of its additions.
+// Accuracy: products of 16-bit numbers are exact in float. A tensor core adds 16 products at once
+// and truncates the sum, so the sums are added to doubles after every 8 multiplications. The error
+// is below 128·2^-24 for every order of the additions.
 #pragma once
 
 #include "gram_tiles.cuh"
@@ -18,7 +18,7 @@
 
 namespace tf_adasum {
 
-// kAligned: all rows begin at a multiple of 16 bytes. kRows is 8 or 16.
+// kAligned means that all rows begin at a multiple of 16 bytes. kRows is 8 or 16.
 template <typename T, bool kAligned, int kRows, TileKind kKind>
 class MmaTile {
  public:
@@ -29,7 +29,7 @@ class MmaTile {
 
   __device__ static __forceinline__ GramPosition Position(int k) { return {k / kRows, k % kRows}; }
 
-  // Adds the products of the elements [begin, end). Called by all lanes of a warp.
+  // Adds the products of the elements [begin, end). All lanes of a warp must call it.
   __device__ __forceinline__ void Add(const TileRows<T>& rows, int64 begin, int64 end, Team team) {
     const int group = Lane() / kLanesPerRow;
     const int64 lane_column = Lane() % kLanesPerRow * kColumns;
@@ -66,7 +66,7 @@ class MmaTile {
     }
   }
 
-  // Writes the kCount sums of the warp.
+  // Writes the kCount sums of the warp to `out`.
   __device__ __forceinline__ void Leave(double* out) {
     const int row = Lane() / kLanesPerRow;
     const int column = Lane() % kLanesPerRow * 2;
@@ -80,15 +80,16 @@ class MmaTile {
   }
 
  private:
-  static constexpr int kGroups = kRows / 8;         // of 8 rows
-  static constexpr int kUsed = kRows == 8 ? 2 : 4;  // the others belong to rows 8..15
+  static constexpr int kGroups = kRows / 8;  // groups of 8 rows
+  // Used entries of a lane's D fragment. In a tile of 8 rows, the others belong to rows 8..15.
+  static constexpr int kUsed = kRows == 8 ? 2 : 4;
   static constexpr int kLanesPerRow = 4;
-  static constexpr int kColumns = 8;  // in one load of a lane
+  static constexpr int kColumns = 8;  // per load of a lane
   static constexpr int kLoadColumns = kLanesPerRow * kColumns;
-  static constexpr int kLoads = 4;  // in flight, of each row
+  static constexpr int kLoads = 4;  // in flight, per row
   static constexpr int kRoundColumns = kLoads * kLoadColumns;
 
-  // The elements [column, column + 8) of a row, with zeros outside [begin, end).
+  // Returns the elements [column, column + 8) of a row, with zeros outside [begin, end).
   __device__ static __forceinline__ uint4 LoadColumns(const TileRows<T>& rows, int row,
                                                       int64 column, int64 begin, int64 end,
                                                       bool whole) {

@@ -1,15 +1,16 @@
-// The running sums of one thread for many inner products at once, and their totals over a warp.
+// Computes many inner products at once: each thread keeps running sums, and the warp adds them.
 //
-//     sums.running[k] += x·y     at most kInnerProducts times
-//     sums.Flush()               then, by all lanes of the warp
-//     sums.Leave(out)            at the end: out[k] is the total of the warp
+//     sums.running[k] += x·y     at most kInnerProducts times before the next Flush()
+//     sums.Flush()               called by all lanes of the warp together
+//     sums.Leave(out)            at the end, by all lanes: out[k] is the total of the warp
 #pragma once
 
 #include "teams.cuh"
 
 namespace tf_adasum {
 
-// Half of `count`, rounded up, five times: what one of 32 lanes owns of `count` totals.
+// Returns how many of `count` totals one of the 32 lanes owns: `count` is halved five times, and
+// rounded up each time.
 __host__ __device__ constexpr int LaneShare(int count) {
   for (int lanes = kWarpThreads; lanes > 1; lanes /= 2) count = (count + 1) / 2;
   return count;
@@ -18,18 +19,19 @@ __host__ __device__ constexpr int LaneShare(int count) {
 template <typename Compute, int kCount>
 class GramSums;
 
-// Floats are handed over to doubles often. 136 doubles in each thread would not fit into the
-// registers, so the lanes share them: a lane keeps the totals of 1/32 of the sums.
+// Running sums are floats, and are often added to totals, which are doubles. 136 doubles per thread
+// would not fit into the registers, so the lanes share them: each lane keeps 1/32 of the totals.
 template <int kCount>
 class GramSums<float, kCount> {
  public:
   float running[kCount] = {};
 
-  // Halves the number of sums five times: each lane gives one half to the partner at a distance of
-  // 16, 8, 4, 2, 1 lanes, and adds what it receives to the other half, which it keeps.
+  // Adds the running sums over the warp in five steps. In each step, a lane keeps half of its sums.
+  // It sends the other half to the lane at a distance of 16, 8, 4, 2 or 1, and adds the half that
+  // it receives to the half that it keeps.
   //
-  // Example: 3 sums. At distance 16, lanes 0..15 keep the sums 0 and 1, lanes 16..31 the sum 2 and
-  // a zero; at distance 8, lanes 0..7 keep the sum 0, lanes 8..15 the sum 1.
+  // Example: 3 sums. At distance 16, lanes 0..15 keep the sums 0 and 1; lanes 16..31 keep the sum 2
+  // and a zero. At distance 8, lanes 0..7 keep the sum 0; lanes 8..15 keep the sum 1.
   __device__ __forceinline__ void Flush() {
     int width = kCount;
 #pragma unroll
@@ -55,8 +57,8 @@ class GramSums<float, kCount> {
 
   __device__ __forceinline__ void Leave(double* out) {
     Flush();
-    int first = 0;       // of the sums that this lane keeps
-    int count = kCount;  // how many of them are not padding
+    int first = 0;       // first sum that this lane keeps
+    int count = kCount;  // number of its sums that are not padding
     int width = kCount;
     for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
       const int half = (width + 1) / 2;
@@ -79,7 +81,7 @@ class GramSums<float, kCount> {
   double totals_[kShare] = {};
 };
 
-// Doubles run to the end.
+// Double sums are not flushed: the warp adds them once, at the end.
 template <int kCount>
 class GramSums<double, kCount> {
  public:

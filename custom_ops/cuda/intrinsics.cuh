@@ -1,7 +1,7 @@
-// What the kernels use of the hardware beyond plain C++. The emulation replaces this file by
-// functions of the same names, so everything that it has to know about is here.
+// The intrinsics and PTX instructions that the kernels use. The emulation replaces this file with
+// functions of the same names, so the code that it has to replace is collected here.
 //
-// No header of the CUDA toolkit is needed: NVRTC compiles this without an include path.
+// This file needs no header of the CUDA toolkit, so NVRTC compiles it without an include path.
 #pragma once
 
 #define TF_ADASUM_REGISTER_KERNEL(NAME)
@@ -16,17 +16,17 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 
 // ---- memory ------------------------------------------------------------------------------------
 
-// For data that is not needed again: the first to leave the caches.
+// For data that is not needed again. The caches evict it first.
 __device__ __forceinline__ uint4 LoadOnce(const uint4* from) { return __ldcs(from); }
 __device__ __forceinline__ void StoreOnce(uint4* to, uint4 value) { __stcs(to, value); }
 
-// For data that is read again soon, or that another block has written: past the first-level cache,
-// which is not coherent between multiprocessors.
+// For data that is read again soon, or that another block has written. These loads bypass the L1
+// cache, which is not coherent between multiprocessors.
 __device__ __forceinline__ uint4 LoadThroughL2(const uint4* from) { return __ldcg(from); }
 __device__ __forceinline__ double LoadThroughL2(const double* from) { return __ldcg(from); }
 
-// Starts to copy the first `bytes` of 16 from global to shared memory, and zeros for the others.
-// Both addresses are multiples of 16.
+// Starts to copy `bytes` bytes from global to shared memory, and fills the rest of the 16 bytes
+// with zeros. Both addresses must be multiples of 16.
 __device__ __forceinline__ void StartCopyToShared(uint4* to, const uint4* from, int bytes) {
 #if __CUDA_ARCH__ >= 800
   const unsigned shared_address = static_cast<unsigned>(__cvta_generic_to_shared(to));
@@ -44,15 +44,17 @@ __device__ __forceinline__ void StartCopyToShared(uint4* to, const uint4* from, 
 #endif
 }
 
-// Waits for the copies that this thread has started. Others see them after a __syncthreads().
+// Waits for the copies that this thread has started. Other threads see the data after a
+// __syncthreads().
 __device__ __forceinline__ void FinishCopiesToShared() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 
-// Waits until all blocks of a cooperative launch have come here. `arrived` was zero at the start of
-// the kernel. What a block wrote before is visible to the others afterwards, through L2.
+// A grid barrier: waits until all blocks of a cooperative launch have called this function.
+// `*arrived` must be zero at the start of the kernel. After the barrier, everything that a block
+// wrote before it is visible to the other blocks, through L2.
 __device__ __forceinline__ void WaitForAllBlocks(unsigned* arrived) {
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -67,8 +69,8 @@ __device__ __forceinline__ void WaitForAllBlocks(unsigned* arrived) {
 
 // ---- arithmetic --------------------------------------------------------------------------------
 
-// a·b, rounded. The compiler never fuses it with an addition: with a fused multiply-add, a·b + c·d
-// and c·d + a·b may differ in the last bit.
+// Returns a·b, rounded. The compiler never fuses this product with an addition. With fused
+// multiply-adds, a·b + c·d and c·d + a·b may differ in the last bit.
 __device__ __forceinline__ float RoundedProduct(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ double RoundedProduct(double a, double b) { return __dmul_rn(a, b); }
 
@@ -105,8 +107,9 @@ __device__ __forceinline__ unsigned short FloatToBFloat16Bits(float value) {
 
 // ---- tensor cores ------------------------------------------------------------------------------
 
-// d += A B for one warp, with A of 16x16 (row by row), B of 16x8 (column by column) and D of 16x8.
-// Lane l holds, with g = l / 4 and t = l % 4, two columns k = 2t, 2t + 1 in each register:
+// d += A B for one warp. A is 16x16 (row-major), B is 16x8 (column-major), D is 16x8. Lane l holds
+// these elements, with g = l / 4 and t = l % 4. Each register of A and B holds two elements, for
+// k = 2t and k = 2t + 1:
 //     a[0]: A[g][k]    a[1]: A[g + 8][k]    a[2]: A[g][k + 8]    a[3]: A[g + 8][k + 8]
 //     b[0]: B[k][g]    b[1]: B[k + 8][g]
 //     d[0..1]: D[g][2t..2t+1]               d[2..3]: D[g + 8][2t..2t+1]
@@ -117,7 +120,7 @@ __device__ __forceinline__ unsigned short FloatToBFloat16Bits(float value) {
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])             \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
 #else
-#define TF_ADASUM_MMA(TYPE)  // never launched there
+#define TF_ADASUM_MMA(TYPE)  // not used on older devices
 #endif
 __device__ __forceinline__ void MmaHalf(float (&d)[4], const unsigned (&a)[4],
                                         const unsigned (&b)[2]) {

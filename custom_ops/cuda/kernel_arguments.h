@@ -1,16 +1,16 @@
-// The structures that the host passes to kernels: the map from thread blocks to segments, and where
-// results go.
+// The structures that the host passes to kernels: the map from thread blocks to segments, and the
+// addresses of the results.
 //
-// A partition is a run of consecutive elements of equal cost, the work of one block. A piece is the
-// part of one segment that one partition owns.
+// A partition is a range of consecutive elements that one block processes. All partitions have
+// about the same cost. A piece is the part of one segment that lies in one partition.
 //
 //     segments     |  0  |            1            |2|3|   4   |
 //     partitions   |        0        |            1            |
 //     pieces       |  a  |     b     |      c      |d|e|   f   |
 //
-// b and c are split: each leaves its sums in a slot of the workspace. The others are whole
-// segments. Inside a partition, the pieces that a whole block works on come first (a, b | c, f),
-// then the small ones that take one warp each (d, e).
+// Segment 1 is split: its pieces b and c each write their sums to a slot in the workspace. The
+// other pieces are whole segments. The pieces of a partition are ordered: first the pieces that the
+// whole block processes (a, b | c, f), then the small pieces that one warp each processes (d, e).
 #pragma once
 
 namespace tf_adasum {
@@ -19,8 +19,8 @@ struct Piece {
   long long begin;  // first element
   long long end;    // one past the last element
   int segment;
-  int slot;        // where the partial sums of a split segment go; kWholeSegment for others
-  int first_slot;  // the split segment's slots are first_slot .. first_slot + slot_count - 1
+  int slot;        // of the partial sums if the segment is split, otherwise kWholeSegment
+  int first_slot;  // a split segment has the slots first_slot .. first_slot + slot_count - 1
   int slot_count;
 };
 
@@ -30,16 +30,16 @@ struct PartitionMap {
   const Piece* pieces;
   const int* first_piece;          // [partition_count + 1]
   const int* first_small_piece;    // [partition_count]
-  const int* split_pieces;         // [split_count] one piece of each split segment
+  const int* split_pieces;         // [split_count] the first piece of each split segment
   const long long* first_element;  // [partition_count + 1]
   int partition_count;
   int split_count;
 };
 
-// What the reduction of a pair leaves, in the workspace.
+// The results of a pair's reduction. They are in the workspace.
 struct PairResults {
-  double* coefficients_S2;  // of segments that one piece covers
-  double* slot_sums;        // [slots][3] a·a, a·b, b·b of the pieces of the others
+  double* coefficients_S2;  // of the segments that are not split
+  double* slot_sums;        // [slots][3] a·a, a·b, b·b of the pieces of split segments
 };
 
 struct GramResults {

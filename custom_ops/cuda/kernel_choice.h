@@ -1,4 +1,4 @@
-// Which kernel serves which type, number of rows and device, and what it is called (kernels.cu).
+// Chooses the kernel for a type, a number of rows and a device, and returns its name in kernels.cu.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,8 @@ inline bool IsAligned(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % kPacketBytes == 0;
 }
 
-// "vector" where every row of every array begins at a multiple of 16 bytes, else "scalar".
+// Returns "vector" if every row of every array begins at a multiple of 16 bytes, otherwise
+// "scalar".
 inline const char* AccessTo(AdasumType type, int64_t row_stride,
                             std::initializer_list<const void*> arrays) {
   bool aligned = row_stride * SizeOf(type) % kPacketBytes == 0;
@@ -55,8 +56,8 @@ inline std::string KernelName(const std::string& operation, AdasumType type, con
   return operation + "_" + NameOf(type) + "_" + access;
 }
 
-// The kernels that compute a Gram matrix: one for the tiles on its diagonal, and one for those
-// below where there is more than one group of rows (gram_tiles.cuh).
+// The kernels that compute a Gram matrix: one for the tiles on its diagonal and one for the tiles
+// below. Tiles below exist if there is more than one group of rows (gram_tiles.cuh).
 struct GramKernels {
   const char* diagonal;
   const char* below;

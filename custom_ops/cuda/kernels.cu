@@ -1,6 +1,7 @@
-// Every kernel by name: OPERATION_[VARIANT_]TYPE_ACCESS, such as pairwise_reduce_float32_vector.
+// Defines all kernels. Their names are OPERATION_[VARIANT_]TYPE_ACCESS, such as
+// pairwise_reduce_float32_vector.
 //
-// ACCESS is "vector" where all addresses are multiples of 16 bytes and "scalar" elsewhere. The host
+// ACCESS is "vector" if all addresses are multiples of 16 bytes, otherwise "scalar". The host
 // launches kernels by these names (adasum_cuda.cc).
 #ifdef TF_ADASUM_EMULATION
 #include "emulation/cuda_emulation.h"
@@ -14,9 +15,10 @@
 #include "segment_gram.cuh"
 #include "weighted_sum.cuh"
 
-// For more than 4 rows of a 16-bit type there are kernels on tensor cores, and FMA kernels for older
-// devices: each device uses one kind. The other one stops the program instead of leaving results
-// unwritten: that is what code for an old device would do where a driver translates it for a new one.
+// For more than 4 rows of a 16-bit type there are two kinds of kernels: kernels with tensor cores,
+// and FMA kernels for older devices. Each device uses one kind; a kernel of the other kind traps.
+// Such a kernel is launched if a driver translates code for an old device (PTX) for a new device.
+// Without the trap, its results would stay unwritten, and no error would be reported.
 #if defined(TF_ADASUM_EMULATION)
 #define TF_ADASUM_WITH_MMA(...) __VA_ARGS__
 #define TF_ADASUM_WITHOUT_MMA(...) __VA_ARGS__

@@ -1,7 +1,8 @@
-// The seam between the host code and whatever runs the kernels: the CUDA driver, or an emulation on
-// the CPU for tests. No CUDA headers on either side.
+// The interface between the host code and the launcher, which runs the kernels. The launcher uses
+// the CUDA driver or, for tests, an emulation on the CPU. Neither side needs CUDA headers.
 //
-// All functions that return an int return 0 or an error that LauncherErrorString explains.
+// All functions that return an int return 0 or an error code. LauncherErrorString explains the
+// code.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace tf_adasum {
 struct Device {
   int multiprocessors;
   int compute_capability;       // 10 · major + minor, such as 90
-  int64_t shared_bytes;         // the most shared memory that one block may have
+  int64_t shared_bytes;         // largest shared memory of one block
   bool has_cooperative_launch;  // all blocks of a grid can run at once and wait for each other
 };
 
@@ -22,13 +23,14 @@ struct LaunchShape {
   bool cooperative = false;
 };
 
-// Of the calling thread's current context. Loads the kernels, so that no later call has to.
+// Describes the device of the calling thread's current context. It also loads the kernels, so that
+// later calls do not have to load them.
 int GetDevice(Device* device);
 
-// Blocks of this shape that fit on one multiprocessor at once.
+// Returns how many blocks of this shape can run on one multiprocessor at once.
 int GetResidentBlocks(const char* kernel, const LaunchShape& shape, int* blocks);
 
-// Runs a kernel by name. `arguments` are pointers to its arguments, in their order.
+// Launches the kernel with this name. `arguments` are pointers to the kernel's arguments, in order.
 int Launch(const char* kernel, const LaunchShape& shape, void* stream, void** arguments);
 
 // Sets one 32-bit word in device memory to zero, in stream order.

@@ -1,5 +1,6 @@
-// Packets: what one instruction loads. 16 bytes where all addresses allow it (the "vector"
-// kernels), single elements elsewhere (the "scalar" kernels); the same loops serve both.
+// A packet is the data that one instruction loads or stores. It has 16 bytes in the "vector"
+// kernels, which require aligned addresses, and one element in the "scalar" kernels. Both kinds of
+// kernels use the same loops.
 #pragma once
 
 #include "element_types.cuh"
@@ -9,7 +10,7 @@ namespace tf_adasum {
 
 enum class Memory {
   kGlobalOnce,   // global memory that is not needed again
-  kGlobalAgain,  // global memory that the next pass reads once more
+  kGlobalAgain,  // global memory that the next pass reads again
   kShared,
 };
 
@@ -26,7 +27,7 @@ __device__ __forceinline__ Packet<T, kWidth> ZeroPacket() {
   return packet;
 }
 
-// `from` is the first element of the packet, at a multiple of the packet's size.
+// `from` points to the first element of the packet. The address is a multiple of the packet's size.
 template <Memory kMemory, int kWidth, typename T>
 __device__ __forceinline__ Packet<T, kWidth> LoadPacket(const T* from) {
   Packet<T, kWidth> packet;
@@ -59,8 +60,9 @@ __device__ __forceinline__ void StorePacket(T* to, const Packet<T, kWidth>& pack
   }
 }
 
-// The packets that lie wholly in [begin, end), and the fewer than 2 kWidth elements at both ends
-// that do not. A range without a whole packet consists of ends only.
+// Divides [begin, end) into the packets that lie completely inside the range, and the end elements:
+// the remaining elements at both ends, fewer than 2 kWidth. If no packet lies completely inside,
+// all elements are end elements.
 //
 // Example: kWidth = 4, [3, 13): the element 3, the packets 4..7 and 8..11, the element 12.
 template <int kWidth>
@@ -79,7 +81,8 @@ struct PacketRange {
     return packets_begin + static_cast<int64>(k) * kWidth;
   }
 
-  // The k-th element of the ends, k < end_count. There are fewer of them than threads in a warp.
+  // Returns the k-th end element, k < end_count. There are fewer end elements than threads in a
+  // warp.
   __device__ __forceinline__ int64 EndElement(int k) const {
     return k < head_count ? begin + k : Packet(packet_count) + (k - head_count);
   }

@@ -1,4 +1,5 @@
-// The two halves of the pairwise combination on a range of elements: sums, and weighted sum.
+// The two steps of the pairwise combination on a range of elements: the sums, then the weighted
+// sum.
 #pragma once
 
 #include "packets.cuh"
@@ -9,7 +10,7 @@ namespace tf_adasum {
 // Indices into the sums of a pair.
 enum { kSquareOfA = 0, kProduct = 1, kSquareOfB = 2, kPairSums = 3 };
 
-// Packets of each operand that a thread has in flight.
+// Number of packets of each operand that a thread has in flight.
 constexpr int kPacketsToReduce = 4;
 constexpr int kPacketsToCombine = 2;
 
@@ -57,15 +58,15 @@ __device__ __forceinline__ void AddPairSums(const T* a, const T* b, int64 begin,
   }
 }
 
-// The same bits for (b, a) as for (a, b).
+// The result has the same bits if (of_a, a) and (of_b, b) are exchanged.
 template <typename Compute>
 __device__ __forceinline__ Compute WeightedSumOfPair(Compute of_a, Compute a, Compute of_b,
                                                      Compute b) {
   return RoundedProduct(of_a, a) + RoundedProduct(of_b, b);
 }
 
-// combined = of_a a + of_b b over [begin, end), the last packets first: the reduction read them
-// last, so they are the ones still in the cache.
+// Writes combined = of_a a + of_b b over [begin, end). It starts with the last packets: the
+// reduction read them last, so they are still in the cache.
 template <Memory kMemory, int kWidth, typename T>
 __device__ __forceinline__ void WriteCombined(const T* a, const T* b, T* combined, int64 begin,
                                               int64 end, Team team, ComputeType<T> of_a,
@@ -88,7 +89,7 @@ __device__ __forceinline__ void WriteCombined(const T* a, const T* b, T* combine
       const int k = last - u * team.size;
       if (k >= 0) {
 #pragma unroll
-        for (int j = 0; j < kWidth; ++j) {  // over x, which saves registers
+        for (int j = 0; j < kWidth; ++j) {  // overwrites x, to save registers
           Round(WeightedSumOfPair(of_a, Widen(x[u].elements[j]), of_b, Widen(y[u].elements[j])),
                 &x[u].elements[j]);
         }

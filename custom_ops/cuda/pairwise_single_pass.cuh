@@ -1,15 +1,15 @@
-// Pairwise combination in one cooperative kernel that keeps the operands on chip.
+// Pairwise combination in one cooperative kernel that keeps the operands in shared memory.
 //
-//     copy the partition to shared memory -> sums -> all blocks wait -> combine from shared memory
+//     copy the partition to shared memory -> sums -> grid barrier -> combine from shared memory
 //
-// Bytes: 3·N·sizeof(T) if every partition fits into the shared memory of its block. What does not
-// fit, the beginning of the partition, is read from global memory in both passes, the second time
-// backwards, and mostly found in L2.
+// Memory traffic: 3·N·sizeof(T) bytes if every partition fits into the shared memory of its block.
+// If a partition does not fit, its beginning is read from global memory in both passes. The second
+// pass reads it backwards and finds most of it in L2.
 //
 //     partition   |  read twice  |   resident in shared memory   |
 //                 first      resident_begin                    last
 //
-// Example: 132 multiprocessors with 227 KiB each hold 2·3.7 million floats.
+// Example: 132 multiprocessors with 227 KiB each hold 3.8 million floats of each operand.
 #pragma once
 
 #include "pairwise_two_passes.cuh"
@@ -24,7 +24,7 @@ struct PairOnChip {
   const T* b_N;
   const T* resident_a;  // element k is resident_a[k - resident_begin]
   const T* resident_b;
-  int64 resident_begin;  // a multiple of kWidth, so that packets in shared memory are aligned, too
+  int64 resident_begin;  // a multiple of kWidth, so that packets in shared memory are aligned
 
   __device__ __forceinline__ void AddSums(int64 begin, int64 end, Team team,
                                           double (&sums)[kPairSums]) const {
@@ -57,9 +57,9 @@ struct PairOnChip {
   }
 };
 
-// Copies the end of [first, last), up to `capacity` packets of each operand, to shared memory:
-// those of a, then those of b. Packets may begin before `first` and end behind `last`; what lies
-// behind the end of the buffer is zero.
+// Copies the end of [first, last) to shared memory, at most `capacity` packets of each operand:
+// first the packets of a, then the packets of b. The first packet may begin before `first`, and the
+// last packet may end after `last`. Elements after the end of the buffer are zero.
 template <typename T>
 __device__ __forceinline__ PairOnChip<T> BringOnChip(const T* a_N, const T* b_N,
                                                      int64 element_count, int64 first, int64 last,

@@ -1,10 +1,10 @@
-// Pairwise combination in two kernels: one reduces, the next one writes.
+// Pairwise combination in two kernels: the first kernel reduces, the second kernel writes.
 //
-//     pass 1   reads a and b, leaves a·a, a·b and b·b of each segment
+//     pass 1   reads a and b, computes a·a, a·b and b·b of each segment
 //     pass 2   reads a and b backwards, writes combined
 //
-// Bytes: 5·N·sizeof(T), less what pass 2 still finds in L2: it walks all that pass 1 walked in the
-// opposite order.
+// Memory traffic: 5·N·sizeof(T) bytes, minus the data that pass 2 finds in L2. Pass 2 processes
+// everything in the opposite order of pass 1, because the data that was read last is still in L2.
 //
 // Example: a = [1, 0, 3], b = [0, 2, 3], segments = [0, 2, 3]
 //     segment 0: sums (1, 0, 4), coefficients (1, 1), combined [1, 2]
@@ -18,7 +18,8 @@
 
 namespace tf_adasum {
 
-// Where the operands are: both passes ask it for a range, and it knows the memory.
+// Gives both passes access to the operands in global memory. PairOnChip (pairwise_single_pass.cuh)
+// has the same functions for operands in shared memory.
 template <typename T, int kWidth>
 struct PairInGlobalMemory {
   const T* a_N;
@@ -61,8 +62,9 @@ __device__ __forceinline__ PairCoefficients CoefficientsOfWhole(const Piece& pie
   return {LoadThroughL2(of_segment), LoadThroughL2(of_segment + 1)};
 }
 
-// Called by the whole block. Every block that owns a piece of the segment adds its slots anew, in
-// the same order.
+// Computes the coefficients of a split segment from its slots. All threads of the block must call
+// it. Every block that has a piece of the segment repeats this computation, with the same order of
+// additions.
 template <int kThreads>
 __device__ __forceinline__ PairCoefficients CoefficientsOfSplit(const Piece& piece,
                                                                 PairResults results) {
@@ -98,7 +100,8 @@ __device__ __forceinline__ void ReducePartition(const Pair& pair, const Partitio
   }
 }
 
-// Pass 2 on one partition: the small pieces, which came last, then the others from the last one on.
+// Pass 2 on one partition, in the opposite order of pass 1: first the small pieces, then the other
+// pieces, both from the last piece to the first.
 template <int kThreads, typename Pair, typename T>
 __device__ __forceinline__ void CombinePartition(const Pair& pair, T* combined_N,
                                                  const PartitionMap& map, int partition,

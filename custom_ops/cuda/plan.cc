@@ -8,7 +8,7 @@
 namespace tf_adasum {
 namespace {
 
-// Where the arrays of the map lie in one allocation. Each begins at a multiple of 16.
+// Computes the offsets of the map's arrays in one allocation. Each offset is a multiple of 16.
 struct Layout {
   template <typename T>
   int64_t Add(const std::vector<T>& array) {
@@ -33,11 +33,12 @@ bool IsSplit(const Piece& piece) { return piece.slot != kWholeSegment; }
 
 }  // namespace
 
-// The cost of a segment is its length plus kSegmentCost. Cut p lies where the cost before it is
-// p / P of the total, moved to the next place where a cut is allowed.
+// The cost of a segment is its length plus kSegmentCost. For P partitions, p / P of the total cost
+// should lie before cut p. Each cut is then moved to a nearby position at which a cut is allowed.
 //
 // Example: segments of 1000, 6000 and 1000 elements, P = 2, total cost 8000 + 3·256 = 8768. The cut
-// belongs at cost 4384, which is element 1000 + (4384 - 1256 - 256) = 3872, or 3840 once aligned.
+// belongs at cost 4384, which is element 1000 + (4384 - 1256 - 256) = 3872. Alignment moves it to
+// 3840.
 Partitions::Partitions(const int64_t* segments, int64_t segment_count,
                        const PartitionRequest& request) {
   const auto cost = [&](int64_t s) -> int64_t {
@@ -57,7 +58,7 @@ Partitions::Partitions(const int64_t* segments, int64_t segment_count,
   const int64_t count = std::max(std::min(request.block_count, useful), needed);
   cuts_.push_back({0, 0});
   int64_t s = 0;
-  int64_t cost_before = 0;  // of segment s
+  int64_t cost_before = 0;  // cost of the segments before s
   for (int64_t p = 1; p < count; ++p) {
     const int64_t target = total / count * p + total % count * p / count;
     while (cost_before + cost(s) <= target) cost_before += cost(s++);
@@ -108,7 +109,8 @@ void Partitions::AddPieces(const int64_t* segments, int64_t segment_count,
   first_element_.push_back(cuts_.back().position);
 }
 
-// Here the pieces are still in the order of the elements, those of a segment next to each other.
+// At this point, the pieces are still in the order of their elements, so the pieces of one segment
+// are next to each other.
 void Partitions::AssignSlots() {
   for (size_t first = 0; first < pieces_.size();) {
     size_t last = first + 1;

@@ -1,4 +1,4 @@
-// Divides the segments of a flat buffer into partitions of equal cost, one for each thread block.
+// Divides the segments of a flat buffer into partitions of about equal cost, one per thread block.
 #pragma once
 
 #include <cstdint>
@@ -9,26 +9,27 @@
 namespace tf_adasum {
 
 struct PartitionRequest {
-  int64_t block_count;       // at most so many partitions, unless one would be too long
-  int64_t small_segment;     // a shorter whole segment is the work of one warp
-  bool keep_empty_segments;  // an empty segment gets a piece, too: something is written for it
+  int64_t block_count;       // at most this many partitions, unless one would be too long
+  int64_t small_segment;     // one warp processes a whole segment shorter than this
+  bool keep_empty_segments;  // give empty segments a piece, because they have a result
 };
 
-// Immutable once made.
+// The partitions of one flat buffer. An object never changes after construction.
 class Partitions {
  public:
-  // `segments` are segment_count + 1 offsets, never decreasing.
+  // `segments` are segment_count + 1 offsets that never decrease.
   Partitions(const int64_t* segments, int64_t segment_count, const PartitionRequest& request);
 
   int partition_count() const { return static_cast<int>(first_piece_.size()) - 1; }
   int split_count() const { return static_cast<int>(split_pieces_.size()); }
   int slot_count() const { return slot_count_; }
-  int64_t longest_partition() const;  // elements
+  int64_t longest_partition() const;  // in elements
 
-  // The arrays of a PartitionMap, one after the other, to be copied to device memory.
+  // Returns the arrays of a PartitionMap, one after the other. The caller copies them to device
+  // memory.
   std::vector<char> Serialize() const;
 
-  // The same arrays at their addresses in that copy.
+  // Returns a PartitionMap that points to the arrays in the copy at `serialized`.
   PartitionMap MapAt(const void* serialized) const;
 
  private:
@@ -38,10 +39,10 @@ class Partitions {
   void ListSplitSegments();
 
   struct Cut {
-    int64_t segment;   // the first segment of which elements lie behind the cut
-    int64_t position;  // the first element behind the cut
+    int64_t segment;   // first segment that has elements after the cut
+    int64_t position;  // first element after the cut
   };
-  std::vector<Cut> cuts_;  // one more than partitions
+  std::vector<Cut> cuts_;  // partition_count + 1 cuts
 
   std::vector<Piece> pieces_;
   std::vector<int> first_piece_;

@@ -1,10 +1,10 @@
-// Inner products of rows, per segment:   G[s][i][j] = <rows[i][s], rows[j][s]>
+// Computes the inner products of rows, per segment:   G[s][i][j] = <rows[i][s], rows[j][s]>
 //
 // Shape letters: S segments, R rows (replicas), N elements in a row.
 //
-// Bytes: with one tile (see gram_tiles.cuh) every row is read once, R·N·sizeof(T); what is written,
-// 8·S·R², is small beside it. With more tiles a row is read once for each group of rows; the blocks
-// of one partition run next to each other and find it in L2.
+// Memory traffic: with one tile (see gram_tiles.cuh) every row is read once, R·N·sizeof(T) bytes.
+// The results are small in comparison, 8·S·R² bytes. With more tiles, a row is read once for each
+// group of rows. The blocks of one partition run next to each other and find the row in L2.
 //
 // Example: R = 2, N = 3, segments = [0, 2, 3], rows = [[1, 2, 3], [4, 5, 6]]
 //     G[0] = [[1·1 + 2·2, 1·4 + 2·5], [14, 4·4 + 5·5]] = [[5, 14], [14, 41]]
@@ -39,7 +39,8 @@ __device__ __forceinline__ void LeaveGramSum(const Piece& piece,
   }
 }
 
-// One tile of one partition. An empty segment has a piece without elements, whose sums are zero.
+// Computes one tile of one partition. An empty segment has a piece without elements, whose sums are
+// zero.
 template <typename Tile, typename T = typename Tile::Element>
 __device__ __forceinline__ void SegmentGram(const T* rows_RN, int64 row_stride, int row_count,
                                             const PartitionMap& map, GramResults results) {
@@ -80,7 +81,7 @@ __device__ __forceinline__ void SegmentGram(const T* rows_RN, int64 row_stride, 
   }
 }
 
-// Adds the slots of the split segments: one warp for each segment and each entry of the triangle.
+// Adds the slots of the split segments. One warp adds one entry of the triangle of one segment.
 __device__ __forceinline__ void SegmentGramFinish(int row_count, const PartitionMap& map,
                                                   GramResults results) {
   const int64 entries = TriangleSize(row_count);

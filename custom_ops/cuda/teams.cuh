@@ -1,11 +1,11 @@
-// Threads that work together, a block or a warp, and sums over them in a fixed order.
+// Threads that work together (a block or a warp), and sums over these threads in a fixed order.
 #pragma once
 
 #include "thresholds.h"
 
 namespace tf_adasum {
 
-// The threads that share a range of elements.
+// A thread's index among the threads that share a range of elements, and their number.
 struct Team {
   int thread;
   int size;
@@ -32,7 +32,8 @@ __device__ __forceinline__ void SumOverWarp(double (&sums)[kCount]) {
   }
 }
 
-// Every thread receives the sums over all threads: those of the warps are added in their order.
+// Every thread receives the sums over all threads of the block. The sums of the warps are added in
+// the order of the warps.
 template <int kThreads, int kCount>
 __device__ __forceinline__ void SumOverBlock(double (&sums)[kCount]) {
   constexpr int kWarps = kThreads / kWarpThreads;
@@ -49,7 +50,7 @@ __device__ __forceinline__ void SumOverBlock(double (&sums)[kCount]) {
 #pragma unroll
     for (int warp = 0; warp < kWarps; ++warp) sums[k] += warp_sums[warp * kCount + k];
   }
-  __syncthreads();  // before the next call writes
+  __syncthreads();  // the next call overwrites warp_sums
 }
 
 }  // namespace tf_adasum

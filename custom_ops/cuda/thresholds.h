@@ -1,5 +1,5 @@
-// Every size that decides how work is divided, in one place: block sizes, thresholds between
-// algorithms, grains of the partition. Host and device code include it.
+// All sizes that decide how work is divided: block sizes, thresholds between algorithms, and limits
+// for partitions. Host and device code include this file.
 #pragma once
 
 namespace tf_adasum {
@@ -10,29 +10,29 @@ constexpr int kWarpThreads = 32;
 constexpr int kBlockThreads = 256;
 constexpr int kBlockWarps = kBlockThreads / kWarpThreads;
 
-// Blocks of streaming kernels that share a multiprocessor: 1024 threads with 64 registers each.
+// Blocks of a streaming kernel per multiprocessor: together 1024 threads with 64 registers each.
 constexpr int kStreamingBlocks = 4;
 
-// Partitions of a weighted sum for each multiprocessor. No partition waits for another, and many
-// small partitions, started in order, read memory almost sequentially.
+// Partitions of a weighted sum per multiprocessor. No partition waits for another partition, and
+// many small partitions that start in order read memory almost sequentially.
 constexpr int kWeightedSumPartitions = 32;
 
-// The single-pass kernel has one block per multiprocessor, which owns all of its shared memory.
+// The single-pass kernel has one block per multiprocessor, which uses all shared memory there.
 constexpr int kSinglePassThreads = 512;
 
-// What that kernel declares beside its dynamic shared memory (384 bytes), and the driver reserves
-// (1 KiB).
+// Shared memory that the single-pass kernel cannot use as dynamic shared memory: its static arrays
+// take 384 bytes, and the driver reserves 1 KiB.
 constexpr int kSinglePassStaticBytes = 2048;
 
-// What one instruction loads, where addresses are multiples of it.
+// Bytes that one instruction loads if the addresses are multiples of this number.
 constexpr int kPacketBytes = 16;
 
 // ---- partition ---------------------------------------------------------------------------------
 
-// The fixed cost of a segment (its reduction, its coefficients), in elements.
+// The fixed cost of a segment (its reduction and its coefficients), in units of elements.
 constexpr long long kSegmentCost = 256;
 
-// A shorter segment is the work of one warp, a longer one of a block.
+// One warp processes a shorter segment, a block processes a longer segment.
 constexpr long long kSmallSegment = 4096;
 
 // Cuts inside a segment lie at multiples of this, so that they never split a 16-byte packet.
@@ -41,29 +41,30 @@ constexpr long long kCutAlignment = 64;
 // No cut leaves a piece shorter than this on either side.
 constexpr long long kShortestPiece = 1024;
 
-// No partition is cheaper than this while another block waits.
+// The number of partitions is at most the total cost divided by this (rounded up), so small inputs
+// use fewer blocks.
 constexpr long long kLeastPartitionCost = 2048;
 
-// Indices inside a piece are 32 bits wide: longer partitions are cut even if that needs more blocks
-// than asked for.
+// Indices inside a piece are 32 bits wide. So longer partitions are divided, even if this needs
+// more blocks than requested.
 constexpr long long kLongestPartition = 1LL << 30;
 
 // ---- accuracy ----------------------------------------------------------------------------------
 
-// A float adds at most so many products before a double takes over. Relative error of the inner
-// sum: at most 32·2^-24 = 2e-6, typically a tenth of it, and the signs differ from one sum to the
-// next.
+// At most this many products are added in a float before the sum is added to a double. The relative
+// error of the float sum is at most 32·2^-24 = 2e-6, typically a tenth of this bound. The sign of
+// the error differs from one sum to the next.
 constexpr int kInnerProducts = 32;
 
 // ---- Gram matrix -------------------------------------------------------------------------------
 
-// The kernels hold 2, 4, 8 or 16 rows in registers. More rows are handled in tiles of G, each with
-// this number of rows on a side.
+// The kernels hold 2, 4, 8 or 16 rows in registers. If there are more rows, the Gram matrix is
+// divided into square tiles of kTileRowsFma or kTileRowsMma rows.
 constexpr int kMostRowsFloat32 = 16;
 constexpr int kTileRowsFma = 8;
 constexpr int kTileRowsMma = 16;
 
-// Blocks of each kernel that share a multiprocessor, as its registers allow.
+// Blocks of each kernel per multiprocessor. The registers limit this number.
 constexpr int kFma2Blocks = 4;
 constexpr int kFma4Blocks = 2;
 constexpr int kFma8Blocks = 1;
@@ -72,13 +73,14 @@ constexpr int kMma8Blocks = 3;
 constexpr int kMma16Blocks = 2;
 constexpr int kMma16BelowBlocks = 1;
 
-// Fewer rows would leave most of a tensor core's tile empty, and load too few packets at once.
+// With fewer rows, most of a tensor core tile would be empty, and too few packets would be in
+// flight.
 constexpr int kLeastRowsMma = 5;
 
 // Tensor cores multiply both 16-bit types from this compute capability on.
 constexpr int kMmaCapability = 80;
 
-// Indices of rows and their products are 32 bits wide.
+// Row indices and the product of two row indices must fit into 32 bits.
 constexpr int kMostRows = 32767;
 
 }  // namespace tf_adasum

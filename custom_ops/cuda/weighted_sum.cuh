@@ -1,8 +1,8 @@
-// Weighted sums of rows, per segment:   combined[k] = Σ_i coefficients[s][i] · rows[i][k]
+// Computes weighted sums of rows, per segment:   combined[k] = Σ_i coefficients[s][i] · rows[i][k]
 //
 // Shape letters: S segments, R rows (replicas), N elements in a row.
 //
-// Bytes: every row is read once and the result written once, (R + 1)·N·sizeof(T).
+// Memory traffic: every row is read once and the result is written once, (R + 1)·N·sizeof(T) bytes.
 //
 // Example: R = 2, segments = [0, 2, 3], rows = [[1, 2, 3], [4, 5, 6]],
 //          coefficients = [[1, 1], [2, 0]]
@@ -15,7 +15,7 @@
 
 namespace tf_adasum {
 
-// Rows of which a thread has a packet in flight.
+// A thread has one packet of each of this many rows in flight.
 constexpr int kRowsInFlight = 4;
 
 template <typename T, int kWidth>

@@ -1,4 +1,4 @@
-// The interface of the three operations: names, types, shapes and documentation.
+// The interface of the three ops: names, types, shapes and documentation.
 //
 // Shape letters: S segments, R rows (replicas), N elements in a row.
 #include "registration.h"

@@ -1,5 +1,5 @@
-// The three operations on a CPU: checks the arguments, allocates, and calls the functions of ../cpu
-// on TensorFlow's own threads.
+// The three ops on a CPU. The kernels check the arguments, allocate the outputs, and call the
+// functions of ../cpu on TensorFlow's threads.
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -30,7 +30,7 @@ typename ElementOf<T>::type* MutableElements(Tensor* tensor) {
   return reinterpret_cast<typename ElementOf<T>::type*>(tensor->flat<T>().data());
 }
 
-// The addresses of the rows of a [R, N] tensor.
+// Returns the addresses of the rows of an [R, N] tensor.
 template <typename T>
 std::vector<const typename ElementOf<T>::type*> Rows(const Tensor& rows_RN) {
   std::vector<const typename ElementOf<T>::type*> rows_R(rows_RN.dim_size(0));

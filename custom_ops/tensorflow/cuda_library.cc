@@ -17,7 +17,7 @@ struct Opened {
   absl::Status status;
 };
 
-// The folder of the library that this code is part of, with a slash at its end.
+// Returns the folder of the shared library that contains this code, with a slash at the end.
 std::string OwnFolder() {
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(&OwnFolder), &info) == 0) return "";

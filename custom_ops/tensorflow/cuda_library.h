@@ -1,7 +1,7 @@
-// The CUDA library, opened at the first use of a GPU kernel.
+// Opens the CUDA library when a GPU kernel is first used.
 //
-// This library itself holds no CUDA symbol, so one build of it loads into TensorFlow with and
-// without GPUs. The CUDA library lies beside it; see ../cuda/adasum_cuda.h.
+// The compiled op itself uses no CUDA symbol, so one build of it loads into TensorFlow with and
+// without GPUs. The CUDA library is in the same folder; see ../cuda/adasum_cuda.h.
 #pragma once
 
 #include "../cuda/adasum_cuda.h"
@@ -9,7 +9,7 @@
 
 namespace tf_adasum {
 
-// The functions of adasum_cuda.h, under its names without the prefix.
+// The functions of adasum_cuda.h, with their names without the prefix.
 struct CudaLibrary {
   decltype(&adasum_plan_create) plan_create;
   decltype(&adasum_plan_destroy) plan_destroy;
@@ -21,11 +21,11 @@ struct CudaLibrary {
   decltype(&adasum_segment_weighted_sum) segment_weighted_sum;
   decltype(&adasum_error_string) error_string;
 
-  // OK for 0, else an error that says what failed.
+  // Returns OK for 0, otherwise an error with the text of adasum_error_string.
   absl::Status StatusOf(int error) const;
 };
 
-// Sets `library` to the one library of this process, or fails with the reason why there is none.
+// Sets `library` to the only CudaLibrary of this process. Fails if the library cannot be loaded.
 absl::Status GetCudaLibrary(const CudaLibrary** library);
 
 }  // namespace tf_adasum

@@ -1,4 +1,4 @@
-// The elements of a tensor as the numeric code has them.
+// The elements of a tensor, with the element types of the numeric code.
 #pragma once
 
 #include "../cpu/element_types.h"
@@ -8,7 +8,7 @@
 
 namespace tf_adasum {
 
-// The element type of the numeric code that has the bits of TensorFlow's type T.
+// The element type of the numeric code that has the same bits as TensorFlow's type T.
 template <typename T>
 struct ElementOf {
   using type = T;
@@ -27,9 +27,9 @@ const typename ElementOf<T>::type* Elements(const tensorflow::Tensor& tensor) {
   return reinterpret_cast<const typename ElementOf<T>::type*>(tensor.flat<T>().data());
 }
 
-// TensorFlow's worker threads flush subnormal numbers to zero, the thread that calls the kernel may
-// not. Results must not depend on the thread, and half-precision gradients use subnormals: keep
-// them everywhere.
+// TensorFlow's worker threads flush subnormal numbers to zero, but the thread that calls the kernel
+// may keep them. Results must not depend on the thread, and half-precision gradients contain
+// subnormal numbers. So every thread has to keep them.
 using KeepSubnormals = tensorflow::port::ScopedDontFlushDenormal;
 
 }  // namespace tf_adasum

@@ -1,6 +1,8 @@
-// The three operations on a GPU: checks the arguments, allocates, and calls the CUDA library.
+// The three ops on a GPU. The kernels check the arguments, allocate the outputs and the workspace,
+// and call the CUDA library.
 //
-// `segments` lies in host memory, all else on the device. Nothing waits for the device.
+// `segments` is in host memory, all other tensors are on the device. The kernels do not wait for
+// the device.
 #include <cstdint>
 #include <memory>
 
@@ -28,8 +30,9 @@ constexpr AdasumType kTypeOf<Eigen::half> = ADASUM_FLOAT16;
 template <>
 constexpr AdasumType kTypeOf<Eigen::bfloat16> = ADASUM_BFLOAT16;
 
-// What a call needs besides its arguments. The workspace goes back to TensorFlow's allocator at
-// once, which hands memory out again in stream order.
+// The objects that a call of the CUDA library needs, apart from inputs and outputs. The workspace
+// may be returned to TensorFlow's allocator before the device has used it. This is safe, because
+// the allocator reuses memory in stream order.
 struct Call {
   const CudaLibrary* library;
   std::shared_ptr<const GpuPlan> plan;
@@ -127,7 +130,7 @@ class SegmentWeightedSumGpuOp : public tensorflow::OpKernel {
   GpuPlans plans_;
 };
 
-// A test runs these kernels on the CPU, above an emulation of the CUDA library.
+// A test runs these kernels on the CPU, with an emulation of the CUDA library.
 #ifndef TF_ADASUM_GPU_KERNELS_ON
 #define TF_ADASUM_GPU_KERNELS_ON tensorflow::DEVICE_GPU
 #endif

@@ -5,14 +5,15 @@
 namespace tf_adasum {
 namespace {
 
-// Many more than a model has; a program that invents shapes all the time starts over.
+// Many more than a model needs. If a program uses more shapes, the cache is emptied whenever it is
+// full.
 constexpr size_t kMostPlans = 64;
 
 }  // namespace
 
 void* StreamOf(tensorflow::OpKernelContext* context) {
   tensorflow::DeviceContext* device = context->op_device_context();
-  // There is none on a CPU, where tests run these kernels.
+  // On a CPU, on which tests run these kernels, there is no device context.
   return device == nullptr ? nullptr : device->stream()->platform_specific_handle().stream;
 }
 

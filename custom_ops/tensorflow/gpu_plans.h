@@ -1,7 +1,8 @@
-// The plans of one GPU kernel, each made once for a shape and kept with its map on the device.
+// A cache of the plans of one GPU kernel. A plan is created once for each shape, and its map stays
+// on the device.
 //
-// A training step meets the same few shapes again and again, so a plan costs nothing in the long
-// run: no work on the host, no copy to the device.
+// Training steps use the same few shapes again and again. After the first use of a shape, its plan
+// needs no work on the host and no copy to the device.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@
 
 namespace tf_adasum {
 
-// A plan and its map. Calls that still use it keep it alive after it was forgotten.
+// A plan and its map. A call that uses a plan keeps it alive after it was removed from the cache.
 class GpuPlan {
  public:
   GpuPlan(const CudaLibrary& library, AdasumPlan* plan, tensorflow::Tensor map)
@@ -39,7 +40,8 @@ class GpuPlans {
  public:
   GpuPlans(AdasumOperation operation, AdasumType type) : operation_(operation), type_(type) {}
 
-  // The plan for `row_count` rows with these `segments` (in host memory), made now if it is new.
+  // Sets `plan` to the plan for `row_count` rows with these `segments` (in host memory). Creates it
+  // if it is not in the cache.
   absl::Status Get(tensorflow::OpKernelContext* context, const CudaLibrary& library,
                    int64_t row_count, const tensorflow::Tensor& segments,
                    std::shared_ptr<const GpuPlan>* plan);
@@ -53,7 +55,7 @@ class GpuPlans {
   std::map<Shape, std::shared_ptr<const GpuPlan>> plans_;
 };
 
-// The stream that the kernel's device runs on: a cudaStream_t.
+// Returns the stream of the kernel's device, a cudaStream_t.
 void* StreamOf(tensorflow::OpKernelContext* context);
 
 }  // namespace tf_adasum

@@ -1,4 +1,4 @@
-// Large pages for large results.
+// Huge pages for large results.
 #pragma once
 
 #include <sys/mman.h>
@@ -7,10 +7,10 @@
 
 namespace tf_adasum {
 
-// Asks for large pages for a large result. Memory fresh from the operating system is cleared and
-// mapped page by page when it is first written, and with pages of 4 KiB that takes several times as
-// long as the arithmetic. Linux gives pages of 2 MiB to those who ask (transparent huge pages, mode
-// "madvise"). Where it does not, nothing happens.
+// Requests huge pages for a large result. The operating system clears and maps new memory page by
+// page at the first write. With pages of 4 KiB, this takes several times as long as the arithmetic.
+// Linux provides pages of 2 MiB if a program requests them (transparent huge pages, mode
+// "madvise"). If huge pages are not available, this function has no effect.
 inline void PreferHugePages(void* begin, int64_t size) {
 #if defined(MADV_HUGEPAGE)
   constexpr uintptr_t kHugePage = 2 << 20;

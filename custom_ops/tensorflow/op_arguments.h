@@ -1,5 +1,5 @@
-// Checks of the arguments, for the ops on CPUs and on GPUs. Errors say what was expected and what
-// was received.
+// Checks the arguments of the ops on CPUs and on GPUs. Error messages contain the expected and the
+// received values.
 //
 // Shape letters: S segments, R rows (replicas), N elements in a row.
 #pragma once
@@ -56,7 +56,8 @@ inline absl::Status CheckPair(const tensorflow::Tensor& a, const tensorflow::Ten
   return absl::OkStatus();
 }
 
-// One coefficient for each segment and row; rows and segments have been checked.
+// Checks that there is one coefficient for each segment and row. The caller has already checked the
+// rows and segments.
 inline absl::Status CheckCoefficients(const tensorflow::Tensor& coefficients,
                                       const tensorflow::Tensor& segments,
                                       const tensorflow::Tensor& rows) {

@@ -1,7 +1,8 @@
-// The names of the ops, their element types, and how a kernel is registered for all of these.
+// The names of the ops, their element types, and a macro that registers a kernel for all element
+// types.
 #pragma once
 
-// A test builds the ops a second time under another prefix.
+// A test builds the ops a second time, with another prefix.
 #ifndef TF_ADASUM_OP_PREFIX
 #define TF_ADASUM_OP_PREFIX "TfAdasum"
 #endif
@@ -16,7 +17,8 @@
 
 #define TF_ADASUM_TYPES "{float, double, half, bfloat16}"
 
-// Registers KERNEL<T> for each of them. BUILDER, such as Name(OP).Device(DEVICE), says for what.
+// Registers KERNEL<T> for each element type. BUILDER selects the op and the device, e.g.
+// Name(OP).Device(DEVICE).
 #define TF_ADASUM_REGISTER_KERNELS(BUILDER, KERNEL)        \
   TF_ADASUM_REGISTER_KERNEL(BUILDER, KERNEL, float);       \
   TF_ADASUM_REGISTER_KERNEL(BUILDER, KERNEL, double);      \

@@ -1,5 +1,5 @@
-// Sums the own shards with the coefficients, and brings all members' sums together: see
-// ucx_fused_ops.h.
+// The op that computes the weighted sums of the own shards, and gathers the sums of all members;
+// see ucx_fused_ops.h.
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -33,7 +33,7 @@ class CombineGatherRun : public FusedRun {
   Tensor received, coefficients;
 
  private:
-  // The receives, and of each batch the arithmetic and the sends.
+  // All receives are one step. Each batch has two steps: its arithmetic and its sends.
   size_t CountSteps() const override { return 1 + 2 * bucket_->own().batches.size(); }
 
   void StartSteps() override {
@@ -41,7 +41,7 @@ class CombineGatherRun : public FusedRun {
               [this] { EndStep(); });
     const size_t batches = bucket_->own().batches.size();
     is_summed_.resize(batches);
-    // Whichever thread comes first takes the first batch.
+    // The thread that starts first takes the first batch, the next thread the second batch.
     for (size_t b = 0; b < batches; ++b) Schedule([this] { Sum(next_batch_.fetch_add(1)); });
   }
 
@@ -62,7 +62,7 @@ class CombineGatherRun : public FusedRun {
     EndStep();
   }
 
-  // Called in the order of the batches.
+  // Called in the order of the batches, with `mutex_` locked.
   void Send(size_t number) {
     const Group& group = bucket_->group;
     const Batch& batch = bucket_->own().batches[number];
@@ -131,7 +131,7 @@ class CombineGatherOp : public FusedOp {
                                                    " elements, received ", received.NumElements()));
   }
 
-  std::vector<KeptMemory> kept_;  // of each gradient
+  std::vector<KeptMemory> kept_;  // for each combined gradient
 };
 
 absl::Status CombineGatherShape(InferenceContext* c) {

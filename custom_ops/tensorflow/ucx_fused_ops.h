@@ -1,18 +1,19 @@
-// A bucket of gradients, combined over UCX without packing it: messages go straight from and to the
-// memory of the gradients, and the arithmetic of each is done while others are under way.
+// Two ops that combine a bucket of gradients over UCX without packing it. Messages use the memory
+// of the tensors directly, and the arithmetic on one message overlaps with the transfer of others.
+// The "own shards" are the shards that this member combines.
 //
-//     ScatterGram     sends every member its shards of the own gradients; takes the inner products
-//                     of what arrives
-//     CombineGather   sums the own shards with the coefficients, and sends them to all members;
-//                     what arrives goes to the memory of the combined gradients
+//     ScatterGram     sends each other member its shards of this member's gradients; computes the
+//                     inner products of the own shards of all members' gradients
+//     CombineGather   computes the weighted sums of the own shards, and sends them to all members;
+//                     receives the other members' sums in the memory of the combined gradients
 //
-// Between the two, TensorFlow's operations make coefficients of the inner products. Both have the
-// bits of the operations on packed buffers: the same shards and chunks (bucket_shards.h), and sums
-// in the same order, whatever arrives first.
+// Between the two, TensorFlow's ops compute the coefficients from the inner products. Both ops
+// return the same bits as the ops on packed buffers: they use the same shards and chunks
+// (bucket_shards.h), and add in the same order, in whatever order the messages arrive.
 //
-// What the two share: the division of the bucket, the steps of a run, and the arguments.
+// The classes below divide the bucket, manage the steps of a run, and read the arguments.
 //
-// Shape letters: S gradients, R members of the group, P = R (R + 1) / 2 pairs of them.
+// Shape letters: S gradients, R members of the group, P = R (R + 1) / 2 pairs of members.
 #pragma once
 
 #include <atomic>
@@ -31,8 +32,8 @@
 
 namespace tf_adasum {
 
-// What both ops know of a bucket. Messages between two members have one tag: they match in the
-// order in which both sides start them, that of the parts.
+// A bucket and its shards. In a run, all messages from one member to another have the same tag.
+// They match in the order in which both sides start them, which is the order of the parts.
 struct Bucket {
   Group group;
   std::vector<MemberShards> shards;  // of each member
@@ -43,18 +44,20 @@ struct Bucket {
   char* DataOf(const std::vector<tensorflow::Tensor>& gradients, const Part& part) const {
     return static_cast<char*>(gradients[part.gradient].data()) + part.begin * element_size;
   }
-  // Where a part of the own shards is in what was received: after all of the members before.
+  // Returns the address in `received` of a member's elements of a part of the own shards.
+  // `received` holds the elements of the other members, one member after the other.
   char* ReceivedOf(const tensorflow::Tensor& received, int member, const Part& part) const {
     const int64_t row = member - (member > group.member ? 1 : 0);
     return static_cast<char*>(received.data()) + (row * own().elements + part.at) * element_size;
   }
-  // Messages of all parts of the other members' shards: the first part of each, then the second of
-  // each, …. `neighbour` and `message` are those of a target or those of a source.
+  // Returns the messages for all parts of the other members' shards: the first part of each member,
+  // then the second part of each member, and so on. `neighbour` and `message` are `Target` and
+  // `Sent`, or `Source` and `Received`.
   std::vector<Message> OthersParts(int (Group::*neighbour)(int) const,
                                    Message (Group::*message)(const Key&, int, char*, size_t) const,
                                    const Key& key,
                                    const std::vector<tensorflow::Tensor>& gradients) const;
-  // All members' elements of a part of the own shards.
+  // Returns the addresses of all members' elements of a part of the own shards.
   template <typename T>
   std::vector<const T*> RowsOf(const std::vector<tensorflow::Tensor>& gradients,
                                const tensorflow::Tensor& received, const Part& part) const {
@@ -67,29 +70,31 @@ struct Bucket {
   }
 };
 
-// One run of an op: steps, each of which is messages or arithmetic. It ends with the last of them,
-// or with the first failure; then what is under way goes on, in memory that this object owns.
+// One run of an op. It consists of steps, which are messages, arithmetic or both. It ends after the
+// last step, at the first failure, or when it is cancelled. Messages in progress then continue, in
+// memory that this object owns.
 class FusedRun : public std::enable_shared_from_this<FusedRun> {
  public:
   FusedRun(std::shared_ptr<const Bucket> bucket, tensorflow::OpKernelContext* context,
            tensorflow::AsyncOpKernel::DoneCallback done);
   virtual ~FusedRun() = default;
 
-  // Starts what can start. Nothing of the op is touched afterwards.
+  // Starts the run. After this call, the run does not use the op object.
   void Start(const Key& key);
 
  protected:
+  // Returns how many times the run has to call `EndStep`.
   virtual size_t CountSteps() const = 0;
   virtual void StartSteps() = 0;
-  // What is left to do after the last step.
+  // Does the remaining work after the last step.
   virtual void Complete() {}
 
-  // A step: messages, and what to do after the last one, if none has failed. That has to end with
-  // `EndStep`, or lead to it.
+  // Starts messages, and calls `then` after the last one, unless the run has ended before. `then`
+  // has to call `EndStep`, or to schedule work that calls it.
   void Exchanges(std::vector<Message> receives, std::vector<Message> sends,
                  std::function<void()> then);
 
-  // Arithmetic, on one of TensorFlow's threads.
+  // Runs arithmetic on one of TensorFlow's threads, unless the run has ended before.
   void Schedule(std::function<void()> work);
 
   void EndStep();
@@ -108,7 +113,8 @@ class FusedOp : public tensorflow::AsyncOpKernel {
   explicit FusedOp(tensorflow::OpKernelConstruction* context);
 
  protected:
-  // Reads the gradients, and finds how they are divided: in the first run, as sizes stay the same.
+  // Reads the gradients, and divides the bucket. Later runs reuse the division if the sizes of the
+  // gradients are the same.
   absl::Status Divide(tensorflow::OpKernelContext* context,
                       std::vector<tensorflow::Tensor>* gradients,
                       std::shared_ptr<const Bucket>* bucket);

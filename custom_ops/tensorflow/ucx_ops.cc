@@ -26,7 +26,8 @@ using tensorflow::shape_inference::DimensionHandle;
 using tensorflow::shape_inference::InferenceContext;
 using tensorflow::shape_inference::ShapeHandle;
 
-// What both collectives share: from each member come as many bytes as go to it.
+// The base class of both collectives. A member receives as many bytes from each member as it sends
+// to it.
 class MeshOp : public AsyncOpKernel {
  public:
   explicit MeshOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
@@ -60,7 +61,7 @@ class MeshOp : public AsyncOpKernel {
     exchange.done = [ending](const std::string& failure) { ending->End(failure); };
     Mesh* mesh = group_.mesh;
     const uint64_t number = mesh->Start(std::move(exchange));
-    // The messages go on: no other step waits for them.
+    // After a cancellation, the messages continue. No other step waits for them.
     ending->OnCancellation([mesh, number] { mesh->Leave(number, kCancelled); });
     std::memcpy(to + group_.member * bytes, from + group_.member * step, bytes);
     ending->EndStart();
@@ -70,10 +71,10 @@ class MeshOp : public AsyncOpKernel {
   Group group_;
 
  private:
-  // Changes the shape of what is sent to that of what is received.
+  // Changes `shape` from the shape of the input to the shape of the output, or returns an error.
   virtual absl::Status ReceivedShape(TensorShape* shape) const = 0;
 
-  // Whether each member is sent a shard of its own, and not everything.
+  // Whether each member receives one shard of the input, instead of the whole input.
   virtual bool SendsShards() const = 0;
 
   KeptMemory kept_;

@@ -12,7 +12,8 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-// How TensorFlow's own collectives say it; compat/tensorflow/broken_collectives.py knows it by that.
+// Errors of TensorFlow's own collectives contain this text, by which
+// compat/tensorflow/broken_collectives.py detects them.
 constexpr char kAborted[] = "Collective ops is aborted by: ";
 
 }  // namespace
@@ -22,7 +23,7 @@ absl::Status Key::Read(OpKernelContext* context) {
   TF_RETURN_IF_ERROR(context->input("key", &key));
   if (key->dims() != 0) return absl::InvalidArgumentError("key: expected one number");
   const auto number = static_cast<uint64_t>(key->scalar<int64_t>()());
-  call = number >> 24;  // compat/tensorflow/collective_keys.py puts them together
+  call = number >> 24;  // compat/tensorflow/collective_keys.py composes the key
   run = number & 0xffffff;
   return absl::OkStatus();
 }
@@ -78,7 +79,7 @@ void Ending::Leave() {
   if (failure_ == kCancelled) {
     context_->SetStatus(absl::CancelledError(failure_));
   } else if (!failure_.empty()) {
-    // UNAVAILABLE would be shown as an internal error (seen with TensorFlow 2.21).
+    // TensorFlow would report UNAVAILABLE as an internal error (observed with TensorFlow 2.21).
     context_->SetStatus(absl::AbortedError(absl::StrCat(kAborted, failure_)));
   }
   const auto done = std::move(done_);

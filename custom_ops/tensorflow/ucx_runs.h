@@ -1,12 +1,12 @@
-// What the ops over UCX share: their group and its messages, memory that is kept, how a run ends.
+// Shared code of the ops over UCX: groups and messages, reused memory, and the end of a run.
 //
-// They are asynchronous: no thread of TensorFlow waits, and any number of them can be under way, in
-// any order. `key` tells them apart: all members of a group give one run of an op the same key, and
-// another run another one.
+// The ops are asynchronous: no thread of TensorFlow waits, and any number of runs can be in
+// progress, in any order. The input `key` distinguishes them: all members of a group use the same
+// key for a run of an op, and a different key for each other run.
 //
-// They are not stateful: TensorFlow 2.21 runs stateful ones of a function one after the other, and
-// two of them that wait for each other, as those of two devices, for ever. A key that is known only
-// when a function is called keeps them from being folded or merged.
+// The ops are not stateful. TensorFlow 2.21 runs the stateful ops of a function one after the
+// other, so two stateful ops that wait for each other, e.g. on two devices, would deadlock. A key
+// is known only when a function is called, so TensorFlow does not fold or merge the ops.
 #pragma once
 
 #include <atomic>
@@ -24,14 +24,17 @@
 
 namespace tf_adasum {
 
-// The failure of a run whose step was cancelled.
+// The error message of a run whose step was cancelled.
 constexpr char kCancelled[] = "the step was cancelled";
 
-// A tag: 8 bits of the channel, 20 of the call, 12 of the run, the sender's number among all replicas,
-// the receiver's among those of its worker. Numbers come again after so many channels, calls and runs
-// of a call, when the earlier messages with them have long arrived.
+// The bits of a tag, from the highest: 8 bits of the channel, 20 bits of the call, 12 bits of the
+// run, the number of the sender among all replicas, and the number of the receiver among the
+// replicas of its worker. A tag is reused after 2^8 channels, 2^20 calls, or 2^12 runs within a
+// call. By then, the earlier messages with this tag have arrived long ago.
 constexpr int kCallBits = 20, kRunBits = 12, kSenderBits = 16, kReceiverBits = 8;
 
+// Identifies a run of an op: the number of the call from Python, and the number of the run within
+// this call.
 struct Key {
   uint64_t call, run;
 
@@ -39,20 +42,20 @@ struct Key {
   absl::Status Read(tensorflow::OpKernelContext* context);
 };
 
-// A group of replicas, and which of them this one is.
+// A group of replicas, and the rank of this replica in it.
 struct Group {
   Mesh* mesh = nullptr;
   int channel = 0;
-  std::vector<int> members;  // replicas
-  int member = 0;
-  int devices = 1;  // replicas of a worker
+  std::vector<int> members;  // numbers of the group's replicas among all replicas, in rank order
+  int member = 0;            // rank of this replica in the group
+  int devices = 1;           // number of replicas of each worker
 
-  // Reads the attributes of these names.
+  // Reads the attributes of the op, which have the same names as these fields.
   absl::Status Read(tensorflow::OpKernelConstruction* context);
 
   int size() const { return static_cast<int>(members.size()); }
-  // Member i calls i = 1, 2, … its neighbours on one side its sources, on the other its targets:
-  // not all send to the first one at once.
+  // The ranks of the i-th source and the i-th target of this member, for 0 < i < size(). Every
+  // member begins with a different target, so not all of them send to rank 0 at the same time.
   int Source(int i) const { return (member + size() - i) % size(); }
   int Target(int i) const { return (member + i) % size(); }
 
@@ -67,14 +70,15 @@ struct Group {
 
  private:
   uint64_t Tag(const Key& key, int sender, int receiver) const {
-    uint64_t tag = channel;  // its upper bits are shifted out
+    uint64_t tag = channel;  // only the lowest 8 bits stay in the tag
     tag = tag << kCallBits | (key.call & ((1 << kCallBits) - 1));
     tag = tag << kRunBits | (key.run & ((1 << kRunBits) - 1));
     return (tag << kSenderBits | sender) << kReceiverBits | receiver;
   }
 };
 
-// In the registration of an op, what `Key` and `Group` read; and in its text.
+// The input and the attributes that `Key` and `Group` read, for the registration of an op; and the
+// documentation of these arguments.
 #define TF_ADASUM_AMONG_A_GROUP() \
   Input("key: int64")             \
       .Attr("mesh: int")          \
@@ -91,8 +95,8 @@ struct Group {
   "member: which of them this one is.\n"                  \
   "devices: how many replicas each worker has.\n"
 
-// Memory is kept from run to run, and used again when nobody else holds it: the page faults of
-// fresh memory take as long as the exchange itself.
+// Keeps the memory of a tensor after a run, and reuses it in the next run if it is not in use. The
+// page faults of new memory would take as long as the exchange itself.
 class KeptMemory {
  public:
   absl::Status Allocate(tensorflow::OpKernelContext* context, tensorflow::DataType dtype,
@@ -103,21 +107,21 @@ class KeptMemory {
   tensorflow::Tensor kept_;  // guarded by mutex_
 };
 
-// The end of a run: it has ended, and the thread that started it is done. The later of the two
-// tells TensorFlow, after which nothing of the op or of its context is touched.
+// The end of a run. `done` is called when the run has ended (`End`) and the thread that started it
+// has finished (`EndStart`). After that, the op and its context are not used any more.
 class Ending {
  public:
   Ending(tensorflow::OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done);
 
-  // Has `leave` called where the step is cancelled. It must lead to `End` on another thread: here
-  // `End` would wait for `leave`.
+  // Registers `leave`, which is called if the step is cancelled. It must make another thread call
+  // `End`. It must not call `End` itself, because `End` may wait until `leave` has returned.
   void OnCancellation(const std::function<void()>& leave);
 
-  // The run has ended: with "", or what failed. The first call counts.
+  // Ends the run, with "" or an error message. Only the first call has an effect.
   void End(const std::string& failure);
   bool has_ended() const { return has_ended_; }
 
-  // The thread that started the run is done. It calls this once, after all else.
+  // The thread that started the run must call this once, as its last action.
   void EndStart() { Leave(); }
 
  private:

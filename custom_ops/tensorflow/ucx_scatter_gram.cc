@@ -1,5 +1,5 @@
-// Sends every member its shards of the own gradients, and takes the inner products of what arrives:
-// see ucx_fused_ops.h.
+// The op that sends each other member its shards of this member's gradients, and computes the inner
+// products of the own shards; see ucx_fused_ops.h.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -33,7 +33,7 @@ class ScatterGramRun : public FusedRun {
   bool takes_products = true;
 
  private:
-  // The sends, and each batch of the own shards.
+  // All sends are one step. Each batch of the own shards is one step.
   size_t CountSteps() const override { return 1 + bucket_->own().batches.size(); }
 
   void StartSteps() override {
@@ -73,7 +73,8 @@ class ScatterGramRun : public FusedRun {
     EndStep();
   }
 
-  // Adds the chunks of a gradient's shard in their order, and then its shards in theirs.
+  // For each gradient, adds the products of the chunks of each shard in chunk order, and then the
+  // sums of the shards in the order of the pieces.
   void Complete() override {
     const size_t pairs = Pairs();
     const int members = bucket_->group.size();
@@ -108,7 +109,7 @@ class ScatterGramRun : public FusedRun {
     }
   }
 
-  std::vector<double> products_;  // of each chunk
+  std::vector<double> products_;  // the inner products of each chunk
 };
 
 template <typename T>

@@ -22,21 +22,22 @@ namespace tf_adasum {
 namespace {
 
 std::mutex mutex;
-// Held while a mesh is tried or made. Two forks at once block for ever in OpenBLAS's own handler, and a
-// child that is forked while a mesh is made inherits locks of UCX (seen with SciPy's OpenBLAS).
+// Held while a child process tests a mesh, and while a mesh is created. Two forks at the same time
+// deadlock in OpenBLAS's fork handler (observed with SciPy's OpenBLAS). A child that is forked
+// while a mesh is created would inherit locked mutexes of UCX.
 std::mutex starting;
 const UcxLibrary* library = nullptr;  // guarded by mutex
-pid_t process;                        // guarded by mutex until it is set, the one that opened it
+pid_t process;  // the process that opened UCX; guarded by mutex until it is set
 
-// Not destroyed: threads of TensorFlow may outlast static objects.
+// Never destroyed, because threads of TensorFlow may run longer than static objects exist.
 std::vector<std::unique_ptr<Mesh>>& Meshes() {
   static auto* const meshes = new std::vector<std::unique_ptr<Mesh>>;
   return *meshes;
 }
 
-// Removes UCX's files in /dev/shm that this process has mapped. They have no names unless the user
-// sets UCX_POSIX_USE_PROC_LINK=n. UCX itself would remove them if its meshes were destroyed, for
-// which all that was started has to end.
+// Removes UCX's files in /dev/shm that this process has mapped. They have names only if the user
+// sets UCX_POSIX_USE_PROC_LINK=n. UCX removes the files of a mesh when the mesh is destroyed, but a
+// mesh can be destroyed only after all its exchanges have ended.
 void RemoveSharedFiles() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -47,8 +48,8 @@ void RemoveSharedFiles() {
   }
 }
 
-// UCX takes itself down when the process ends: its threads have to be gone. A child that was forked
-// has none.
+// UCX cleans up when the process exits, so the threads that use it must stop before. A forked child
+// process does not have these threads.
 void StopAll() {
   if (getpid() != process) return;
   const std::lock_guard<std::mutex> lock(mutex);
@@ -56,11 +57,12 @@ void StopAll() {
   RemoveSharedFiles();
 }
 
-// For which a child process may take to make a mesh, which takes milliseconds.
+// The time limit for a child process to create a mesh, which normally takes milliseconds.
 constexpr int kRehearsalMs = 10000;
 
-// The life of that child: it writes what failed to `out`. No handler of TensorFlow's or Python's runs
-// in a crash, no core is dumped, and nothing that UCX says is printed twice.
+// Runs in the child process: creates and destroys a mesh, writes an error message to `out`, and
+// exits. If it crashes, no signal handler of TensorFlow or Python runs, and no core is dumped. The
+// output of UCX is discarded, so that it is not printed twice.
 [[noreturn]] void ProbeInChild(const UcxLibrary& ucx, const char* transports, const char* device,
                                int out) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -76,7 +78,7 @@ constexpr int kRehearsalMs = 10000;
   _exit(0);
 }
 
-// What a child process has written, and how it has ended: "" if all is well.
+// Waits for the child process. Returns "" if it has created a mesh, otherwise an error message.
 std::string EndOfRehearsal(pid_t child, int in) {
   std::string failure;
   char buffer[256];
@@ -106,14 +108,15 @@ void Write(const std::string& from, char* text, int capacity) {
   text[length] = '\0';
 }
 
-// A tag of `adasum_ucx_try`: nothing else is under way.
+// The tag of a message of `adasum_ucx_try`. The tags of ops may be equal, because no op uses the
+// mesh at the same time.
 uint64_t TagOf(int number, int sender) { return static_cast<uint64_t>(number) << 32 | sender; }
 
-// What a worker sends in it.
+// The value of all bytes that a worker sends in `adasum_ucx_try`.
 char ByteOf(int number, int sender) { return static_cast<char>(1 + 31 * number + 7 * sender); }
 
-// How an exchange ended. (What std::promise, and a wait without end, need of libstdc++ is younger
-// than RHEL 8.)
+// The result of an exchange, for which another thread can wait. (std::promise, and waiting without
+// a time limit, need symbols that the libstdc++ of RHEL 8 does not have.)
 class End {
  public:
   void Tell(const std::string& failure) {
@@ -123,7 +126,7 @@ class End {
     told_.notify_all();
   }
 
-  // Whether it is told within so many seconds.
+  // Returns whether the exchange ends within this time.
   bool Wait(double seconds) {
     const auto until = std::chrono::system_clock::now() + std::chrono::duration<double>(seconds);
     std::unique_lock<std::mutex> lock(mutex_);
@@ -140,14 +143,14 @@ class End {
  private:
   std::mutex mutex_;
   std::condition_variable told_;
-  bool is_told_ = false;  // guarded by mutex_, as all below
-  std::string failure_;
+  bool is_told_ = false;  // guarded by mutex_
+  std::string failure_;   // guarded by mutex_
 };
 
 using Buffer = std::vector<char>;
 
-// An exchange of `bytes` bytes with each of the other workers; `buffers` are one for what is sent,
-// and one for each worker.
+// Returns an exchange with each of the other workers. `buffers` holds one receive buffer for each
+// worker, and then the send buffer.
 Exchange TrialOf(int rank, int number, std::vector<Buffer>* buffers) {
   const int workers = static_cast<int>(buffers->size()) - 1;
   Buffer& sent = buffers->back();
@@ -203,7 +206,7 @@ int adasum_ucx_rehearse(const char* transports, const char* device, char* text, 
   {
     const std::lock_guard<std::mutex> lock(tf_adasum::mutex);
     ucx = tf_adasum::library;
-    // UCX's own locks may be held by the thread of a mesh, for ever in a child.
+    // If a mesh exists, its thread may hold locks of UCX. In a child they would never be released.
     if (!tf_adasum::Meshes().empty()) return 0;
   }
   int ends[2];
@@ -263,7 +266,7 @@ int adasum_ucx_try(int mesh, int rank, int workers, int number, int64_t bytes, d
   using Clock = std::chrono::steady_clock;
   auto buffers = std::make_shared<std::vector<Buffer>>(workers + 1, Buffer(bytes));
   buffers->back().assign(bytes, ByteOf(number, rank));
-  // Outlives this call, as the memory does, where the exchange does not end in time.
+  // If the exchange does not end in time, `end` and the buffers exist longer than this call.
   auto end = std::make_shared<End>();
   Exchange exchange = TrialOf(rank, number, buffers.get());
   exchange.memory = buffers;

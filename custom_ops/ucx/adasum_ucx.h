@@ -1,4 +1,5 @@
-// What Python asks of the meshes of this process, through ctypes; and the mesh that an op uses.
+// The C interface to the meshes of this process, which Python calls through ctypes; and `FindMesh`,
+// which ops call.
 #pragma once
 
 #include <cstdint>
@@ -8,42 +9,45 @@
 
 namespace tf_adasum {
 
-// The mesh with a number, or null. A mesh stays to the end of the process.
+// Returns the mesh with this number, or null. A mesh exists until the process exits.
 Mesh* FindMesh(int number);
 
 }  // namespace tf_adasum
 
-// Texts are written to `text`, cut off at `capacity` bytes, the last of which is a zero.
+// A function that returns -1 writes an error message to `text`. Texts are cut off at `capacity`
+// bytes, including the terminating zero.
 extern "C" {
 
-// Opens UCX. Returns 0 and its version in `text`, or -1 and why not.
+// Opens UCX. Returns 0 and writes the version of UCX to `text`, or returns -1.
 int adasum_ucx_open(const char* path, char* text, int capacity);
 
-// Makes a mesh in a child process, and closes it, unless this process has made one already: UCX may
-// crash. Returns 0, or -1 and why a mesh cannot be made.
+// Creates and destroys a mesh in a child process, because UCX may crash. Does nothing if this
+// process has already created a mesh. Returns 0, or -1 if a mesh cannot be created.
 int adasum_ucx_rehearse(const char* transports, const char* device, char* text, int capacity);
 
-// Makes a mesh, see Mesh::Create. Returns its number, or -1 and why not.
+// Creates a mesh, see Mesh::Create. Returns the number of the mesh, or -1.
 int adasum_ucx_create(const char* transports, const char* device, char* text, int capacity);
 
-// Copies the address of a mesh, which has no zero at its end. Returns its length.
+// Copies at most `capacity` bytes of the address of a mesh, without a terminating zero. Returns the
+// length of the whole address.
 int adasum_ucx_address(int mesh, char* address, int capacity);
 
-// Connects a mesh to `workers` workers: their addresses one after the other, of `lengths` bytes.
-// Returns 0, or -1 and why not.
+// Connects a mesh to `workers` workers. `addresses` holds their addresses one after the other, in
+// rank order, and `lengths` the length of each address in bytes. Returns 0 or -1.
 int adasum_ucx_connect(int mesh, int workers, const char* addresses, const int* lengths, char* text,
                        int capacity);
 
-// Sends `bytes` bytes to each of the other workers, gets as many from each, checks them, and waits
-// for it for at most `seconds`. All workers call it, in turn with the same `number`; before the
-// first op. Returns 0 and how long it took in `took`, or -1 and what failed.
+// Sends `bytes` bytes to each of the other workers, receives as many from each, and checks the
+// received bytes. Waits for at most `seconds`. All workers must call it before the first op uses
+// the mesh, with the same `number`, and with a new number for each trial. Writes the duration in
+// seconds to `took`. Returns 0 or -1.
 int adasum_ucx_try(int mesh, int rank, int workers, int number, int64_t bytes, double seconds,
                    double* took, char* text, int capacity);
 
-// Closes a mesh that nobody uses any more, see Mesh::Close.
+// Closes a mesh that is no longer used, see Mesh::Close.
 void adasum_ucx_close(int mesh);
 
-// Ends all exchanges of all meshes, see Mesh::Abort.
+// Ends all exchanges of all meshes with an error, see Mesh::Abort.
 void adasum_ucx_abort(const char* failure);
 
 }  // extern "C"

@@ -7,8 +7,8 @@
 namespace tf_adasum {
 namespace {
 
-// A message is long enough to hide what it costs to send one, and short enough that the arithmetic
-// begins early.
+// The largest part; a batch of at least this size is complete. A message of this size is large
+// enough to hide its fixed cost, and small enough that the arithmetic begins early.
 constexpr int64_t kMostPartElements = 16 * kChunkElements;
 
 void Add(const Part& part, MemberShards* shards) {

@@ -1,8 +1,9 @@
-// How a bucket of gradients is divided among the members of a group, without a buffer that holds it.
+// Divides a bucket of gradients among the members of a group, without packing it into a buffer.
 //
-// The bucket is numbered as the flat buffer that the plain way packs: gradient s begins at
-// `segments[s]`, zeros fill it up to `segments[s + 1]`, and the whole is cut into pieces of `width`
-// elements, each into R shards. Member i combines shard i of every piece. Zeros do not travel.
+// Elements are at the same offsets as in the flat buffer of a packed bucket: gradient s begins at
+// `segments[s]`, and zeros fill the buffer up to `segments[s + 1]`. The bucket is cut into pieces
+// of `width` elements, and each piece into R shards. Member i combines shard i of every piece. The
+// zeros are not sent.
 //
 //     pieces     |---------- 0 ----------|---------- 1 ----------|
 //     shards     |-----0-----|-----1-----|-----0-----|-----1-----|        R = 2
@@ -10,10 +11,11 @@
 //     parts      [       ][  ]           [          ]                     of member 0
 //                            [           ]           [ ][      ]          of member 1
 //
-// A part is what a message carries: elements of one gradient in one shard. Batches are parts that
-// are combined at once.
+// A part is the content of one message: elements of one gradient in one shard. A batch is a range
+// of parts that are combined together.
 //
-// The chunks of a shard are cut where those of a packed one are: the same sums, in the same order.
+// A shard is cut into the same chunks as in a packed bucket. So the sums of the chunks are the
+// same, and they are added in the same order.
 #pragma once
 
 #include <cstddef>
@@ -26,18 +28,18 @@ struct Part {
   int gradient;
   int piece;
   int64_t begin, end;   // elements of the gradient
-  int64_t at;           // where it begins among all elements of the member
-  int64_t first_chunk;  // among all chunks of the member
+  int64_t at;           // offset of the part in all elements of the member
+  int64_t first_chunk;  // index of the part's first chunk in all chunks of the member
 
   int64_t size() const { return end - begin; }
 };
 
-// Parts first <= i < last.
+// The parts with the indices first <= i < last.
 struct Batch {
   size_t first, last;
 };
 
-// What one member combines.
+// The shards that one member combines.
 struct MemberShards {
   std::vector<Part> parts;
   std::vector<Batch> batches;
@@ -45,7 +47,8 @@ struct MemberShards {
   int64_t chunks = 0;
 };
 
-// One for each of `members` members. `sizes` are the gradients' own, without the zeros behind them.
+// Returns the shards of each member. `sizes` are the sizes of the gradients, without the zeros
+// after them.
 std::vector<MemberShards> DivideBucket(const std::vector<int64_t>& sizes,
                                        const std::vector<int64_t>& segments, int64_t width,
                                        int64_t members);

@@ -1,10 +1,11 @@
-// A mesh: UCX connections from this process to every worker, itself included.
+// A mesh: UCX connections from this process to every worker, including this one.
 //
-// All that UCX does is done on one thread of the mesh; other threads hand it closures. So UCX needs
-// no locks, and the copies of large messages (one process reads the other's memory) are made there.
+// Between `Connect` and `Stop`, one thread of the mesh makes all calls of UCX. Other threads pass
+// closures to it. So UCX needs no locks. The thread also copies large messages: one process reads
+// or writes the memory of the other process.
 //
-// UCX does not look after its peers here: where it does, it leaves out the ways on which large
-// messages travel without further copies. Who knows that a worker is lost calls `Abort`.
+// UCX's detection of lost peers is off. If it is on, UCX does not use the transports that send
+// large messages without extra copies. So the caller has to detect lost workers, and call `Abort`.
 #pragma once
 
 #include <atomic>
@@ -22,58 +23,64 @@
 
 namespace tf_adasum {
 
-// Bytes from this process to a worker, or from a worker to this process.
+// Bytes that this process sends to a worker, or receives from a worker.
 struct Message {
   int worker;
-  uint64_t tag;  // the same on both sides, and of no other message between them at that time
+  // The same on both sides. Messages from one process to another that have the same tag match in
+  // the order in which each side starts them.
+  uint64_t tag;
   void* data;
   size_t bytes;
 };
 
-// Messages that start together, and whose end is told once.
+// Messages that start together and have one completion callback.
 struct Exchange {
   std::vector<Message> receives;
   std::vector<Message> sends;
-  // Owns the memory of the messages. It is given back after the last message, and never where a
-  // peer may still read or write it.
+  // Owns the memory of the messages. It is released after the last message has completed, and never
+  // while a peer may still read or write it.
   std::shared_ptr<const void> memory;
-  // Called once, on the thread of the mesh: with "" after the last message, else with what failed.
+  // Called once, on the thread of the mesh: with "" after the last message has completed, or with
+  // an error message at the first failure.
   std::function<void(const std::string& failure)> done;
 };
 
 class Mesh {
  public:
-  // Opens this process's end. Returns null, and the reason in `failure`, where UCX cannot.
-  // `transports` and `device` are what UCX_TLS and UCX_NET_DEVICES would say, which count first.
+  // Creates this process's end of the connections. If UCX cannot do this, returns null and sets
+  // `failure` to the reason. `transports` and `device` are the values for UCX_TLS and
+  // UCX_NET_DEVICES, unless the user has set these variables.
   static std::unique_ptr<Mesh> Create(const UcxLibrary& ucx, const std::string& transports,
                                       const std::string& device, std::string* failure);
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
 
-  // Bytes by which the others find this process; how they get there does not matter.
+  // The address with which others connect to this process. The caller has to send it to them.
   const std::string& address() const { return address_; }
 
-  // Connects to all workers, whose addresses are in the order of their ranks; starts the thread.
-  // Returns what failed, "" if nothing.
+  // Connects to all workers, whose addresses are in rank order, and starts the thread. Returns ""
+  // or an error message.
   std::string Connect(const std::vector<std::string>& addresses);
 
-  // Starts an exchange from any thread; returns its number.
+  // Starts an exchange, and returns its number. Any thread may call it.
   uint64_t Start(Exchange exchange);
 
-  // Ends the wait for an exchange with a failure, if it has not ended: its messages go on.
+  // Stops waiting for an exchange: calls `done` with `failure`, unless `done` was already called.
+  // The messages of the exchange continue.
   void Leave(uint64_t number, const std::string& failure);
 
-  // Ends all exchanges, those to come too, with a failure, without waiting for anybody. UCX cannot
-  // take messages back that a peer may be reading or writing, so it is not called any more, and
-  // their memory is kept.
+  // Ends all current and future exchanges with `failure`, without waiting for any worker. UCX
+  // cannot cancel messages that a peer may be reading or writing. So UCX is not called any more,
+  // and the memory of these messages is never released.
   void Abort(const std::string& failure);
 
-  // Ends the thread, before the process ends.
+  // Stops the thread. Must be called before the process exits.
   void Stop();
 
-  // Ends the thread, and UCX's part too if all that was started has ended, here and on the other
-  // workers. Nothing may be started after it.
+  // Stops the thread. If all exchanges of this process have ended, also destroys UCX's worker and
+  // context. The exchanges of the other workers should also have ended. No exchange may be started
+  // afterwards.
   void Close();
 
  private:
@@ -85,20 +92,20 @@ class Mesh {
     const Message* message;
     bool is_receive;
   };
-  // An exchange that has not ended.
+  // An exchange whose messages have not all completed.
   struct Open {
     Mesh* mesh;
     uint64_t number;
     Exchange exchange;
     std::vector<Transfer> transfers;
-    size_t left;  // of them
-    bool is_told = false;
+    size_t left;           // number of transfers that have not completed, see `Begin`
+    bool is_told = false;  // whether `done` was called
   };
   struct Peer {
     Mesh* mesh;
     int worker;
     ucp_ep_h endpoint = nullptr;
-    std::string failure;  // of the connection
+    std::string failure;  // error of the connection; "" while it works
     Clock::time_point failed_at;
   };
 
@@ -106,7 +113,7 @@ class Mesh {
   bool Init(const std::string& transports, const std::string& device, std::string* failure);
   void Destroy();
 
-  // On the thread:
+  // The following functions run on the thread of the mesh.
   void Loop();
   bool TakePosted();
   void Sleep();
@@ -128,8 +135,8 @@ class Mesh {
   ucp_worker_h worker_ = nullptr;
   std::string address_;
   std::vector<Peer> peers_;  // by rank
-  int events_ = -1;          // readable when UCX has something to do
-  int wake_ = -1;            // readable when something was posted while the thread slept
+  int events_ = -1;          // readable when UCX has work
+  int wake_ = -1;            // readable when a closure was posted while the thread slept
   std::thread thread_;
   std::atomic<bool> stops_{false};
   std::atomic<bool> sleeps_{false};
@@ -138,11 +145,11 @@ class Mesh {
   std::mutex mutex_;
   std::vector<std::function<void()>> posted_;  // guarded by mutex_
 
-  // Of the thread alone:
+  // Only the thread of the mesh uses the following members.
   std::vector<std::function<void()>> taken_;
   std::map<uint64_t, std::unique_ptr<Open>> open_;  // by number
-  std::string failure_;                             // of the mesh; "" while it works
-  bool has_lost_ = false;                           // a peer
+  std::string failure_;                             // error of the mesh; "" while it works
+  bool has_lost_ = false;                           // whether a connection has failed
 };
 
 }  // namespace tf_adasum

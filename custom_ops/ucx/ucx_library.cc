@@ -11,16 +11,16 @@
 namespace tf_adasum {
 namespace {
 
-// UCX reads these while it is opened. What the user has set counts.
+// Sets environment variables that UCX reads when it is opened, unless the user has set them.
 void SetGlobalDefaults() {
-  // Python, TensorFlow and the user's program have handlers of their own.
+  // UCX must not install signal handlers: Python, TensorFlow and the user's program have their own.
   setenv("UCX_ERROR_SIGNALS", "", 0);
-  setenv("UCX_DEBUG_SIGNO", "0", 0);  // else SIGHUP
-  // It would patch malloc and mmap, to learn when registered memory is given back. Nothing is
-  // registered but by RDMA, which then registers anew.
+  setenv("UCX_DEBUG_SIGNO", "0", 0);  // the default is SIGHUP
+  // UCX would patch malloc and mmap to detect when registered memory is freed. Only RDMA registers
+  // memory; without the patches, it registers memory anew instead of keeping registrations.
   setenv("UCX_MEM_EVENTS", "n", 0);
   setenv("UCX_MEM_MMAP_HOOK_MODE", "none", 0);
-  // It speaks on stdout, which is the program's.
+  // UCX would log to stdout, which belongs to the program.
   setenv("UCX_LOG_FILE", "stderr", 0);
 }
 
@@ -62,7 +62,7 @@ const UcxLibrary* OpenUcx(const std::string& path, std::string* failure) {
   static const UcxLibrary* opened = nullptr;
   const std::lock_guard<std::mutex> lock(mutex);
   if (opened != nullptr) return opened;
-  // One that is in the process already, as mpi4py's: parts of two versions do not go together.
+  // Use a UCX that is already loaded, e.g. by mpi4py: parts of two versions do not work together.
   constexpr int kFlags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
   void* handle = dlopen("libucp.so.0", kFlags | RTLD_NOLOAD);
   if (handle == nullptr) {

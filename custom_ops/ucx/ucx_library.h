@@ -1,7 +1,8 @@
-// UCX, opened at run time: what is built here links nothing of it, and runs where it is not installed.
+// Opens UCX at run time. The compiled op does not link to UCX, so it also loads if UCX is not
+// installed.
 //
-// Only the headers are needed to build. Functions and fields are those of UCX 1.11 and later, which
-// leaves the binary interface of libucp.so.0 as it was.
+// The build needs only the headers of UCX. The functions and fields that are used here exist in UCX
+// 1.11 and later, and the binary interface of libucp.so.0 has not changed since.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -10,7 +11,7 @@
 
 namespace tf_adasum {
 
-// The functions of UCX, under their names without the prefix.
+// The functions of UCX, with their names without the prefix.
 struct UcxLibrary {
   decltype(&ucp_get_version_string) get_version_string;
   decltype(&ucp_init_version) init_version;
@@ -32,8 +33,8 @@ struct UcxLibrary {
   decltype(&ucs_status_string) status_string;
 };
 
-// Opens a library such as "libucp.so.0", and keeps it open. Returns null, and the reason in
-// `failure`, where that is not possible.
+// Opens a library such as "libucp.so.0", and keeps it open. If this is not possible, returns null
+// and sets `failure` to the reason.
 const UcxLibrary* OpenUcx(const std::string& path, std::string* failure);
 
 }  // namespace tf_adasum

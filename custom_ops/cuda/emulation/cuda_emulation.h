@@ -1,5 +1,5 @@
-// Stands in for the CUDA language and for intrinsics.cuh where kernels.cu is compiled by a C++
-// compiler: the same names, executed by fibers. It checks logic, not speed, and knows nothing of
+// Replaces the CUDA language and intrinsics.cuh when a C++ compiler compiles kernels.cu. It defines
+// the same names, and fibers execute the threads. It tests logic, not speed, and does not emulate
 // caches that are not coherent.
 #pragma once
 
@@ -98,7 +98,7 @@ inline void StoreOnce(uint4* to, uint4 value) { *to = value; }
 inline uint4 LoadThroughL2(const uint4* from) { return *from; }
 inline double LoadThroughL2(const double* from) { return *from; }
 
-// As late as the hardware may copy: when the thread waits for it.
+// The copy happens as late as the hardware may do it: when the thread waits for it.
 inline void StartCopyToShared(uint4* to, const uint4* from, int bytes) {
   emulation::scheduler.running->copies.push_back({to, from, bytes});
 }

@@ -1,5 +1,5 @@
-// The launcher of the tests: kernels.cu compiled for the CPU. Device memory is host memory, and a
-// launch has finished when it returns.
+// The launcher for tests. It runs kernels.cu on the CPU. Device memory is host memory, and a launch
+// returns after the kernel has finished.
 #define TF_ADASUM_EMULATION
 #include <mutex>
 
@@ -69,7 +69,7 @@ const char* LauncherErrorString(int error) {
 
 }  // namespace tf_adasum
 
-// What the emulated device offers to plans that are made from now on.
+// Sets the properties of the emulated device. Existing plans do not change.
 extern "C" void adasum_emulation_set_device(int multiprocessors, int compute_capability,
                                             int64_t shared_bytes) {
   tf_adasum::device = {multiprocessors, compute_capability, shared_bytes, shared_bytes > 0};

@@ -1,7 +1,8 @@
-// One fiber for each CUDA thread: the threads run one at a time, each up to its next barrier. A
-// cooperative launch has all its blocks at once, other launches one block after the other.
+// Runs each CUDA thread as a fiber. The threads run one at a time, each up to its next barrier. All
+// blocks of a cooperative launch run together; blocks of other launches run one after the other.
 //
-// Memory that a kernel has not written holds NaN bytes, so that it shows if a kernel reads it.
+// Shared memory that a kernel has not written holds NaN bytes, so the results show if a kernel
+// reads such memory.
 #pragma once
 
 #include <sys/mman.h>
@@ -19,8 +20,8 @@
 #error "The emulation switches fibers in x86-64 assembly."
 #endif
 
-// Saves the registers that a function must keep on the current stack, stores its address in
-// *save_to, and goes on where the stack at `load_from` was left.
+// Saves the callee-saved registers on the current stack, stores the stack pointer in *save_to, and
+// continues with the registers that were saved on the stack at `load_from`.
 extern "C" void tf_adasum_switch_fiber(void** save_to, void* load_from);
 __asm__(R"(
 .text
@@ -47,7 +48,7 @@ tf_adasum_switch_fiber:
 namespace tf_adasum::emulation {
 
 constexpr int kLanes = 32;
-constexpr size_t kStackBytes = 256 << 10;  // reserved; the system provides what is touched
+constexpr size_t kStackBytes = 256 << 10;  // reserved; only used pages take memory
 constexpr unsigned char kUnwritten = 0xff;
 
 struct Barrier {
@@ -58,15 +59,15 @@ struct Barrier {
 
 struct WarpState {
   Barrier barrier;
-  uint64_t exchanged[kLanes];     // by a shuffle
-  unsigned fragments[kLanes][6];  // of a matrix multiplication
+  uint64_t exchanged[kLanes];     // values of a shuffle
+  unsigned fragments[kLanes][6];  // registers of A (4) and B (2)
 };
 
 struct BlockState {
   unsigned index = 0;
   Barrier barrier;
   std::vector<WarpState> warps;
-  std::map<const void*, std::vector<unsigned char>> shared_arrays;  // by declaration
+  std::map<const void*, std::vector<unsigned char>> shared_arrays;  // keyed by declaration
   std::unique_ptr<unsigned char[]> dynamic_shared;
 };
 
@@ -81,7 +82,7 @@ struct ThreadState {
   BlockState* block = nullptr;
   void* stack_pointer = nullptr;
   bool done = false;
-  std::vector<Copy> copies;  // that this thread has started
+  std::vector<Copy> copies;  // started by this thread, not yet done
 
   WarpState& warp() const { return block->warps[index / kLanes]; }
   unsigned lane() const { return index % kLanes; }
@@ -91,7 +92,7 @@ struct Index {
   unsigned x;
 };
 
-// What the built-in variables of CUDA show to the running thread.
+// The values of CUDA's built-in variables for the running thread.
 inline Index thread_index, block_index, grid_size;
 
 class Scheduler {
@@ -113,7 +114,7 @@ class Scheduler {
       block.barrier.expected = threads;
       block.warps.resize(threads / kLanes);
       for (WarpState& warp : block.warps) warp.barrier.expected = kLanes;
-      block.dynamic_shared.reset(new unsigned char[shared_bytes]);  // aligned to 16 by new
+      block.dynamic_shared.reset(new unsigned char[shared_bytes]);  // new aligns to 16 bytes
       memset(block.dynamic_shared.get(), kUnwritten, shared_bytes);
       for (int t = 0; t < threads; ++t) {
         ThreadState& thread = thread_states[static_cast<size_t>(b) * threads + t];
@@ -149,8 +150,8 @@ class Scheduler {
   }
 
  private:
-  // A stack that looks as if the fiber had been left right before Enter(): six registers, the
-  // address to return to, and a return address that is never used.
+  // Creates a stack that looks as if the fiber had stopped right before Enter(). It holds six
+  // registers, the address of Enter(), and the return address of Enter(), which is never used.
   static void* NewStack(char* top) {
     void** stack = reinterpret_cast<void**>(top) - 2;
     *--stack = nullptr;
@@ -161,8 +162,9 @@ class Scheduler {
 
   static void Enter();
 
-  // A warp runs as far as it can before the next one does, so that it overtakes the others where a
-  // barrier is missing: upwards or downwards, in turns.
+  // Each warp runs as far as it can before the next warp runs. If a barrier is missing, the warp
+  // overtakes the other warps, which exposes the error. The order of the warps is ascending if the
+  // index of the first block is even, descending if it is odd.
   void RunAll(std::vector<ThreadState>* threads) {
     const int warp_count = static_cast<int>(threads->size()) / kLanes;
     const bool downwards = threads->front().block->index % 2 == 1;
