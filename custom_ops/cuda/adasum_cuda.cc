@@ -23,10 +23,10 @@ struct AdasumPlan {
   int64_t row_count;
   int64_t segment_count;
   long long element_count;
-  GramKernels gram = {};           // for ADASUM_SEGMENT_GRAM
-  bool single_pass = false;        // for ADASUM_PAIRWISE_COMBINE
-  bool may_use_two_passes = true;  // if an address is not a multiple of 16
-  int packets_on_chip = 0;         // of each operand, in the shared memory of a block
+  GramKernels gram = {};             // for ADASUM_SEGMENT_GRAM
+  bool single_pass = false;          // for ADASUM_PAIRWISE_COMBINE
+  bool may_use_two_passes = true;    // if an address is not a multiple of 16
+  int packets_in_shared_memory = 0;  // of each operand, in the shared memory of a block
   std::unique_ptr<Partitions> partitions;
   std::vector<char> map;
 };
@@ -43,7 +43,7 @@ int CheckPlanArguments(int operation, int type, int64_t row_count, const int64_t
   }
   if (type < ADASUM_FLOAT32 || type > ADASUM_BFLOAT16) return kUnknownType;
   const bool is_pair = operation == ADASUM_PAIRWISE_COMBINE;
-  if (row_count < (is_pair ? 2 : 1) || row_count > (is_pair ? 2 : kMostRows)) return kBadRowCount;
+  if (row_count < (is_pair ? 2 : 1) || row_count > (is_pair ? 2 : kMaxRows)) return kBadRowCount;
   if (segments == nullptr) return kNullArgument;
   if (segment_count < 0 || segment_count >= kMostSegments || segments[0] != 0 ||
       segments[segment_count] < 0) {
@@ -57,8 +57,8 @@ int CheckPlanArguments(int operation, int type, int64_t row_count, const int64_t
   return 0;
 }
 
-LaunchShape SinglePassShape(int64_t blocks, int64_t packets_on_chip) {
-  return {blocks, kSinglePassThreads, 2 * packets_on_chip * kPacketBytes, true};
+LaunchShape SinglePassShape(int64_t blocks, int64_t packets_in_shared_memory) {
+  return {blocks, kSinglePassThreads, 2 * packets_in_shared_memory * kPacketBytes, true};
 }
 
 std::string SinglePassKernel(AdasumType type) {
@@ -69,7 +69,7 @@ std::string SinglePassKernel(AdasumType type) {
 // shared memory. If the caller requests the single pass, the partitions need not fit. The blocks of
 // the single pass wait for each other, so there are at most as many blocks as can run at once.
 int TrySinglePass(const Device& device, const int64_t* segments, PartitionRequest request,
-                  bool is_asked_for, AdasumPlan* plan) {
+                  bool is_requested, AdasumPlan* plan) {
   const int64_t most_packets = (device.shared_bytes - kSinglePassStaticBytes) / (2 * kPacketBytes);
   int resident = 0;
   if (device.has_cooperative_launch && most_packets > 0) {
@@ -77,7 +77,7 @@ int TrySinglePass(const Device& device, const int64_t* segments, PartitionReques
                                                 SinglePassShape(1, most_packets), &resident));
   }
   const int64_t most_blocks = static_cast<int64_t>(resident) * device.multiprocessors;
-  if (most_blocks == 0) return is_asked_for ? kNoSinglePass : 0;
+  if (most_blocks == 0) return is_requested ? kNoSinglePass : 0;
 
   request.block_count =
       request.block_count > 0 ? std::min(request.block_count, most_blocks) : most_blocks;
@@ -85,10 +85,10 @@ int TrySinglePass(const Device& device, const int64_t* segments, PartitionReques
   const int64_t elements_per_packet = kPacketBytes / SizeOf(plan->type);
   // A partition may begin and end inside a packet.
   const int64_t packets = partitions->longest_partition() / elements_per_packet + 2;
-  if (partitions->partition_count() > most_blocks) return is_asked_for ? kNoSinglePass : 0;
-  if (packets > most_packets && !is_asked_for) return 0;
+  if (partitions->partition_count() > most_blocks) return is_requested ? kNoSinglePass : 0;
+  if (packets > most_packets && !is_requested) return 0;
   plan->single_pass = true;
-  plan->packets_on_chip = static_cast<int>(std::min(packets, most_packets));
+  plan->packets_in_shared_memory = static_cast<int>(std::min(packets, most_packets));
   plan->partitions = std::move(partitions);
   return 0;
 }
@@ -104,9 +104,9 @@ int MakePartitions(const int64_t* segments, const AdasumPlanOptions& options, Ad
   int partitions_per_multiprocessor = kStreamingBlocks;
   if (plan->operation == ADASUM_PAIRWISE_COMBINE &&
       options.pairwise_algorithm != ADASUM_TWO_PASSES) {
-    const bool is_asked_for = options.pairwise_algorithm == ADASUM_SINGLE_PASS;
-    plan->may_use_two_passes = !is_asked_for;
-    TF_ADASUM_RETURN_IF_ERROR(TrySinglePass(device, segments, request, is_asked_for, plan));
+    const bool is_requested = options.pairwise_algorithm == ADASUM_SINGLE_PASS;
+    plan->may_use_two_passes = !is_requested;
+    TF_ADASUM_RETURN_IF_ERROR(TrySinglePass(device, segments, request, is_requested, plan));
     if (plan->single_pass) return 0;
   } else if (plan->operation == ADASUM_SEGMENT_GRAM) {
     plan->gram = ChooseGramKernels(plan->type, plan->row_count, device.compute_capability);
@@ -220,9 +220,9 @@ int adasum_pairwise_combine(const AdasumPlan* plan, const void* map, void* works
     void* arrived = space + PairCounterAt(*plan);
     TF_ADASUM_RETURN_IF_ERROR(ClearWord(arrived, stream));
     return LaunchKernel(SinglePassKernel(plan->type),
-                        SinglePassShape(partitions.partition_count, plan->packets_on_chip), stream,
-                        &a_N, &b_N, &combined_N, &plan->element_count, &plan->packets_on_chip,
-                        &partitions, &results, &arrived);
+                        SinglePassShape(partitions.partition_count, plan->packets_in_shared_memory),
+                        stream, &a_N, &b_N, &combined_N, &plan->element_count,
+                        &plan->packets_in_shared_memory, &partitions, &results, &arrived);
   }
   const char* access = aligned ? "vector" : "scalar";
   const LaunchShape shape = Blocks(partitions.partition_count);
@@ -241,7 +241,7 @@ int adasum_segment_gram(const AdasumPlan* plan, const void* map, void* workspace
   const GramResults results = {gram_SRR, static_cast<double*>(workspace)};
   const long long stride = row_stride;
   const int row_count = static_cast<int>(plan->row_count);
-  const char* access = AccessTo(plan->type, row_stride, {rows_RN});
+  const char* access = AccessMode(plan->type, row_stride, {rows_RN});
   const int64_t groups = (plan->row_count + plan->gram.tile_rows - 1) / plan->gram.tile_rows;
   const int64_t tiles_below = groups * (groups - 1) / 2;
 
@@ -270,7 +270,7 @@ int adasum_segment_weighted_sum(const AdasumPlan* plan, const void* map, const v
   }
   const long long stride = row_stride;
   const int row_count = static_cast<int>(plan->row_count);
-  const char* access = AccessTo(plan->type, row_stride, {rows_RN, combined_N});
+  const char* access = AccessMode(plan->type, row_stride, {rows_RN, combined_N});
   return LaunchKernel(KernelName("segment_weighted_sum", plan->type, access),
                       Blocks(partitions.partition_count), stream, &rows_RN, &stride, &row_count,
                       &coefficients_SR, &combined_N, &partitions);

@@ -43,16 +43,16 @@ inline const char* InterfaceErrorString(int error) {
       return "options: expected a value of AdasumPairwiseAlgorithm, and a block_count and a "
              "small_segment that are not negative";
     case kWrongOperation:
-      return "plan: it was made for another operation";
+      return "plan: it is the plan of another operation";
     case kNullArgument:
-      return "a pointer is null that has to point to memory";
+      return "a pointer argument is null";
     case kMisalignedSpace:
       return "map, workspace: expected addresses that are multiples of 16";
     case kMisalignedSinglePass:
       return "a, b, combined: ADASUM_SINGLE_PASS expects addresses that are multiples of 16";
     case kNoSinglePass:
       return "ADASUM_SINGLE_PASS: this device has no cooperative launch or too little "
-             "shared memory";
+             "shared memory, or the tensor is too large for one launch";
     case kTooManyBlocks:
       return "the operation needs 2^31 thread blocks or more";
   }

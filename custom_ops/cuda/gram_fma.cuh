@@ -28,7 +28,7 @@ class FmaTile {
 
   // Adds the products of the elements [begin, end). All lanes of a warp must call it.
   __device__ __forceinline__ void Add(const TileRows<T>& rows, int64 begin, int64 end, Team team) {
-    constexpr int kPacketsPerFlush = kInnerProducts / kWidth;
+    constexpr int kPacketsPerFlush = kMaxFloatProducts / kWidth;
     static_assert(kPacketsPerFlush % kPacketsInFlight == 0,
                   "the packets between two flushes are a multiple");
     const PacketRange<kWidth> range(begin, end);
@@ -55,7 +55,7 @@ class FmaTile {
   }
 
   // Writes the kCount sums of the warp to `out`.
-  __device__ __forceinline__ void Leave(double* out) { sums_.Leave(out); }
+  __device__ __forceinline__ void Store(double* out) { sums_.Store(out); }
 
  private:
   // Number of packets of each row that a thread has in flight.
@@ -74,7 +74,7 @@ class FmaTile {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       packets[i] = position.exists && first_row + i < rows.row_count
-                       ? LoadPacket<Memory::kGlobalOnce, kPacketWidth>(
+                       ? LoadPacket<Memory::kGlobalStreaming, kPacketWidth>(
                              rows.rows_RN + (first_row + i) * rows.row_stride + position.element)
                        : ZeroPacket<T, kPacketWidth>();
     }

@@ -67,7 +67,7 @@ class MmaTile {
   }
 
   // Writes the kCount sums of the warp to `out`.
-  __device__ __forceinline__ void Leave(double* out) {
+  __device__ __forceinline__ void Store(double* out) {
     const int row = Lane() / kLanesPerRow;
     const int column = Lane() % kLanesPerRow * 2;
 #pragma unroll
@@ -97,7 +97,7 @@ class MmaTile {
     if (row < rows.row_count) {
       const T* from = rows.rows_RN + row * rows.row_stride + column;
       if (whole) {
-        packet = LoadPacket<Memory::kGlobalOnce, kColumns>(from);
+        packet = LoadPacket<Memory::kGlobalStreaming, kColumns>(from);
       } else {
 #pragma unroll
         for (int j = 0; j < kColumns; ++j) {

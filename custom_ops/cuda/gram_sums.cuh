@@ -1,8 +1,8 @@
 // Computes many inner products at once: each thread keeps running sums, and the warp adds them.
 //
-//     sums.running[k] += x·y     at most kInnerProducts times before the next Flush()
+//     sums.running[k] += x·y     at most kMaxFloatProducts times before the next Flush()
 //     sums.Flush()               called by all lanes of the warp together
-//     sums.Leave(out)            at the end, by all lanes: out[k] is the total of the warp
+//     sums.Store(out)            at the end, by all lanes: out[k] is the total of the warp
 #pragma once
 
 #include "teams.cuh"
@@ -11,7 +11,7 @@ namespace tf_adasum {
 
 // Returns how many of `count` totals one of the 32 lanes owns: `count` is halved five times, and
 // rounded up each time.
-__host__ __device__ constexpr int LaneShare(int count) {
+__host__ __device__ constexpr int TotalsPerLane(int count) {
   for (int lanes = kWarpThreads; lanes > 1; lanes /= 2) count = (count + 1) / 2;
   return count;
 }
@@ -55,7 +55,7 @@ class GramSums<float, kCount> {
     for (int k = 0; k < kCount; ++k) running[k] = 0.0f;
   }
 
-  __device__ __forceinline__ void Leave(double* out) {
+  __device__ __forceinline__ void Store(double* out) {
     Flush();
     int first = 0;       // first sum that this lane keeps
     int count = kCount;  // number of its sums that are not padding
@@ -77,7 +77,7 @@ class GramSums<float, kCount> {
   }
 
  private:
-  static constexpr int kShare = LaneShare(kCount);
+  static constexpr int kShare = TotalsPerLane(kCount);
   double totals_[kShare] = {};
 };
 
@@ -89,7 +89,7 @@ class GramSums<double, kCount> {
 
   __device__ __forceinline__ void Flush() {}
 
-  __device__ __forceinline__ void Leave(double* out) {
+  __device__ __forceinline__ void Store(double* out) {
     SumOverWarp(running);
     if (Lane() == 0) {
 #pragma unroll

@@ -43,8 +43,8 @@ inline bool IsAligned(const void* pointer) {
 
 // Returns "vector" if every row of every array begins at a multiple of 16 bytes, otherwise
 // "scalar".
-inline const char* AccessTo(AdasumType type, int64_t row_stride,
-                            std::initializer_list<const void*> arrays) {
+inline const char* AccessMode(AdasumType type, int64_t row_stride,
+                              std::initializer_list<const void*> arrays) {
   bool aligned = row_stride * SizeOf(type) % kPacketBytes == 0;
   for (const void* array : arrays) aligned = aligned && IsAligned(array);
   return aligned ? "vector" : "scalar";
@@ -67,7 +67,7 @@ struct GramKernels {
 
 inline GramKernels ChooseGramKernels(AdasumType type, int64_t row_count, int compute_capability) {
   const bool has_mma = SizeOf(type) == 2 && compute_capability >= kMmaCapability;
-  if (has_mma && row_count >= kLeastRowsMma) {
+  if (has_mma && row_count >= kMinRowsMma) {
     const char* below = "segment_gram_mma16_below";
     if (row_count <= 8) return {"segment_gram_mma8", below, 8, kMma8Blocks};
     return {"segment_gram_mma16", below, kTileRowsMma, kMma16Blocks};
@@ -75,8 +75,8 @@ inline GramKernels ChooseGramKernels(AdasumType type, int64_t row_count, int com
   const char* below = "segment_gram_fma8_below";
   if (row_count <= 2) return {"segment_gram_fma2", below, 2, kFma2Blocks};
   if (row_count <= 4) return {"segment_gram_fma4", below, 4, kFma4Blocks};
-  if (type == ADASUM_FLOAT32 && row_count > kTileRowsFma && row_count <= kMostRowsFloat32) {
-    return {"segment_gram_fma16", below, kMostRowsFloat32, kFma16Blocks};
+  if (type == ADASUM_FLOAT32 && row_count > kTileRowsFma && row_count <= kMaxRowsFloat32) {
+    return {"segment_gram_fma16", below, kMaxRowsFloat32, kFma16Blocks};
   }
   return {"segment_gram_fma8", below, kTileRowsFma, kFma8Blocks};
 }

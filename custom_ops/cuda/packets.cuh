@@ -9,8 +9,8 @@
 namespace tf_adasum {
 
 enum class Memory {
-  kGlobalOnce,   // global memory that is not needed again
-  kGlobalAgain,  // global memory that the next pass reads again
+  kGlobalStreaming,  // global memory that is not needed again
+  kGlobalReused,     // global memory that the next pass reads again
   kShared,
 };
 
@@ -34,9 +34,9 @@ __device__ __forceinline__ Packet<T, kWidth> LoadPacket(const T* from) {
   if constexpr (sizeof(packet) == sizeof(uint4)) {
     const uint4* address = reinterpret_cast<const uint4*>(from);
     uint4 bits;
-    if constexpr (kMemory == Memory::kGlobalOnce) {
+    if constexpr (kMemory == Memory::kGlobalStreaming) {
       bits = LoadOnce(address);
-    } else if constexpr (kMemory == Memory::kGlobalAgain) {
+    } else if constexpr (kMemory == Memory::kGlobalReused) {
       bits = LoadThroughL2(address);
     } else {
       bits = *address;

@@ -26,7 +26,7 @@ template <Memory kMemory, int kWidth, typename T>
 __device__ __forceinline__ void AddPairSums(const T* a, const T* b, int64 begin, int64 end,
                                             Team team, double (&sums)[kPairSums]) {
   using Compute = ComputeType<T>;
-  static_assert(kPacketsToReduce * kWidth <= kInnerProducts, "inner sums are too long");
+  static_assert(kPacketsToReduce * kWidth <= kMaxFloatProducts, "inner sums are too long");
   const PacketRange<kWidth> range(begin, end);
   for (int first = team.thread; first < range.packet_count; first += team.size * kPacketsToReduce) {
     Packet<T, kWidth> x[kPacketsToReduce];

@@ -17,7 +17,7 @@
 namespace tf_adasum {
 
 template <typename T>
-struct PairOnChip {
+struct PairInSharedMemory {
   static constexpr int kWidth = kVectorWidth<T>;
 
   const T* a_N;
@@ -30,7 +30,7 @@ struct PairOnChip {
                                           double (&sums)[kPairSums]) const {
     if (begin < resident_begin) {
       const int64 until = end < resident_begin ? end : resident_begin;
-      AddPairSums<Memory::kGlobalAgain, kWidth>(a_N, b_N, begin, until, team, sums);
+      AddPairSums<Memory::kGlobalReused, kWidth>(a_N, b_N, begin, until, team, sums);
     }
     if (end > resident_begin) {
       const int64 from = begin > resident_begin ? begin : resident_begin;
@@ -51,8 +51,8 @@ struct PairOnChip {
     }
     if (begin < resident_begin) {
       const int64 until = end < resident_begin ? end : resident_begin;
-      WriteCombined<Memory::kGlobalOnce, kWidth>(a_N, b_N, combined_N, begin, until, team, of_a,
-                                                 of_b);
+      WriteCombined<Memory::kGlobalStreaming, kWidth>(a_N, b_N, combined_N, begin, until, team,
+                                                      of_a, of_b);
     }
   }
 };
@@ -61,9 +61,10 @@ struct PairOnChip {
 // first the packets of a, then the packets of b. The first packet may begin before `first`, and the
 // last packet may end after `last`. Elements after the end of the buffer are zero.
 template <typename T>
-__device__ __forceinline__ PairOnChip<T> BringOnChip(const T* a_N, const T* b_N,
-                                                     int64 element_count, int64 first, int64 last,
-                                                     int capacity, uint4* shared) {
+__device__ __forceinline__ PairInSharedMemory<T> LoadToSharedMemory(const T* a_N, const T* b_N,
+                                                                    int64 element_count,
+                                                                    int64 first, int64 last,
+                                                                    int capacity, uint4* shared) {
   constexpr int kWidth = kVectorWidth<T>;
   const int64 last_packet = (last + kWidth - 1) / kWidth;
   const int64 least_packet = last_packet - capacity;
@@ -91,8 +92,9 @@ __device__ __forceinline__ void PairwiseSinglePass(const T* a_N, const T* b_N, T
                                                    unsigned* arrived) {
   TF_ADASUM_DYNAMIC_SHARED_ARRAY(uint4, shared);
   const int partition = blockIdx.x;
-  const PairOnChip<T> pair = BringOnChip(a_N, b_N, element_count, map.first_element[partition],
-                                         map.first_element[partition + 1], capacity, shared);
+  const PairInSharedMemory<T> pair =
+      LoadToSharedMemory(a_N, b_N, element_count, map.first_element[partition],
+                         map.first_element[partition + 1], capacity, shared);
   ReducePartition<kSinglePassThreads>(pair, map, partition, results);
   WaitForAllBlocks(arrived);
   CombinePartition<kSinglePassThreads>(pair, combined_N, map, partition, results);

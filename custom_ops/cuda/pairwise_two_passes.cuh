@@ -18,7 +18,7 @@
 
 namespace tf_adasum {
 
-// Gives both passes access to the operands in global memory. PairOnChip (pairwise_single_pass.cuh)
+// Gives both passes access to the operands in global memory. PairInSharedMemory (pairwise_single_pass.cuh)
 // has the same functions for operands in shared memory.
 template <typename T, int kWidth>
 struct PairInGlobalMemory {
@@ -27,13 +27,13 @@ struct PairInGlobalMemory {
 
   __device__ __forceinline__ void AddSums(int64 begin, int64 end, Team team,
                                           double (&sums)[kPairSums]) const {
-    AddPairSums<Memory::kGlobalAgain, kWidth>(a_N, b_N, begin, end, team, sums);
+    AddPairSums<Memory::kGlobalReused, kWidth>(a_N, b_N, begin, end, team, sums);
   }
   __device__ __forceinline__ void Write(T* combined_N, int64 begin, int64 end, Team team,
                                         PairCoefficients coefficients) const {
-    WriteCombined<Memory::kGlobalOnce, kWidth>(a_N, b_N, combined_N, begin, end, team,
-                                               static_cast<ComputeType<T>>(coefficients.of_a),
-                                               static_cast<ComputeType<T>>(coefficients.of_b));
+    WriteCombined<Memory::kGlobalStreaming, kWidth>(a_N, b_N, combined_N, begin, end, team,
+                                                    static_cast<ComputeType<T>>(coefficients.of_a),
+                                                    static_cast<ComputeType<T>>(coefficients.of_b));
   }
 };
 
@@ -41,7 +41,7 @@ __device__ __forceinline__ PairCoefficients CoefficientsOf(const double (&sums)[
   return CoefficientsOfPair(sums[kSquareOfA], sums[kProduct], sums[kSquareOfB]);
 }
 
-__device__ __forceinline__ void LeaveSums(const Piece& piece, const double (&sums)[kPairSums],
+__device__ __forceinline__ void StoreSums(const Piece& piece, const double (&sums)[kPairSums],
                                           PairResults results) {
   if (piece.slot == kWholeSegment) {
     const PairCoefficients coefficients = CoefficientsOf(sums);
@@ -56,8 +56,8 @@ __device__ __forceinline__ void LeaveSums(const Piece& piece, const double (&sum
   }
 }
 
-__device__ __forceinline__ PairCoefficients CoefficientsOfWhole(const Piece& piece,
-                                                                PairResults results) {
+__device__ __forceinline__ PairCoefficients LoadCoefficients(const Piece& piece,
+                                                             PairResults results) {
   const double* of_segment = results.coefficients_S2 + static_cast<int64>(piece.segment) * 2;
   return {LoadThroughL2(of_segment), LoadThroughL2(of_segment + 1)};
 }
@@ -66,8 +66,8 @@ __device__ __forceinline__ PairCoefficients CoefficientsOfWhole(const Piece& pie
 // it. Every block that has a piece of the segment repeats this computation, with the same order of
 // additions.
 template <int kThreads>
-__device__ __forceinline__ PairCoefficients CoefficientsOfSplit(const Piece& piece,
-                                                                PairResults results) {
+__device__ __forceinline__ PairCoefficients ReduceSlotCoefficients(const Piece& piece,
+                                                                   PairResults results) {
   double sums[kPairSums] = {};
   for (int slot = threadIdx.x; slot < piece.slot_count; slot += kThreads) {
     const int64 at = static_cast<int64>(piece.first_slot + slot) * kPairSums;
@@ -88,7 +88,7 @@ __device__ __forceinline__ void ReducePartition(const Pair& pair, const Partitio
     double sums[kPairSums] = {};
     pair.AddSums(piece.begin, piece.end, BlockTeam<kThreads>(), sums);
     SumOverBlock<kThreads>(sums);
-    if (threadIdx.x == 0) LeaveSums(piece, sums, results);
+    if (threadIdx.x == 0) StoreSums(piece, sums, results);
   }
   const int last = map.first_piece[partition + 1];
   for (int p = first_small + Warp(); p < last; p += kThreads / kWarpThreads) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void ReducePartition(const Pair& pair, const Partitio
     double sums[kPairSums] = {};
     pair.AddSums(piece.begin, piece.end, WarpTeam(), sums);
     SumOverWarp(sums);
-    if (Lane() == 0) LeaveSums(piece, sums, results);
+    if (Lane() == 0) StoreSums(piece, sums, results);
   }
 }
 
@@ -110,13 +110,13 @@ __device__ __forceinline__ void CombinePartition(const Pair& pair, T* combined_N
   const int last = map.first_piece[partition + 1];
   for (int p = last - 1 - Warp(); p >= first_small; p -= kThreads / kWarpThreads) {
     const Piece piece = map.pieces[p];
-    pair.Write(combined_N, piece.begin, piece.end, WarpTeam(), CoefficientsOfWhole(piece, results));
+    pair.Write(combined_N, piece.begin, piece.end, WarpTeam(), LoadCoefficients(piece, results));
   }
   for (int p = first_small - 1; p >= map.first_piece[partition]; --p) {
     const Piece piece = map.pieces[p];
     const PairCoefficients coefficients = piece.slot == kWholeSegment
-                                              ? CoefficientsOfWhole(piece, results)
-                                              : CoefficientsOfSplit<kThreads>(piece, results);
+                                              ? LoadCoefficients(piece, results)
+                                              : ReduceSlotCoefficients<kThreads>(piece, results);
     pair.Write(combined_N, piece.begin, piece.end, BlockTeam<kThreads>(), coefficients);
   }
 }

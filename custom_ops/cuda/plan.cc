@@ -53,8 +53,8 @@ Partitions::Partitions(const int64_t* segments, int64_t segment_count,
     return;
   }
 
-  const int64_t useful = DivideRoundingUp(total, kLeastPartitionCost);
-  const int64_t needed = DivideRoundingUp(total, kLongestPartition);
+  const int64_t useful = DivideRoundingUp(total, kMinPartitionCost);
+  const int64_t needed = DivideRoundingUp(total, kMaxPartitionLength);
   const int64_t count = std::max(std::min(request.block_count, useful), needed);
   cuts_.push_back({0, 0});
   int64_t s = 0;
@@ -66,9 +66,9 @@ Partitions::Partitions(const int64_t* segments, int64_t segment_count,
     const int64_t end = segments[s + 1];
     const int64_t inside = std::max<int64_t>(target - cost_before - kSegmentCost, 0);
     Cut cut = {s, RoundDown(begin + inside, kCutAlignment)};
-    if (cut.position - begin < kShortestPiece) {
+    if (cut.position - begin < kMinPieceLength) {
       cut.position = begin;
-    } else if (end - cut.position < kShortestPiece) {
+    } else if (end - cut.position < kMinPieceLength) {
       cut = {s + 1, end};
     }
     const Cut& last = cuts_.back();

@@ -25,7 +25,7 @@ __device__ __forceinline__ void WriteSymmetric(double* gram_SRR, int segment, in
 }
 
 template <typename Tile>
-__device__ __forceinline__ void LeaveGramSum(const Piece& piece,
+__device__ __forceinline__ void StoreGramSum(const Piece& piece,
                                              const TileRows<typename Tile::Element>& rows, int k,
                                              double value, GramResults results) {
   const GramPosition in_tile = Tile::Position(k);
@@ -57,13 +57,13 @@ __device__ __forceinline__ void SegmentGram(const T* rows_RN, int64 row_stride, 
     const Piece piece = map.pieces[p];
     Tile tile;
     tile.Add(rows, piece.begin, piece.end, BlockTeam<kBlockThreads>());
-    tile.Leave(my_warp_sums);
+    tile.Store(my_warp_sums);
     __syncthreads();
     for (int k = threadIdx.x; k < Tile::kCount; k += kBlockThreads) {
       double sum = 0;
 #pragma unroll
       for (int warp = 0; warp < kBlockWarps; ++warp) sum += warp_sums[warp * Tile::kCount + k];
-      LeaveGramSum<Tile>(piece, rows, k, sum, results);
+      StoreGramSum<Tile>(piece, rows, k, sum, results);
     }
     __syncthreads();
   }
@@ -72,10 +72,10 @@ __device__ __forceinline__ void SegmentGram(const T* rows_RN, int64 row_stride, 
     const Piece piece = map.pieces[p];
     Tile tile;
     tile.Add(rows, piece.begin, piece.end, WarpTeam());
-    tile.Leave(my_warp_sums);
+    tile.Store(my_warp_sums);
     __syncwarp();
     for (int k = Lane(); k < Tile::kCount; k += kWarpThreads) {
-      LeaveGramSum<Tile>(piece, rows, k, my_warp_sums[k], results);
+      StoreGramSum<Tile>(piece, rows, k, my_warp_sums[k], results);
     }
     __syncwarp();
   }

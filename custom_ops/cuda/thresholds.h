@@ -39,28 +39,28 @@ constexpr long long kSmallSegment = 4096;
 constexpr long long kCutAlignment = 64;
 
 // No cut leaves a piece shorter than this on either side.
-constexpr long long kShortestPiece = 1024;
+constexpr long long kMinPieceLength = 1024;
 
 // The number of partitions is at most the total cost divided by this (rounded up), so small inputs
 // use fewer blocks.
-constexpr long long kLeastPartitionCost = 2048;
+constexpr long long kMinPartitionCost = 2048;
 
 // Indices inside a piece are 32 bits wide. So longer partitions are divided, even if this needs
 // more blocks than requested.
-constexpr long long kLongestPartition = 1LL << 30;
+constexpr long long kMaxPartitionLength = 1LL << 30;
 
 // ---- accuracy ----------------------------------------------------------------------------------
 
 // At most this many products are added in a float before the sum is added to a double. The relative
 // error of the float sum is at most 32·2^-24 = 2e-6, typically a tenth of this bound. The sign of
 // the error differs from one sum to the next.
-constexpr int kInnerProducts = 32;
+constexpr int kMaxFloatProducts = 32;
 
 // ---- Gram matrix -------------------------------------------------------------------------------
 
 // The kernels hold 2, 4, 8 or 16 rows in registers. If there are more rows, the Gram matrix is
 // divided into square tiles of kTileRowsFma or kTileRowsMma rows.
-constexpr int kMostRowsFloat32 = 16;
+constexpr int kMaxRowsFloat32 = 16;
 constexpr int kTileRowsFma = 8;
 constexpr int kTileRowsMma = 16;
 
@@ -75,12 +75,12 @@ constexpr int kMma16BelowBlocks = 1;
 
 // With fewer rows, most of a tensor core tile would be empty, and too few packets would be in
 // flight.
-constexpr int kLeastRowsMma = 5;
+constexpr int kMinRowsMma = 5;
 
 // Tensor cores multiply both 16-bit types from this compute capability on.
 constexpr int kMmaCapability = 80;
 
 // Row indices and the product of two row indices must fit into 32 bits.
-constexpr int kMostRows = 32767;
+constexpr int kMaxRows = 32767;
 
 }  // namespace tf_adasum

@@ -31,7 +31,7 @@ __device__ __forceinline__ void WriteWeightedSum(const T* rows_RN, int64 row_str
 #pragma unroll
       for (int u = 0; u < kRowsInFlight; ++u) {
         const int row = first_row + u;
-        packet[u] = row < row_count ? LoadPacket<Memory::kGlobalOnce, kWidth>(
+        packet[u] = row < row_count ? LoadPacket<Memory::kGlobalStreaming, kWidth>(
                                           rows_RN + row * row_stride + range.Packet(k))
                                     : ZeroPacket<T, kWidth>();
       }

@@ -32,7 +32,7 @@ Opened Open() {
   if (handle == nullptr) {
     opened.status = absl::FailedPreconditionError(
         absl::StrCat("tf_adasum's CUDA kernels cannot be loaded: ", dlerror(),
-                     ". `python -m tf_adasum.doctor` tells more."));
+                     ". Run `python -m tf_adasum.doctor` for details."));
     return opened;
   }
   const auto find = [&](const char* name, auto* function) {

@@ -7,7 +7,7 @@ namespace {
 
 // Many more than a model needs. If a program uses more shapes, the cache is emptied whenever it is
 // full.
-constexpr size_t kMostPlans = 64;
+constexpr size_t kMaxPlans = 64;
 
 }  // namespace
 
@@ -41,7 +41,7 @@ absl::Status GpuPlans::Get(tensorflow::OpKernelContext* context, const CudaLibra
     library.plan_destroy(made);
     return status;
   }
-  if (plans_.size() >= kMostPlans) plans_.clear();
+  if (plans_.size() >= kMaxPlans) plans_.clear();
   *plan = std::make_shared<const GpuPlan>(library, made, std::move(map));
   plans_.emplace(std::move(shape), *plan);
   return absl::OkStatus();

@@ -37,8 +37,9 @@ class CombineGatherRun : public FusedRun {
   size_t CountSteps() const override { return 1 + 2 * bucket_->own().batches.size(); }
 
   void StartSteps() override {
-    Exchanges(bucket_->OthersParts(&Group::Source, &Group::Received, key_, combined), {},
-              [this] { EndStep(); });
+    StartExchange(
+        bucket_->OtherMembersMessages(&Group::Source, &Group::ReceiveMessage, key_, combined), {},
+        [this] { FinishStep(); });
     const size_t batches = bucket_->own().batches.size();
     is_summed_.resize(batches);
     // The thread that starts first takes the first batch, the next thread the second batch.
@@ -59,7 +60,7 @@ class CombineGatherRun : public FusedRun {
       is_summed_[number] = true;
       while (next_send_ < is_summed_.size() && is_summed_[next_send_]) Send(next_send_++);
     }
-    EndStep();
+    FinishStep();
   }
 
   // Called in the order of the batches, with `mutex_` locked.
@@ -70,11 +71,11 @@ class CombineGatherRun : public FusedRun {
     for (size_t p = batch.first; p < batch.last; ++p) {
       const Part& part = bucket_->own().parts[p];
       for (int i = 1; i < group.size(); ++i) {
-        sends.push_back(group.Sent(key_, group.Target(i), bucket_->DataOf(combined, part),
-                                   bucket_->BytesOf(part)));
+        sends.push_back(group.SendMessage(key_, group.Target(i), bucket_->DataOf(combined, part),
+                                          bucket_->BytesOf(part)));
       }
     }
-    Exchanges({}, std::move(sends), [this] { EndStep(); });
+    StartExchange({}, std::move(sends), [this] { FinishStep(); });
   }
 
   std::atomic<size_t> next_batch_{0};
@@ -87,7 +88,7 @@ template <typename T>
 class CombineGatherOp : public FusedOp {
  public:
   explicit CombineGatherOp(OpKernelConstruction* context)
-      : FusedOp(context), kept_(context->num_outputs()) {}
+      : FusedOp(context), reused_(context->num_outputs()) {}
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
     Key key;
@@ -109,7 +110,7 @@ class CombineGatherOp : public FusedOp {
     for (size_t s = 0; s < gradients.size(); ++s) {
       OP_REQUIRES_OK_ASYNC(
           context,
-          kept_[s].Allocate(context, gradients[s].dtype(), gradients[s].shape(), &combined[s]),
+          reused_[s].Allocate(context, gradients[s].dtype(), gradients[s].shape(), &combined[s]),
           done);
       context->set_output(s, combined[s]);
     }
@@ -131,7 +132,7 @@ class CombineGatherOp : public FusedOp {
                                                    " elements, received ", received.NumElements()));
   }
 
-  std::vector<KeptMemory> kept_;  // for each combined gradient
+  std::vector<ReusedTensor> reused_;  // for each combined gradient
 };
 
 absl::Status CombineGatherShape(InferenceContext* c) {
@@ -150,18 +151,18 @@ REGISTER_OP(TF_ADASUM_UCX_COMBINE_GATHER)
     .Attr("T: " TF_ADASUM_TYPES)
     .Attr("segments: list(int)")
     .Attr("width: int")
-    .TF_ADASUM_AMONG_A_GROUP()
+    .TF_ADASUM_GROUP_ARGUMENTS()
     .SetShapeFn(CombineGatherShape)
     .Doc(R"doc(
-Combines the own shards of a bucket, and brings all members' combinations together.
+Combines this member's shards of a bucket, and gathers the combined shards of all members.
 
-gradients: as for the scattering.
-received: what it has received.
-coefficients: one for each gradient and member, of shape [S, R], the same on all members.
-combined: for each gradient the sum over i of coefficients[s, i] times that of member i.
-segments: as for the scattering.
-width: as for the scattering.
-)doc" TF_ADASUM_AMONG_A_GROUP_DOC);
+gradients: As for the scatter op.
+received: The output `received` of the scatter op.
+coefficients: One for each gradient and member, of shape [S, R], the same on all members.
+combined: For each gradient, the sum over i of coefficients[s, i] times the gradient of member i.
+segments: As for the scatter op.
+width: As for the scatter op.
+)doc" TF_ADASUM_GROUP_ARGUMENTS_DOC);
 
 TF_ADASUM_REGISTER_KERNELS(Name(TF_ADASUM_UCX_COMBINE_GATHER).Device(tensorflow::DEVICE_CPU),
                            CombineGatherOp);

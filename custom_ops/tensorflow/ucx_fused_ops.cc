@@ -13,11 +13,11 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 
-std::vector<Message> Bucket::OthersParts(int (Group::*neighbour)(int) const,
-                                         Message (Group::*message)(const Key&, int, char*, size_t)
-                                             const,
-                                         const Key& key,
-                                         const std::vector<Tensor>& gradients) const {
+std::vector<Message> Bucket::OtherMembersMessages(int (Group::*neighbour)(int) const,
+                                                  Message (Group::*message)(const Key&, int, char*,
+                                                                            size_t) const,
+                                                  const Key& key,
+                                                  const std::vector<Tensor>& gradients) const {
   size_t most = 0;
   for (const MemberShards& each : shards) most = std::max(most, each.parts.size());
   std::vector<Message> messages;
@@ -37,46 +37,46 @@ FusedRun::FusedRun(std::shared_ptr<const Bucket> bucket, OpKernelContext* contex
                    tensorflow::AsyncOpKernel::DoneCallback done)
     : bucket_(std::move(bucket)),
       workers_(context->device()->tensorflow_cpu_worker_threads()->workers),
-      ending_(context, std::move(done)) {}
+      completion_(context, std::move(done)) {}
 
 void FusedRun::Start(const Key& key) {
   key_ = key;
   left_ = CountSteps();
-  ending_.OnCancellation([self = shared_from_this()] {
+  completion_.OnCancellation([self = shared_from_this()] {
     Exchange nothing;
-    nothing.done = [self](const std::string&) { self->ending_.End(kCancelled); };
+    nothing.done = [self](const std::string&) { self->completion_.End(kCancelled); };
     self->bucket_->group.mesh->Start(std::move(nothing));
   });
   StartSteps();
-  ending_.EndStart();
+  completion_.FinishStart();
 }
 
-void FusedRun::Exchanges(std::vector<Message> receives, std::vector<Message> sends,
-                         std::function<void()> then) {
+void FusedRun::StartExchange(std::vector<Message> receives, std::vector<Message> sends,
+                             std::function<void()> then) {
   Exchange exchange;
   exchange.receives = std::move(receives);
   exchange.sends = std::move(sends);
   const auto self = shared_from_this();
   exchange.memory = self;
   exchange.done = [self, then = std::move(then)](const std::string& failure) {
-    if (!failure.empty()) return self->ending_.End(failure);
-    if (!self->ending_.has_ended()) then();
+    if (!failure.empty()) return self->completion_.End(failure);
+    if (!self->completion_.has_ended()) then();
   };
   bucket_->group.mesh->Start(std::move(exchange));
 }
 
 void FusedRun::Schedule(std::function<void()> work) {
   workers_->Schedule([self = shared_from_this(), work = std::move(work)] {
-    if (self->ending_.has_ended()) return;
+    if (self->completion_.has_ended()) return;
     const KeepSubnormals keep_subnormals;
     work();
   });
 }
 
-void FusedRun::EndStep() {
+void FusedRun::FinishStep() {
   if (left_.fetch_sub(1) > 1) return;
   Complete();
-  ending_.End("");
+  completion_.End("");
 }
 
 FusedOp::FusedOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
@@ -116,7 +116,7 @@ absl::Status FusedOp::CheckSizes(const std::vector<int64_t>& sizes) const {
   }
   if (is_good) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "segments: expected offsets with room for each of the gradients");
+      "segments: expected offsets of segments that are as large as the gradients");
 }
 
 }  // namespace tf_adasum

@@ -52,11 +52,12 @@ struct Bucket {
   }
   // Returns the messages for all parts of the other members' shards: the first part of each member,
   // then the second part of each member, and so on. `neighbour` and `message` are `Target` and
-  // `Sent`, or `Source` and `Received`.
-  std::vector<Message> OthersParts(int (Group::*neighbour)(int) const,
-                                   Message (Group::*message)(const Key&, int, char*, size_t) const,
-                                   const Key& key,
-                                   const std::vector<tensorflow::Tensor>& gradients) const;
+  // `SendMessage`, or `Source` and `ReceiveMessage`.
+  std::vector<Message> OtherMembersMessages(int (Group::*neighbour)(int) const,
+                                            Message (Group::*message)(const Key&, int, char*,
+                                                                      size_t) const,
+                                            const Key& key,
+                                            const std::vector<tensorflow::Tensor>& gradients) const;
   // Returns the addresses of all members' elements of a part of the own shards.
   template <typename T>
   std::vector<const T*> RowsOf(const std::vector<tensorflow::Tensor>& gradients,
@@ -83,28 +84,28 @@ class FusedRun : public std::enable_shared_from_this<FusedRun> {
   void Start(const Key& key);
 
  protected:
-  // Returns how many times the run has to call `EndStep`.
+  // Returns how many times the run has to call `FinishStep`.
   virtual size_t CountSteps() const = 0;
   virtual void StartSteps() = 0;
   // Does the remaining work after the last step.
   virtual void Complete() {}
 
   // Starts messages, and calls `then` after the last one, unless the run has ended before. `then`
-  // has to call `EndStep`, or to schedule work that calls it.
-  void Exchanges(std::vector<Message> receives, std::vector<Message> sends,
-                 std::function<void()> then);
+  // has to call `FinishStep`, or to schedule work that calls it.
+  void StartExchange(std::vector<Message> receives, std::vector<Message> sends,
+                     std::function<void()> then);
 
   // Runs arithmetic on one of TensorFlow's threads, unless the run has ended before.
   void Schedule(std::function<void()> work);
 
-  void EndStep();
+  void FinishStep();
 
   const std::shared_ptr<const Bucket> bucket_;
   Key key_{};
 
  private:
   tensorflow::thread::ThreadPool* const workers_;
-  Ending ending_;
+  Completion completion_;
   std::atomic<size_t> left_{0};
 };
 

@@ -38,12 +38,12 @@ class MeshOp : public AsyncOpKernel {
     const Tensor sent = context->input(0);
     Key key;
     OP_REQUIRES_ASYNC(context, DataTypeCanUseMemcpy(sent.dtype()),
-                      absl::InvalidArgumentError("expected plain numbers"), done);
+                      absl::InvalidArgumentError("expected a numeric dtype"), done);
     OP_REQUIRES_OK_ASYNC(context, key.Read(context), done);
     TensorShape shape = sent.shape();
     OP_REQUIRES_OK_ASYNC(context, ReceivedShape(&shape), done);
     Tensor received;
-    OP_REQUIRES_OK_ASYNC(context, kept_.Allocate(context, sent.dtype(), shape, &received), done);
+    OP_REQUIRES_OK_ASYNC(context, reused_.Allocate(context, sent.dtype(), shape, &received), done);
     context->set_output(0, received);
 
     const size_t bytes = received.TotalBytes() / group_.size();
@@ -53,18 +53,18 @@ class MeshOp : public AsyncOpKernel {
     Exchange exchange;
     for (int i = 1; i < group_.size() && bytes > 0; ++i) {
       const int source = group_.Source(i), target = group_.Target(i);
-      exchange.receives.push_back(group_.Received(key, source, to + source * bytes, bytes));
-      exchange.sends.push_back(group_.Sent(key, target, from + target * step, bytes));
+      exchange.receives.push_back(group_.ReceiveMessage(key, source, to + source * bytes, bytes));
+      exchange.sends.push_back(group_.SendMessage(key, target, from + target * step, bytes));
     }
     exchange.memory = std::make_shared<std::pair<Tensor, Tensor>>(sent, received);
-    auto ending = std::make_shared<Ending>(context, std::move(done));
-    exchange.done = [ending](const std::string& failure) { ending->End(failure); };
+    auto completion = std::make_shared<Completion>(context, std::move(done));
+    exchange.done = [completion](const std::string& failure) { completion->End(failure); };
     Mesh* mesh = group_.mesh;
     const uint64_t number = mesh->Start(std::move(exchange));
     // After a cancellation, the messages continue. No other step waits for them.
-    ending->OnCancellation([mesh, number] { mesh->Leave(number, kCancelled); });
+    completion->OnCancellation([mesh, number] { mesh->StopWaiting(number, kCancelled); });
     std::memcpy(to + group_.member * bytes, from + group_.member * step, bytes);
-    ending->EndStart();
+    completion->FinishStart();
   }
 
  protected:
@@ -77,7 +77,7 @@ class MeshOp : public AsyncOpKernel {
   // Whether each member receives one shard of the input, instead of the whole input.
   virtual bool SendsShards() const = 0;
 
-  KeptMemory kept_;
+  ReusedTensor reused_;
 };
 
 class AllToAllOp : public MeshOp {
@@ -99,7 +99,9 @@ class AllGatherOp : public MeshOp {
 
  private:
   absl::Status ReceivedShape(TensorShape* shape) const override {
-    if (shape->dims() == 0) return absl::InvalidArgumentError("value: expected an axis");
+    if (shape->dims() == 0) {
+      return absl::InvalidArgumentError("value: expected at least one dimension");
+    }
     shape->set_dim(0, shape->dim_size(0) * group_.size());
     return absl::OkStatus();
   }
@@ -130,21 +132,21 @@ absl::Status AllToAllShape(InferenceContext* c) {
       .Input(INPUT ": T")                 \
       .Output("received: T")              \
       .Attr("T: type")                    \
-      .TF_ADASUM_AMONG_A_GROUP()
+      .TF_ADASUM_GROUP_ARGUMENTS()
 
 TF_ADASUM_COLLECTIVE(TF_ADASUM_UCX_ALL_TO_ALL, "shards").SetShapeFn(AllToAllShape).Doc(R"doc(
 Sends row i of shards to member i; row i of the result is from member i.
 
 shards: `[R, ...]`.
 received: `[R, ...]`.
-)doc" TF_ADASUM_AMONG_A_GROUP_DOC);
+)doc" TF_ADASUM_GROUP_ARGUMENTS_DOC);
 
 TF_ADASUM_COLLECTIVE(TF_ADASUM_UCX_ALL_GATHER, "value").SetShapeFn(AllGatherShape).Doc(R"doc(
 Concatenates the members' values along the first axis, in the order of the group.
 
 value: `[W, ...]`, of the same shape on all members.
 received: `[R W, ...]`.
-)doc" TF_ADASUM_AMONG_A_GROUP_DOC);
+)doc" TF_ADASUM_GROUP_ARGUMENTS_DOC);
 
 REGISTER_KERNEL_BUILDER(Name(TF_ADASUM_UCX_ALL_TO_ALL).Device(tensorflow::DEVICE_CPU), AllToAllOp);
 REGISTER_KERNEL_BUILDER(Name(TF_ADASUM_UCX_ALL_GATHER).Device(tensorflow::DEVICE_CPU), AllGatherOp);

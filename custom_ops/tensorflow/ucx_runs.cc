@@ -37,43 +37,44 @@ absl::Status Group::Read(OpKernelConstruction* context) {
   TF_RETURN_IF_ERROR(context->GetAttr("devices", &devices));
   mesh = FindMesh(number);
   if (mesh == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("mesh: there is none with number ", number));
+    return absl::InvalidArgumentError(absl::StrCat("mesh: no mesh has the number ", number));
   }
   if (member < 0 || member >= size() || devices <= 0) {
-    return absl::InvalidArgumentError("member: expected one of members");
+    return absl::InvalidArgumentError(
+        "member: expected a rank in `members`; devices: expected at least 1");
   }
   return absl::OkStatus();
 }
 
-absl::Status KeptMemory::Allocate(OpKernelContext* context, tensorflow::DataType dtype,
-                                  const tensorflow::TensorShape& shape, Tensor* tensor) {
+absl::Status ReusedTensor::Allocate(OpKernelContext* context, tensorflow::DataType dtype,
+                                    const tensorflow::TensorShape& shape, Tensor* tensor) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!kept_.IsInitialized() || kept_.shape() != shape || !kept_.RefCountIsOne()) {
-    kept_ = Tensor();
-    TF_RETURN_IF_ERROR(context->allocate_temp(dtype, shape, &kept_));
-    PreferHugePages(kept_.data(), kept_.TotalBytes());
+  if (!reused_.IsInitialized() || reused_.shape() != shape || !reused_.RefCountIsOne()) {
+    reused_ = Tensor();
+    TF_RETURN_IF_ERROR(context->allocate_temp(dtype, shape, &reused_));
+    PreferHugePages(reused_.data(), reused_.TotalBytes());
   }
-  *tensor = kept_;
+  *tensor = reused_;
   return absl::OkStatus();
 }
 
-Ending::Ending(OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done)
+Completion::Completion(OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done)
     : context_(context), manager_(context->cancellation_manager()), done_(std::move(done)) {}
 
-void Ending::OnCancellation(const std::function<void()>& leave) {
+void Completion::OnCancellation(const std::function<void()>& on_cancel) {
   if (manager_ == nullptr) return;
   token_ = manager_->get_cancellation_token();
-  is_registered_ = manager_->RegisterCallback(token_, leave);
-  if (!is_registered_) leave();
+  is_registered_ = manager_->RegisterCallback(token_, on_cancel);
+  if (!is_registered_) on_cancel();
 }
 
-void Ending::End(const std::string& failure) {
+void Completion::End(const std::string& failure) {
   if (has_ended_.exchange(true)) return;
   failure_ = failure;
-  Leave();
+  FinishPart();
 }
 
-void Ending::Leave() {
+void Completion::FinishPart() {
   if (left_.fetch_sub(1) > 1) return;
   if (is_registered_) manager_->DeregisterCallback(token_);
   if (failure_ == kCancelled) {

@@ -59,11 +59,11 @@ struct Group {
   int Source(int i) const { return (member + size() - i) % size(); }
   int Target(int i) const { return (member + i) % size(); }
 
-  Message Received(const Key& key, int source, char* data, size_t bytes) const {
+  Message ReceiveMessage(const Key& key, int source, char* data, size_t bytes) const {
     return {members[source] / devices, Tag(key, members[source], members[member] % devices), data,
             bytes};
   }
-  Message Sent(const Key& key, int target, char* data, size_t bytes) const {
+  Message SendMessage(const Key& key, int target, char* data, size_t bytes) const {
     return {members[target] / devices, Tag(key, members[member], members[target] % devices), data,
             bytes};
   }
@@ -79,53 +79,53 @@ struct Group {
 
 // The input and the attributes that `Key` and `Group` read, for the registration of an op; and the
 // documentation of these arguments.
-#define TF_ADASUM_AMONG_A_GROUP() \
-  Input("key: int64")             \
-      .Attr("mesh: int")          \
-      .Attr("channel: int")       \
-      .Attr("members: list(int)") \
-      .Attr("member: int")        \
-      .Attr("devices: int")       \
+#define TF_ADASUM_GROUP_ARGUMENTS() \
+  Input("key: int64")               \
+      .Attr("mesh: int")            \
+      .Attr("channel: int")         \
+      .Attr("members: list(int)")   \
+      .Attr("member: int")          \
+      .Attr("devices: int")         \
       .SetIsDistributedCommunication()
-#define TF_ADASUM_AMONG_A_GROUP_DOC                       \
-  "key: of this run, the same for all members.\n"         \
-  "mesh: number of the mesh in this process.\n"           \
-  "channel: of the strategy, the same for all members.\n" \
-  "members: the replicas of the group, in its order.\n"   \
-  "member: which of them this one is.\n"                  \
-  "devices: how many replicas each worker has.\n"
+#define TF_ADASUM_GROUP_ARGUMENTS_DOC                               \
+  "key: Identifies this run; the same on all members.\n"            \
+  "mesh: The number of the mesh in this process.\n"                 \
+  "channel: The number of the strategy; the same on all members.\n" \
+  "members: The numbers of the group's replicas, in rank order.\n"  \
+  "member: The rank of this replica in the group.\n"                \
+  "devices: The number of replicas of each worker.\n"
 
 // Keeps the memory of a tensor after a run, and reuses it in the next run if it is not in use. The
 // page faults of new memory would take as long as the exchange itself.
-class KeptMemory {
+class ReusedTensor {
  public:
   absl::Status Allocate(tensorflow::OpKernelContext* context, tensorflow::DataType dtype,
                         const tensorflow::TensorShape& shape, tensorflow::Tensor* tensor);
 
  private:
   std::mutex mutex_;
-  tensorflow::Tensor kept_;  // guarded by mutex_
+  tensorflow::Tensor reused_;  // guarded by mutex_
 };
 
 // The end of a run. `done` is called when the run has ended (`End`) and the thread that started it
-// has finished (`EndStart`). After that, the op and its context are not used any more.
-class Ending {
+// has finished (`FinishStart`). After that, the op and its context are not used any more.
+class Completion {
  public:
-  Ending(tensorflow::OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done);
+  Completion(tensorflow::OpKernelContext* context, tensorflow::AsyncOpKernel::DoneCallback done);
 
-  // Registers `leave`, which is called if the step is cancelled. It must make another thread call
-  // `End`. It must not call `End` itself, because `End` may wait until `leave` has returned.
-  void OnCancellation(const std::function<void()>& leave);
+  // Registers `on_cancel`, which is called if the step is cancelled. It must make another thread call
+  // `End`. It must not call `End` itself, because `End` may wait until `on_cancel` has returned.
+  void OnCancellation(const std::function<void()>& on_cancel);
 
   // Ends the run, with "" or an error message. Only the first call has an effect.
   void End(const std::string& failure);
   bool has_ended() const { return has_ended_; }
 
   // The thread that started the run must call this once, as its last action.
-  void EndStart() { Leave(); }
+  void FinishStart() { FinishPart(); }
 
  private:
-  void Leave();
+  void FinishPart();
 
   tensorflow::OpKernelContext* const context_;
   tensorflow::CancellationManager* const manager_;

@@ -30,7 +30,7 @@ class ScatterGramRun : public FusedRun {
 
   std::vector<Tensor> gradients;
   Tensor received, gram;
-  bool takes_products = true;
+  bool computes_gram = true;
 
  private:
   // All sends are one step. Each batch of the own shards is one step.
@@ -46,22 +46,23 @@ class ScatterGramRun : public FusedRun {
         const Part& part = own.parts[p];
         for (int i = 1; i < group.size(); ++i) {
           const int source = group.Source(i);
-          receives.push_back(group.Received(
+          receives.push_back(group.ReceiveMessage(
               key_, source, bucket_->ReceivedOf(received, source, part), bucket_->BytesOf(part)));
         }
       }
-      Exchanges(std::move(receives), {}, [this, &batch] {
-        if (!takes_products) return EndStep();
-        Schedule([this, &batch] { TakeProducts(batch); });
+      StartExchange(std::move(receives), {}, [this, &batch] {
+        if (!computes_gram) return FinishStep();
+        Schedule([this, &batch] { ComputeProducts(batch); });
       });
     }
-    Exchanges({}, bucket_->OthersParts(&Group::Target, &Group::Sent, key_, gradients),
-              [this] { EndStep(); });
+    StartExchange(
+        {}, bucket_->OtherMembersMessages(&Group::Target, &Group::SendMessage, key_, gradients),
+        [this] { FinishStep(); });
   }
 
   size_t Pairs() const { return bucket_->group.size() * (bucket_->group.size() + 1) / 2; }
 
-  void TakeProducts(const Batch& batch) {
+  void ComputeProducts(const Batch& batch) {
     for (size_t p = batch.first; p < batch.last; ++p) {
       const Part& part = bucket_->own().parts[p];
       const auto rows = bucket_->RowsOf<T>(gradients, received, part);
@@ -70,7 +71,7 @@ class ScatterGramRun : public FusedRun {
         ChunkProducts<T>(rows, {0, at, std::min(at + kChunkElements, part.size())}, products);
       }
     }
-    EndStep();
+    FinishStep();
   }
 
   // For each gradient, adds the products of the chunks of each shard in chunk order, and then the
@@ -80,7 +81,7 @@ class ScatterGramRun : public FusedRun {
     const int members = bucket_->group.size();
     double* const gram_SRR = gram.flat<double>().data();
     std::fill_n(gram_SRR, gram.NumElements(), 0.0);
-    if (!takes_products) return;
+    if (!computes_gram) return;
     const auto& parts = bucket_->own().parts;
     std::vector<double> sums(pairs);
     for (size_t p = 0; p < parts.size();) {
@@ -116,7 +117,7 @@ template <typename T>
 class ScatterGramOp : public FusedOp {
  public:
   explicit ScatterGramOp(OpKernelConstruction* context) : FusedOp(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("products", &takes_products_));
+    OP_REQUIRES_OK(context, context->GetAttr("computes_gram", &computes_gram_));
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
@@ -128,7 +129,7 @@ class ScatterGramOp : public FusedOp {
     Tensor received;
     const int64_t members = group_.size(), variables = gradients.size();
     const TensorShape shape({(members - 1) * bucket->own().elements});
-    OP_REQUIRES_OK_ASYNC(context, kept_.Allocate(context, gradients[0].dtype(), shape, &received),
+    OP_REQUIRES_OK_ASYNC(context, reused_.Allocate(context, gradients[0].dtype(), shape, &received),
                          done);
     Tensor* gram;
     OP_REQUIRES_OK_ASYNC(
@@ -141,13 +142,13 @@ class ScatterGramOp : public FusedOp {
     run->gradients = std::move(gradients);
     run->received = received;
     run->gram = *gram;
-    run->takes_products = takes_products_;
+    run->computes_gram = computes_gram_;
     run->Start(key);
   }
 
  private:
-  bool takes_products_ = true;
-  KeptMemory kept_;
+  bool computes_gram_ = true;
+  ReusedTensor reused_;
 };
 
 absl::Status ScatterGramShape(InferenceContext* c) {
@@ -171,20 +172,21 @@ REGISTER_OP(TF_ADASUM_UCX_SCATTER_GRAM)
     .Attr("T: " TF_ADASUM_TYPES)
     .Attr("segments: list(int)")
     .Attr("width: int")
-    .Attr("products: bool")
-    .TF_ADASUM_AMONG_A_GROUP()
+    .Attr("computes_gram: bool")
+    .TF_ADASUM_GROUP_ARGUMENTS()
     .SetShapeFn(ScatterGramShape)
     .Doc(R"doc(
-Brings the members' shards of a bucket together, and takes the inner products of the own ones.
+Sends each member its shards of this member's gradients, and computes the inner products of this
+member's shards.
 
-gradients: the gradients of the bucket, of the same shapes on all members.
-gram: the inner products of the own shards, of shape [S, R, R]; those of all members add up to those
-  of the gradients.
-received: the other members' elements of the own shards.
-segments: S + 1 offsets of the gradients in the bucket, which may have gaps.
-width: elements of the bucket in a piece: a multiple of R.
-products: whether inner products are taken; else `gram` is zero.
-)doc" TF_ADASUM_AMONG_A_GROUP_DOC);
+gradients: The gradients of the bucket, of the same shapes on all members.
+gram: The inner products of this member's shards, of shape [S, R, R]. The sum over all members is
+  the inner products of the whole gradients.
+received: The elements of the other members' gradients in this member's shards.
+segments: S + 1 offsets of the gradients in the bucket. There may be gaps between gradients.
+width: The number of bucket elements in a piece, a multiple of R.
+computes_gram: Whether to compute the inner products. If false, `gram` is zero.
+)doc" TF_ADASUM_GROUP_ARGUMENTS_DOC);
 
 TF_ADASUM_REGISTER_KERNELS(Name(TF_ADASUM_UCX_SCATTER_GRAM).Device(tensorflow::DEVICE_CPU),
                            ScatterGramOp);

@@ -25,7 +25,7 @@ std::mutex mutex;
 // Held while a child process tests a mesh, and while a mesh is created. Two forks at the same time
 // deadlock in OpenBLAS's fork handler (observed with SciPy's OpenBLAS). A child that is forked
 // while a mesh is created would inherit locked mutexes of UCX.
-std::mutex starting;
+std::mutex creation_mutex;
 const UcxLibrary* library = nullptr;  // guarded by mutex
 pid_t process;  // the process that opened UCX; guarded by mutex until it is set
 
@@ -58,7 +58,7 @@ void StopAll() {
 }
 
 // The time limit for a child process to create a mesh, which normally takes milliseconds.
-constexpr int kRehearsalMs = 10000;
+constexpr int kProbeTimeoutMs = 10000;
 
 // Runs in the child process: creates and destroys a mesh, writes an error message to `out`, and
 // exits. If it crashes, no signal handler of TensorFlow or Python runs, and no core is dumped. The
@@ -79,13 +79,15 @@ constexpr int kRehearsalMs = 10000;
 }
 
 // Waits for the child process. Returns "" if it has created a mesh, otherwise an error message.
-std::string EndOfRehearsal(pid_t child, int in) {
+std::string WaitForProbe(pid_t child, int in) {
   std::string failure;
   char buffer[256];
   pollfd awaited{in, POLLIN, 0};
   bool is_late = false;
   for (;;) {
-    is_late = poll(&awaited, 1, kRehearsalMs) == 0;
+    const int ready = poll(&awaited, 1, kProbeTimeoutMs);
+    if (ready < 0 && errno == EINTR) continue;  // without data, `read` would wait for ever
+    is_late = ready <= 0;
     const ssize_t count = is_late ? 0 : read(in, buffer, sizeof(buffer));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) break;
@@ -97,8 +99,9 @@ std::string EndOfRehearsal(pid_t child, int in) {
   }
   if (is_late) return "UCX did not start within 10 s";
   if (WIFSIGNALED(status)) {
-    return std::string("UCX crashes where it starts (") + strsignal(WTERMSIG(status)) + ")";
+    return std::string("UCX crashed while it started (") + strsignal(WTERMSIG(status)) + ")";
   }
+  if (failure.empty() && status != 0) return "UCX exited while it started";
   return failure;
 }
 
@@ -108,29 +111,29 @@ void Write(const std::string& from, char* text, int capacity) {
   text[length] = '\0';
 }
 
-// The tag of a message of `adasum_ucx_try`. The tags of ops may be equal, because no op uses the
+// The tag of a message of `adasum_ucx_test_exchange`. The tags of ops may be equal, because no op uses the
 // mesh at the same time.
 uint64_t TagOf(int number, int sender) { return static_cast<uint64_t>(number) << 32 | sender; }
 
-// The value of all bytes that a worker sends in `adasum_ucx_try`.
+// The value of all bytes that a worker sends in `adasum_ucx_test_exchange`.
 char ByteOf(int number, int sender) { return static_cast<char>(1 + 31 * number + 7 * sender); }
 
 // The result of an exchange, for which another thread can wait. (std::promise, and waiting without
 // a time limit, need symbols that the libstdc++ of RHEL 8 does not have.)
-class End {
+class ExchangeResult {
  public:
-  void Tell(const std::string& failure) {
+  void Set(const std::string& failure) {
     const std::lock_guard<std::mutex> lock(mutex_);
     failure_ = failure;
-    is_told_ = true;
-    told_.notify_all();
+    is_set_ = true;
+    condition_.notify_all();
   }
 
   // Returns whether the exchange ends within this time.
   bool Wait(double seconds) {
     const auto until = std::chrono::system_clock::now() + std::chrono::duration<double>(seconds);
     std::unique_lock<std::mutex> lock(mutex_);
-    return told_.wait_until(lock, until, [this] { return is_told_; });
+    return condition_.wait_until(lock, until, [this] { return is_set_; });
   }
 
   std::string Get() {
@@ -142,16 +145,16 @@ class End {
 
  private:
   std::mutex mutex_;
-  std::condition_variable told_;
-  bool is_told_ = false;  // guarded by mutex_
-  std::string failure_;   // guarded by mutex_
+  std::condition_variable condition_;
+  bool is_set_ = false;  // guarded by mutex_
+  std::string failure_;  // guarded by mutex_
 };
 
 using Buffer = std::vector<char>;
 
 // Returns an exchange with each of the other workers. `buffers` holds one receive buffer for each
 // worker, and then the send buffer.
-Exchange TrialOf(int rank, int number, std::vector<Buffer>* buffers) {
+Exchange MakeTestExchange(int rank, int number, std::vector<Buffer>* buffers) {
   const int workers = static_cast<int>(buffers->size()) - 1;
   Buffer& sent = buffers->back();
   Exchange exchange;
@@ -176,11 +179,11 @@ Mesh* FindMesh(int number) {
 
 using tf_adasum::Buffer;
 using tf_adasum::ByteOf;
-using tf_adasum::End;
 using tf_adasum::Exchange;
+using tf_adasum::ExchangeResult;
 using tf_adasum::FindMesh;
+using tf_adasum::MakeTestExchange;
 using tf_adasum::Mesh;
-using tf_adasum::TrialOf;
 using tf_adasum::Write;
 
 int adasum_ucx_open(const char* path, char* text, int capacity) {
@@ -200,8 +203,8 @@ int adasum_ucx_open(const char* path, char* text, int capacity) {
   return 0;
 }
 
-int adasum_ucx_rehearse(const char* transports, const char* device, char* text, int capacity) {
-  const std::lock_guard<std::mutex> start(tf_adasum::starting);
+int adasum_ucx_probe(const char* transports, const char* device, char* text, int capacity) {
+  const std::lock_guard<std::mutex> start(tf_adasum::creation_mutex);
   const tf_adasum::UcxLibrary* ucx;
   {
     const std::lock_guard<std::mutex> lock(tf_adasum::mutex);
@@ -214,12 +217,13 @@ int adasum_ucx_rehearse(const char* transports, const char* device, char* text, 
   if (ucx == nullptr) {
     failure = "UCX is not open";
   } else if (pipe2(ends, O_CLOEXEC) != 0) {
-    failure = "there is no file descriptor left";
+    failure = "no file descriptor is free (see ulimit -n)";
   } else {
     const pid_t child = fork();
     if (child == 0) tf_adasum::ProbeInChild(*ucx, transports, device, ends[1]);
     close(ends[1]);
-    failure = child < 0 ? "there is no process left" : tf_adasum::EndOfRehearsal(child, ends[0]);
+    failure = child < 0 ? "no process can be created (see ulimit -u)"
+                        : tf_adasum::WaitForProbe(child, ends[0]);
     close(ends[0]);
   }
   Write(failure, text, capacity);
@@ -227,7 +231,7 @@ int adasum_ucx_rehearse(const char* transports, const char* device, char* text, 
 }
 
 int adasum_ucx_create(const char* transports, const char* device, char* text, int capacity) {
-  const std::lock_guard<std::mutex> start(tf_adasum::starting);
+  const std::lock_guard<std::mutex> start(tf_adasum::creation_mutex);
   const std::lock_guard<std::mutex> lock(tf_adasum::mutex);
   std::string failure = "UCX is not open";
   std::unique_ptr<Mesh> mesh;
@@ -261,20 +265,20 @@ int adasum_ucx_connect(int mesh, int workers, const char* addresses, const int* 
   return failure.empty() ? 0 : -1;
 }
 
-int adasum_ucx_try(int mesh, int rank, int workers, int number, int64_t bytes, double seconds,
-                   double* took, char* text, int capacity) {
+int adasum_ucx_test_exchange(int mesh, int rank, int workers, int number, int64_t bytes,
+                             double seconds, double* took, char* text, int capacity) {
   using Clock = std::chrono::steady_clock;
   auto buffers = std::make_shared<std::vector<Buffer>>(workers + 1, Buffer(bytes));
   buffers->back().assign(bytes, ByteOf(number, rank));
   // If the exchange does not end in time, `end` and the buffers exist longer than this call.
-  auto end = std::make_shared<End>();
-  Exchange exchange = TrialOf(rank, number, buffers.get());
+  auto end = std::make_shared<ExchangeResult>();
+  Exchange exchange = MakeTestExchange(rank, number, buffers.get());
   exchange.memory = buffers;
-  exchange.done = [end](const std::string& failure) { end->Tell(failure); };
+  exchange.done = [end](const std::string& failure) { end->Set(failure); };
 
   const auto begun = Clock::now();
   const uint64_t started = FindMesh(mesh)->Start(std::move(exchange));
-  if (!end->Wait(seconds)) FindMesh(mesh)->Leave(started, "an exchange did not end in time");
+  if (!end->Wait(seconds)) FindMesh(mesh)->StopWaiting(started, "an exchange did not end in time");
   std::string failure = end->Get();
   *took = std::chrono::duration<double>(Clock::now() - begun).count();
   for (int source = 0; source < workers && failure.empty(); ++source) {
@@ -284,7 +288,7 @@ int adasum_ucx_try(int mesh, int rank, int workers, int number, int64_t bytes, d
                                       [&](char byte) { return byte == expected; })) {
       continue;
     }
-    failure = "other bytes arrived than were sent by the worker of rank " + std::to_string(source);
+    failure = "wrong bytes arrived from the worker of rank " + std::to_string(source);
   }
   Write(failure, text, capacity);
   return failure.empty() ? 0 : -1;

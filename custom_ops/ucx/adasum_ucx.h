@@ -23,7 +23,7 @@ int adasum_ucx_open(const char* path, char* text, int capacity);
 
 // Creates and destroys a mesh in a child process, because UCX may crash. Does nothing if this
 // process has already created a mesh. Returns 0, or -1 if a mesh cannot be created.
-int adasum_ucx_rehearse(const char* transports, const char* device, char* text, int capacity);
+int adasum_ucx_probe(const char* transports, const char* device, char* text, int capacity);
 
 // Creates a mesh, see Mesh::Create. Returns the number of the mesh, or -1.
 int adasum_ucx_create(const char* transports, const char* device, char* text, int capacity);
@@ -41,8 +41,8 @@ int adasum_ucx_connect(int mesh, int workers, const char* addresses, const int* 
 // received bytes. Waits for at most `seconds`. All workers must call it before the first op uses
 // the mesh, with the same `number`, and with a new number for each trial. Writes the duration in
 // seconds to `took`. Returns 0 or -1.
-int adasum_ucx_try(int mesh, int rank, int workers, int number, int64_t bytes, double seconds,
-                   double* took, char* text, int capacity);
+int adasum_ucx_test_exchange(int mesh, int rank, int workers, int number, int64_t bytes,
+                             double seconds, double* took, char* text, int capacity);
 
 // Closes a mesh that is no longer used, see Mesh::Close.
 void adasum_ucx_close(int mesh);

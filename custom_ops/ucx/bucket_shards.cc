@@ -9,14 +9,14 @@ namespace {
 
 // The largest part; a batch of at least this size is complete. A message of this size is large
 // enough to hide its fixed cost, and small enough that the arithmetic begins early.
-constexpr int64_t kMostPartElements = 16 * kChunkElements;
+constexpr int64_t kMaxPartElements = 16 * kChunkElements;
 
 void Add(const Part& part, MemberShards* shards) {
   auto& batches = shards->batches;
   const auto& parts = shards->parts;
   const bool opens =
       batches.empty() ||
-      parts.back().at + parts.back().size() - parts[batches.back().first].at >= kMostPartElements;
+      parts.back().at + parts.back().size() - parts[batches.back().first].at >= kMaxPartElements;
   if (opens) batches.push_back({parts.size(), parts.size()});
   ++batches.back().last;
   shards->parts.push_back(part);
@@ -36,7 +36,7 @@ std::vector<MemberShards> DivideBucket(const std::vector<int64_t>& sizes,
     for (int64_t begin = first, end; begin < last; begin = end) {
       const int64_t shard = begin / shard_width;
       MemberShards& shards = of_members[shard % members];
-      end = std::min({last, (shard + 1) * shard_width, begin + kMostPartElements});
+      end = std::min({last, (shard + 1) * shard_width, begin + kMaxPartElements});
       Add({static_cast<int>(s), static_cast<int>(shard / members), begin - first, end - first,
            shards.elements, shards.chunks},
           &shards);

@@ -20,8 +20,8 @@ constexpr std::chrono::microseconds kPolling(200);
 
 // When a worker is lost, connections to other workers may fail at the same moment. So the mesh
 // waits for the failure detector, which finds the lost worker and calls `Abort`. After this time,
-// if an exchange is still open, the mesh ends all exchanges with the error of the connection.
-constexpr std::chrono::seconds kLostForLong(5);
+// if an exchange is still pending, the mesh ends all exchanges with the error of the connection.
+constexpr std::chrono::seconds kPeerLostTimeout(5);
 
 // The longest time that the thread sleeps without checking for work.
 constexpr int kLongestSleepMs = 1000;
@@ -71,19 +71,21 @@ bool Mesh::Init(const std::string& transports, const std::string& device, std::s
   // This thread creates the worker; later only the thread of the mesh uses it.
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   if (fails(ucx_.worker_create(context_, &params, &worker_), "UCX cannot make a worker") ||
-      fails(ucx_.worker_get_efd(worker_, &events_), "UCX cannot wait")) {
+      fails(ucx_.worker_get_efd(worker_, &ucx_event_fd_),
+            "UCX cannot create an event file descriptor")) {
     return false;
   }
   ucp_address_t* address;
   size_t length;
-  if (fails(ucx_.worker_get_address(worker_, &address, &length), "UCX has no address")) {
+  if (fails(ucx_.worker_get_address(worker_, &address, &length),
+            "UCX cannot get the address of its worker")) {
     return false;
   }
   address_.assign(reinterpret_cast<const char*>(address), length);
   ucx_.worker_release_address(worker_, address);
-  wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (wake_ < 0) *failure = "there is no file descriptor left";
-  return wake_ >= 0;
+  wakeup_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (wakeup_fd_ < 0) *failure = "no file descriptor is free (see ulimit -n)";
+  return wakeup_fd_ >= 0;
 }
 
 std::string Mesh::Connect(const std::vector<std::string>& addresses) {
@@ -97,7 +99,7 @@ std::string Mesh::Connect(const std::vector<std::string>& addresses) {
                         UCP_EP_PARAM_FIELD_ERR_HANDLER;
     params.address = reinterpret_cast<const ucp_address_t*>(addresses[rank].data());
     params.err_mode = UCP_ERR_HANDLING_MODE_NONE;
-    params.err_handler.cb = Lost;
+    params.err_handler.cb = OnPeerError;
     params.err_handler.arg = &peer;
     const ucs_status_t status = ucx_.ep_create(worker_, &params, &peer.endpoint);
     if (status != UCS_OK) {
@@ -114,7 +116,7 @@ Mesh::~Mesh() {
   // The endpoints of a mesh that was connected exist until the process exits. A mesh that was never
   // connected has none.
   if (peers_.empty()) Destroy();
-  if (wake_ >= 0) close(wake_);
+  if (wakeup_fd_ >= 0) close(wakeup_fd_);
 }
 
 void Mesh::Destroy() {
@@ -132,17 +134,17 @@ uint64_t Mesh::Start(Exchange exchange) {
   return number;
 }
 
-void Mesh::Leave(uint64_t number, const std::string& failure) {
+void Mesh::StopWaiting(uint64_t number, const std::string& failure) {
   Post([this, number, failure] {
-    const auto found = open_.find(number);
-    if (found == open_.end() || found->second->is_told) return;
-    found->second->is_told = true;
+    const auto found = pending_.find(number);
+    if (found == pending_.end() || found->second->is_done) return;
+    found->second->is_done = true;
     found->second->exchange.done(failure);
   });
 }
 
 void Mesh::Abort(const std::string& failure) {
-  Post([this, failure] { Break(failure); });
+  Post([this, failure] { FailAll(failure); });
 }
 
 void Mesh::Stop() {
@@ -154,7 +156,7 @@ void Mesh::Stop() {
 
 void Mesh::Close() {
   Stop();
-  if (failure_.empty() && open_.empty()) Destroy();
+  if (failure_.empty() && pending_.empty()) Destroy();
 }
 
 void Mesh::Post(std::function<void()> closure) {
@@ -164,7 +166,7 @@ void Mesh::Post(std::function<void()> closure) {
   }
   if (!sleeps_) return;
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof(one));
+  [[maybe_unused]] const ssize_t written = write(wakeup_fd_, &one, sizeof(one));
 }
 
 // ---- on the thread of the mesh ------------------------------------------------------------------
@@ -176,10 +178,10 @@ void Mesh::Loop() {
   sigprocmask(SIG_BLOCK, &all, nullptr);
   auto busy_at = Clock::now();
   while (!stops_) {
-    bool is_busy = TakePosted();
+    bool is_busy = RunPosted();
     while (failure_.empty() && ucx_.worker_progress(worker_) != 0) is_busy = true;
     const auto now = Clock::now();
-    if (has_lost_) BreakIfLostForLong();
+    if (has_lost_peer_) FailIfPeerIsLost();
     if (is_busy) {
       busy_at = now;
     } else if (now - busy_at >= kPolling) {
@@ -191,14 +193,14 @@ void Mesh::Loop() {
   }
 }
 
-bool Mesh::TakePosted() {
+bool Mesh::RunPosted() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    taken_.swap(posted_);
+    running_.swap(posted_);
   }
-  if (taken_.empty()) return false;
-  for (auto& closure : taken_) closure();
-  taken_.clear();
+  if (running_.empty()) return false;
+  for (auto& closure : running_) closure();
+  running_.clear();
   return true;
 }
 
@@ -212,29 +214,30 @@ void Mesh::Sleep() {
   }
   const bool works = failure_.empty();
   if (is_quiet && (!works || ucx_.worker_arm(worker_) == UCS_OK)) {
-    pollfd awaited[] = {{wake_, POLLIN, 0}, {events_, POLLIN, 0}};
+    pollfd awaited[] = {{wakeup_fd_, POLLIN, 0}, {ucx_event_fd_, POLLIN, 0}};
     poll(awaited, works ? 2 : 1, kLongestSleepMs);
   }
   sleeps_ = false;
   uint64_t count;
-  [[maybe_unused]] const ssize_t drained = read(wake_, &count, sizeof(count));
+  [[maybe_unused]] const ssize_t drained = read(wakeup_fd_, &count, sizeof(count));
 }
 
 void Mesh::Begin(uint64_t number, Exchange exchange) {
   if (!failure_.empty()) return exchange.done(failure_);
-  auto owned = std::make_unique<Open>();
-  Open* open = owned.get();
-  open->mesh = this;
-  open->number = number;
-  open->exchange = std::move(exchange);
-  const auto& messages = open->exchange;
-  for (const Message& each : messages.receives) open->transfers.push_back({open, &each, true});
-  for (const Message& each : messages.sends) open->transfers.push_back({open, &each, false});
-  // One more for this function, so that `open` exists until all transfers are launched.
-  open->left = open->transfers.size() + 1;
-  open_[number] = std::move(owned);
-  for (Transfer& transfer : open->transfers) Launch(&transfer);
-  Transfer none{open, nullptr, false};
+  auto owned = std::make_unique<PendingExchange>();
+  PendingExchange* pending = owned.get();
+  pending->mesh = this;
+  pending->number = number;
+  pending->exchange = std::move(exchange);
+  const auto& messages = pending->exchange;
+  for (const Message& each : messages.receives)
+    pending->transfers.push_back({pending, &each, true});
+  for (const Message& each : messages.sends) pending->transfers.push_back({pending, &each, false});
+  // One more for this function, so that `pending` exists until all transfers are launched.
+  pending->transfers_left = pending->transfers.size() + 1;
+  pending_[number] = std::move(owned);
+  for (Transfer& transfer : pending->transfers) Launch(&transfer);
+  Transfer none{pending, nullptr, false};
   Finish(&none, "");
 }
 
@@ -249,37 +252,37 @@ void Mesh::Launch(Transfer* transfer) {
   info.length = message.bytes;
   if (transfer->is_receive) {
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_RECV_INFO;
-    param.cb.recv = Received;
+    param.cb.recv = OnReceived;
     param.recv_info.tag_info = &info;  // set if the receive completes immediately
     request =
         ucx_.tag_recv_nbx(worker_, message.data, message.bytes, message.tag, ~uint64_t{0}, &param);
   } else if (!peer.failure.empty()) {
     return Finish(transfer, peer.failure);
   } else {
-    param.cb.send = Sent;
+    param.cb.send = OnSent;
     request = ucx_.tag_send_nbx(peer.endpoint, message.data, message.bytes, message.tag, &param);
   }
   if (UCS_PTR_IS_PTR(request)) return;  // a callback calls `Finish`, or has already called it
-  Finish(transfer, WhatFailed(*transfer, UCS_PTR_STATUS(request), info.length));
+  Finish(transfer, ErrorOf(*transfer, UCS_PTR_STATUS(request), info.length));
 }
 
-void Mesh::Sent(void* request, ucs_status_t status, void* argument) {
+void Mesh::OnSent(void* request, ucs_status_t status, void* argument) {
   auto* transfer = static_cast<Transfer*>(argument);
-  Mesh* mesh = transfer->open->mesh;
+  Mesh* mesh = transfer->pending->mesh;
   mesh->ucx_.request_free(request);
-  mesh->Finish(transfer, mesh->WhatFailed(*transfer, status, transfer->message->bytes));
+  mesh->Finish(transfer, mesh->ErrorOf(*transfer, status, transfer->message->bytes));
 }
 
-void Mesh::Received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
-                    void* argument) {
+void Mesh::OnReceived(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                      void* argument) {
   auto* transfer = static_cast<Transfer*>(argument);
-  Mesh* mesh = transfer->open->mesh;
+  Mesh* mesh = transfer->pending->mesh;
   const size_t length = status == UCS_OK ? info->length : 0;
   mesh->ucx_.request_free(request);
-  mesh->Finish(transfer, mesh->WhatFailed(*transfer, status, length));
+  mesh->Finish(transfer, mesh->ErrorOf(*transfer, status, length));
 }
 
-std::string Mesh::WhatFailed(const Transfer& transfer, ucs_status_t status, size_t received) const {
+std::string Mesh::ErrorOf(const Transfer& transfer, ucs_status_t status, size_t received) const {
   const Message& message = *transfer.message;
   if (status == UCS_OK && received == message.bytes) return "";
   const std::string worker = "the worker of rank " + std::to_string(message.worker);
@@ -294,43 +297,43 @@ std::string Mesh::WhatFailed(const Transfer& transfer, ucs_status_t status, size
 }
 
 void Mesh::Finish(Transfer* transfer, const std::string& failure) {
-  Open* open = transfer->open;
-  const bool is_last = --open->left == 0;
-  if (!open->is_told && (is_last || !failure.empty())) {
-    open->is_told = true;
-    open->exchange.done(failure);
+  PendingExchange* pending = transfer->pending;
+  const bool is_last = --pending->transfers_left == 0;
+  if (!pending->is_done && (is_last || !failure.empty())) {
+    pending->is_done = true;
+    pending->exchange.done(failure);
   }
-  if (is_last) open_.erase(open->number);
+  if (is_last) pending_.erase(pending->number);
 }
 
-void Mesh::Lost(void* argument, ucp_ep_h, ucs_status_t status) {
+void Mesh::OnPeerError(void* argument, ucp_ep_h, ucs_status_t status) {
   auto* peer = static_cast<Peer*>(argument);
   Mesh* mesh = peer->mesh;
   peer->failure = "UCX: " + std::string(mesh->ucx_.status_string(status)) +
                   " (the worker of rank " + std::to_string(peer->worker) + ")";
   peer->failed_at = Clock::now();
-  mesh->has_lost_ = true;
+  mesh->has_lost_peer_ = true;
 }
 
-void Mesh::BreakIfLostForLong() {
+void Mesh::FailIfPeerIsLost() {
   const auto now = Clock::now();
   bool is_awaited = false;
-  for (const auto& [number, open] : open_) is_awaited |= !open->is_told;
+  for (const auto& [number, pending] : pending_) is_awaited |= !pending->is_done;
   for (const Peer& peer : peers_) {
-    const bool is_lost = !peer.failure.empty() && now - peer.failed_at > kLostForLong;
-    if (is_lost && is_awaited) return Break(peer.failure);
+    const bool is_lost = !peer.failure.empty() && now - peer.failed_at > kPeerLostTimeout;
+    if (is_lost && is_awaited) return FailAll(peer.failure);
   }
 }
 
-void Mesh::Break(const std::string& failure) {
+void Mesh::FailAll(const std::string& failure) {
   if (!failure_.empty()) return;
   failure_ = failure;
-  for (const auto& [number, open] : open_) {
-    if (open->is_told) continue;
-    open->is_told = true;
-    open->exchange.done(failure);
+  for (const auto& [number, pending] : pending_) {
+    if (pending->is_done) continue;
+    pending->is_done = true;
+    pending->exchange.done(failure);
   }
-  // The exchanges stay in `open_`, so their memory is not released.
+  // The exchanges stay in `pending_`, so their memory is not released.
 }
 
 }  // namespace tf_adasum

@@ -68,7 +68,7 @@ class Mesh {
 
   // Stops waiting for an exchange: calls `done` with `failure`, unless `done` was already called.
   // The messages of the exchange continue.
-  void Leave(uint64_t number, const std::string& failure);
+  void StopWaiting(uint64_t number, const std::string& failure);
 
   // Ends all current and future exchanges with `failure`, without waiting for any worker. UCX
   // cannot cancel messages that a peer may be reading or writing. So UCX is not called any more,
@@ -86,20 +86,20 @@ class Mesh {
  private:
   using Clock = std::chrono::steady_clock;
 
-  struct Open;
+  struct PendingExchange;
   struct Transfer {
-    Open* open;
+    PendingExchange* pending;
     const Message* message;
     bool is_receive;
   };
   // An exchange whose messages have not all completed.
-  struct Open {
+  struct PendingExchange {
     Mesh* mesh;
     uint64_t number;
     Exchange exchange;
     std::vector<Transfer> transfers;
-    size_t left;           // number of transfers that have not completed, see `Begin`
-    bool is_told = false;  // whether `done` was called
+    size_t transfers_left;  // number of transfers that have not completed, see `Begin`
+    bool is_done = false;   // whether `done` was called
   };
   struct Peer {
     Mesh* mesh;
@@ -115,28 +115,28 @@ class Mesh {
 
   // The following functions run on the thread of the mesh.
   void Loop();
-  bool TakePosted();
+  bool RunPosted();
   void Sleep();
   void Begin(uint64_t number, Exchange exchange);
   void Launch(Transfer* transfer);
   void Finish(Transfer* transfer, const std::string& failure);
-  void Break(const std::string& failure);
-  void BreakIfLostForLong();
-  std::string WhatFailed(const Transfer& transfer, ucs_status_t status, size_t received) const;
+  void FailAll(const std::string& failure);
+  void FailIfPeerIsLost();
+  std::string ErrorOf(const Transfer& transfer, ucs_status_t status, size_t received) const;
 
   void Post(std::function<void()> closure);
-  static void Sent(void* request, ucs_status_t status, void* transfer);
-  static void Received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
-                       void* transfer);
-  static void Lost(void* peer, ucp_ep_h endpoint, ucs_status_t status);
+  static void OnSent(void* request, ucs_status_t status, void* transfer);
+  static void OnReceived(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                         void* transfer);
+  static void OnPeerError(void* peer, ucp_ep_h endpoint, ucs_status_t status);
 
   const UcxLibrary& ucx_;
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   std::string address_;
   std::vector<Peer> peers_;  // by rank
-  int events_ = -1;          // readable when UCX has work
-  int wake_ = -1;            // readable when a closure was posted while the thread slept
+  int ucx_event_fd_ = -1;    // readable when UCX has work
+  int wakeup_fd_ = -1;       // readable when a closure was posted while the thread slept
   std::thread thread_;
   std::atomic<bool> stops_{false};
   std::atomic<bool> sleeps_{false};
@@ -146,10 +146,10 @@ class Mesh {
   std::vector<std::function<void()>> posted_;  // guarded by mutex_
 
   // Only the thread of the mesh uses the following members.
-  std::vector<std::function<void()>> taken_;
-  std::map<uint64_t, std::unique_ptr<Open>> open_;  // by number
-  std::string failure_;                             // error of the mesh; "" while it works
-  bool has_lost_ = false;                           // whether a connection has failed
+  std::vector<std::function<void()>> running_;
+  std::map<uint64_t, std::unique_ptr<PendingExchange>> pending_;  // by number
+  std::string failure_;         // error of the mesh; "" while it works
+  bool has_lost_peer_ = false;  // whether a connection has failed
 };
 
 }  // namespace tf_adasum

@@ -134,7 +134,7 @@ class UcxCollectives:
             gradients=gradients,
             segments=segments.tolist(),
             width=width,
-            products=computes_gram,
+            computes_gram=computes_gram,
             **self._arguments(),
         )
 

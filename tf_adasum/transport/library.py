@@ -20,7 +20,7 @@ _SONAME = "libucp.so.0"
 _WHEEL = "libucx"
 _LONGEST_TEXT = 1024
 _OPS = ("all_to_all", "all_gather", "scatter_gram", "combine_gather")
-_NEWEST = "adasum_ucx_rehearse"  # the newest function in custom_ops/ucx/adasum_ucx.h
+_NEWEST = "adasum_ucx_probe"  # the newest function in custom_ops/ucx/adasum_ucx.h
 _NEWEST_ARGUMENT = "channel"  # of the ops
 
 
@@ -54,7 +54,7 @@ class Library:
         Raises:
             UcxUnavailableError: if the child has crashed, or UCX cannot create a mesh.
         """
-        self._call("adasum_ucx_rehearse", transports.encode(), device.encode())
+        self._call("adasum_ucx_probe", transports.encode(), device.encode())
 
     def create(self, transports: str, device: str) -> int:
         """Create a mesh, and return its number in this process.
@@ -112,7 +112,7 @@ class Library:
         """
         took = ctypes.c_double()
         arguments = (mesh, rank, workers, number, ctypes.c_int64(size), ctypes.c_double(seconds))
-        self._call("adasum_ucx_try", *arguments, ctypes.byref(took))
+        self._call("adasum_ucx_test_exchange", *arguments, ctypes.byref(took))
         return took.value
 
     def close(self, mesh: int) -> None:

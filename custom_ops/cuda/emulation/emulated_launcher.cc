@@ -62,7 +62,7 @@ const char* LauncherErrorString(int error) {
     case kUnknownKernel:
       return "emulation: no kernel has this name";
     case kBadShape:
-      return "emulation: the device has no room for a launch of this shape";
+      return "emulation: the launch has too many blocks or too much shared memory";
   }
   return "unknown error";
 }

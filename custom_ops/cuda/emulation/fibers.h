@@ -183,7 +183,8 @@ class Scheduler {
         } while (progress_);
         for (int lane = 0; lane < kLanes; ++lane) all_done = all_done && lanes[lane].done;
       }
-      if (!any_progress && !all_done) Fail("all threads wait at barriers that not all reach");
+      if (!any_progress && !all_done)
+        Fail("deadlock: all threads wait at barriers that some threads never reach");
     }
   }
 

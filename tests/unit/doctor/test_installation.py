@@ -225,7 +225,7 @@ def test_python(version, level):
     assert (finding.fix is not None) == (level == FAIL)
 
 
-BUS_ERROR = "UCX crashes where it starts (Bus error)"
+BUS_ERROR = "UCX crashed while it started (Bus error)"
 
 
 @pytest.mark.parametrize(
