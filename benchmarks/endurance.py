@@ -157,8 +157,6 @@ def custom_loop(strategy, model, x, y, steps, sample, in_epochs):
             if in_epochs and step % EPOCH == 0:
                 next(iter(strategy.experimental_distribute_dataset(dataset.take(4))))
                 iterator = iter(batches)
-        if step % EPOCH == 0 and hasattr(strategy, "check_model"):
-            strategy.check_model(model)
 
 
 def slope(samples):

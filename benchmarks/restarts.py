@@ -108,15 +108,17 @@ def kill_one(folder, launcher, restart, chance, training):
     starts = chance.random() < 0.25
     worker = chance.randrange(WORKERS)
     delay = chance.uniform(0, 2 if starts else training)
-    signs = [folder / f"pid-{restart}-{rank}" for rank in range(WORKERS)]
-    signs += [] if starts else [folder / f"trains-{restart}"]
-    while not all(sign.exists() and (sign.stat().st_size or sign is signs[-1]) for sign in signs):
+    pids = [folder / f"pid-{restart}-{rank}" for rank in range(WORKERS)]
+    trains = folder / f"trains-{restart}"
+    while not (
+        all(pid.exists() and pid.stat().st_size for pid in pids) and (starts or trains.exists())
+    ):
         if launcher.poll() is not None:
             return []
         time.sleep(0.01)
     time.sleep(delay)
     try:
-        os.kill(int(signs[worker].read_text()), signal.SIGKILL)
+        os.kill(int(pids[worker].read_text()), signal.SIGKILL)
     except ProcessLookupError:  # it has already ended
         return []
     backups = sorted(path.stem for path in (folder / "backup").glob("*"))

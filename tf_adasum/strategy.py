@@ -59,8 +59,8 @@ class AdasumMirroredStrategy(
             ``timeout_seconds`` is how long this worker waits for workers that do not start (default
             60 s), and for workers that run but do not join a collective (default 600 s). It waits
             half that time for workers that send nothing (default 30 s). ``bytes_per_pack`` is the
-            size of a bucket (default 16 MiB; between hosts, the first bucket has at most 4 MiB or
-            one gradient). Defaults to `None`, TensorFlow's options.
+            size of a bucket (default 16 MiB; between hosts, 4 MiB for
+            the first bucket). Defaults to `None`, TensorFlow's options.
         aggregation: str, the name of a rule (``"adasum"``, ``"adacons"``, ``"mean"``, ``"sum"``),
             or a `tf_adasum.rules.AggregationRule`. Defaults to `"adasum"`.
         radix_plan: list of int with the product N: the sizes of the groups in which gradients are

@@ -28,8 +28,8 @@ namespace tf_adasum {
 constexpr char kCancelled[] = "the step was cancelled";
 
 // The bits of a tag, from the highest: 8 bits of the channel, 20 bits of the call, 12 bits of the
-// run, the number of the sender among all replicas, and the number of the receiver among the
-// replicas of its worker. A tag is reused after 2^8 channels, 2^20 calls, or 2^12 runs within a
+// run, 16 bits of the number of the sender among all replicas, and 8 bits of the number of the
+// receiver among the replicas of its worker. A tag is reused after 2^8 channels, 2^20 calls, or 2^12 runs within a
 // call. By then, the earlier messages with this tag have arrived long ago.
 constexpr int kCallBits = 20, kRunBits = 12, kSenderBits = 16, kReceiverBits = 8;
 

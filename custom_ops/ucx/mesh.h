@@ -6,6 +6,8 @@
 //
 // UCX's detection of lost peers is off. If it is on, UCX does not use the transports that send
 // large messages without extra copies. So the caller has to detect lost workers, and call `Abort`.
+// If UCX reports a broken connection all the same, the mesh waits 5 s for `Abort`, and then fails
+// all exchanges.
 #pragma once
 
 #include <atomic>
@@ -26,8 +28,8 @@ namespace tf_adasum {
 // Bytes that this process sends to a worker, or receives from a worker.
 struct Message {
   int worker;
-  // The same on both sides. Messages from one process to another that have the same tag match in
-  // the order in which each side starts them.
+  // The same on both sides. If several messages between two processes have the same tag, the first
+  // send matches the first receive, the second send the second receive, and so on.
   uint64_t tag;
   void* data;
   size_t bytes;

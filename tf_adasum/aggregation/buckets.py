@@ -6,7 +6,7 @@
                 │   g_0   │g_1│0 … 0│   g_2   │  [n]   one flat buffer
                 └─────────┴───┴─────┴─────────┘
 
-Each segment is filled up with zeros to a multiple of 64 bytes, because TensorFlow does not copy
+Each segment is padded with zeros to a multiple of 64 bytes, because TensorFlow does not copy
 aligned slices of a buffer. The zeros change no inner product.
 
 Shape legend: S segments (the variables of one bucket), n elements of the bucket.
@@ -21,8 +21,9 @@ import tensorflow as tf
 
 from tf_adasum import ops
 
-# Large enough to amortize the latency of a collective, small enough that the exchange of the last
-# layers' gradients starts while the gradients of the first layers are still being computed.
+# Large enough to amortize the latency of a collective. In larger models, small enough that the
+# exchange of the last layers' gradients starts while the gradients of the first layers are still
+# being computed.
 DEFAULT_BUCKET_BYTES = 16 * 2**20
 
 # Between hosts, the first bucket is closed earlier, so that sending starts earlier. All buckets of
@@ -105,11 +106,11 @@ def assign(
     """Distribute gradients over buckets.
 
     The last gradients come first, because backpropagation computes them first. A bucket holds
-    gradients of one dtype and is closed once it holds `bucket_bytes` or more; a large gradient is
-    never cut. Sparse gradients and gradients without elements are in no bucket.
+    gradients of one dtype and is closed once it holds `bucket_bytes` or more; a gradient is never
+    divided between two buckets. Sparse gradients and gradients without elements are in no bucket.
 
     If replicas are on several hosts, gradients below 64 KiB come after all others, and the first
-    bucket is closed at 4 MiB, so that sending starts early.
+    bucket is closed once it holds 4 MiB, so that sending starts early.
 
     Args:
         gradients: list of dense tensors of known shape, and of `tf.IndexedSlices`.

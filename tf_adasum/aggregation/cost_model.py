@@ -62,7 +62,7 @@ class Hosts:
     """Hosts with several replicas each, and the links between the hosts.
 
     Args:
-        replicas: L, the number of replicas on each host. They have consecutive numbers.
+        replicas: L, the number of replicas on each host. Their ranks are consecutive.
         alpha: α_h, the seconds that a message takes in addition if it leaves its host. Defaults to
             50 µs.
         beta: β_h, the seconds to send a byte over the link of a host, which the replicas of the
@@ -79,8 +79,8 @@ class Hosts:
 
         Args:
             replicas: L, the number of replicas on each host.
-            own_host: the name of this host. Defaults to `None`: the links may be those of other
-                hosts.
+            own_host: the name of this host. Defaults to `None`: a file is not checked for this
+                host.
 
         Raises:
             ValueError: if the variable is neither of the form ``alpha=5e-5,beta=8e-10`` nor the
@@ -131,7 +131,7 @@ class Hosts:
         return len(plan) > 1 and self.replicas in itertools.accumulate(plan, operator.mul)
 
     def seconds(self, messages: float, sent: float) -> float:
-        """Return the seconds of a replica's messages to other hosts, and of a host's bytes."""
+        """Return the seconds of a replica's messages to other hosts plus those of a host's bytes."""
         return self.alpha * messages + self.beta * sent
 
 

@@ -179,6 +179,7 @@ def link_findings(hosts: Sequence[str], pairs: Sequence[dict[str, Any]]) -> list
         return []
     latency = statistics.median(pair["latency_seconds"] for pair in others)
     inside = statistics.median(pair["latency_seconds"] for pair in own) if own else 0.0
+    # The fastest pair: one slow link is reported separately, and does not describe the others.
     rate = max(pair["bytes_per_second"] for pair in others)
     text = f"between hosts: {latency * 1e6:.3g} µs, and at least {rate / 1e6:.3g} MB/s"
     text += f"; on one host: {inside * 1e6:.3g} µs" if own else ""
@@ -202,7 +203,7 @@ def write_links(path: str, hosts: Sequence[str], findings: list[Finding]) -> Non
         return
     try:
         with atomic_files.replacing(path) as unfinished, open(unfinished, "w") as file:
-            json.dump({"hosts": sorted(set(hosts)), **links.facts}, file)
+            file.write(json.dumps({"hosts": sorted(set(hosts)), **links.facts}) + "\n")
     except OSError as error:
         findings.append(Finding(FAIL, _LINKS, f"{path} cannot be written: {error}"))
         return
