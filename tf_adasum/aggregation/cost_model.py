@@ -131,7 +131,7 @@ class Hosts:
         return len(plan) > 1 and self.replicas in itertools.accumulate(plan, operator.mul)
 
     def seconds(self, messages: float, sent: float) -> float:
-        """Return the seconds of a replica's messages to other hosts plus those of a host's bytes."""
+        """Return the seconds of a replica's messages to other hosts and a host's bytes, added."""
         return self.alpha * messages + self.beta * sent
 
 
