@@ -70,13 +70,13 @@ class Run:
         folder: an empty folder for backups and logs.
         workers: the number of workers.
         save_freq: `save_freq` of the backups.
-        chance: `random.Random`.
+        rng: `random.Random`.
         faults: the maximum number of faults.
     """
 
-    def __init__(self, folder, workers, save_freq, chance, faults):
+    def __init__(self, folder, workers, save_freq, rng, faults):
         self._folder, self._workers, self._save_freq = folder, workers, save_freq
-        self._chance, self._faults = chance, faults
+        self._chance, self._faults = rng, faults
         self._network, self._processes = Network(workers), []
         self._due = []  # pairs of a time and a function that ends a fault then
         self.told = RunRecord()
@@ -139,11 +139,11 @@ class Run:
 
     def _break(self, now, number, seconds):
         """Inject a random fault, and plan when it ends."""
-        chance, network = self._chance, self._network
-        worker = chance.randrange(self._workers)
-        other = chance.choice([rank for rank in range(self._workers) if rank != worker])
-        lasts = chance.choice([1, 3, 8, 15, 25, 45])
-        kind = chance.choice(["cut", "one way", "slow", "pause", "kill"])
+        rng, network = self._chance, self._network
+        worker = rng.randrange(self._workers)
+        other = rng.choice([rank for rank in range(self._workers) if rank != worker])
+        lasts = rng.choice([1, 3, 8, 15, 25, 45])
+        kind = rng.choice(["cut", "one way", "slow", "pause", "kill"])
         what = f"{kind} {worker}" if kind == "kill" else f"{kind} {worker} for {lasts} s"
         self.told.happened.append(f"{what} (start {number} + {seconds:.0f} s)")
         heal = network.heal
@@ -193,9 +193,9 @@ class Run:
                 self.told.hung.append(f"worker {rank}, start {number}: {text[-500:]}")
 
 
-def run(folder, workers, save_freq, chance, faults):
+def run(folder, workers, save_freq, rng, faults):
     folder.mkdir(parents=True)
-    with Run(folder, workers, save_freq, chance, faults) as training:
+    with Run(folder, workers, save_freq, rng, faults) as training:
         return training.run()
 
 
@@ -232,9 +232,9 @@ def main():
             if (workers, freq) not in unbroken:
                 quiet = run(folder / f"unbroken-{workers}-{freq}", workers, freq, random, 0)
                 unbroken[workers, freq] = quiet.end
-            chance = random.Random(arguments.seed * 1000 + number)
+            rng = random.Random(arguments.seed * 1000 + number)
             begun = time.monotonic()
-            told = run(folder / str(number), workers, freq, chance, FAULTS_PER_RUN)
+            told = run(folder / str(number), workers, freq, rng, FAULTS_PER_RUN)
             end = "equal"
             if told.end is None:
                 end = f"**hung**: {'; '.join(told.hung)}"

@@ -28,7 +28,7 @@ def measured(workers, shapes, way, steps):
         found, alone = of_kinds(KINDS), of_kinds([UCX])
     for own, by_kind, by_ucx in zip(shapes.values(), found, alone, strict=True):
         by_kind[ALONE] = by_ucx[UCX]
-        if horovod_worker.is_there():
+        if horovod_worker.is_available():
             theirs = horovod_worker.on_workers(workers, way, "times", shapes=own, steps=steps)
             by_kind["Horovod's sum"] = {"seconds": theirs["sum"]}
             by_kind[HOROVOD] = {"seconds": theirs["adasum"]}

@@ -73,9 +73,9 @@ def main():
     rows, failures, loads = [], [], []
     try:
         for victim in (0, 1):
-            chance, right, seconds = random.Random(arguments.seed + victim), 0, []
+            rng, right, seconds = random.Random(arguments.seed + victim), 0, []
             for moment in range(arguments.moments):
-                call, after = CALLS[moment % len(CALLS)], chance.uniform(0.001, LONGEST)
+                call, after = CALLS[moment % len(CALLS)], rng.uniform(0.001, LONGEST)
                 outcome, wrong = run(victim, call, after)
                 loads.append(os.getloadavg()[0])
                 right += not wrong

@@ -57,46 +57,46 @@ BYTES_AT_ONCE = 2.5e8  # of all replicas' gradients in one call
 FEWEST, MOST_OF_ALL = 3, 400
 
 
-def draw(chance, replicas):
+def draw(rng, replicas):
     """Draw what a call exchanges; return it as plain data, the same on all workers."""
-    rule = chance.choice(RULES)
+    rule = rng.choice(RULES)
     drawn = {
         "rule": rule,
-        "bytes_per_pack": chance.choice([0, 4000, 100_000, 2_000_000]),
-        "gathers_small_buckets": chance.random() < 0.3,
-        "at_once": chance.choice([1, 10]),  # parallel iterations
-        "lists": [_list(chance, replicas, rule) for _ in range(chance.choice([1, 2, 2, 3]))],
+        "bytes_per_pack": rng.choice([0, 4000, 100_000, 2_000_000]),
+        "gathers_small_buckets": rng.random() < 0.3,
+        "at_once": rng.choice([1, 10]),  # parallel iterations
+        "lists": [_list(rng, replicas, rule) for _ in range(rng.choice([1, 2, 2, 3]))],
         "options": {},
     }
     if rule != "mean":
-        drawn["options"]["wire_dtype"] = chance.choice([None, None, "bfloat16", "float16"])
+        drawn["options"]["wire_dtype"] = rng.choice([None, None, "bfloat16", "float16"])
         across = replicas
-        if replicas > 2 and replicas % 2 == 0 and chance.random() < 0.2:
+        if replicas > 2 and replicas % 2 == 0 and rng.random() < 0.2:
             drawn["options"]["local_reduction_size"], across = 2, replicas // 2
-        if rule in ("adasum", "sum") and chance.random() < 0.7:
-            drawn["options"]["radix_plan"] = chance.choice(list(_plans(across)))
+        if rule in ("adasum", "sum") and rng.random() < 0.7:
+            drawn["options"]["radix_plan"] = rng.choice(list(_plans(across)))
     size = sum(np.prod(each["shape"]) for own in drawn["lists"] for each in own)
     times = BYTES_AT_ONCE / (16 * replicas * size)
     drawn["times"] = int(np.clip(times, FEWEST, MOST_OF_ALL // replicas))
     return drawn
 
 
-def _list(chance, replicas, rule):
+def _list(rng, replicas, rule):
     """Return a list of gradients. Some of them are sparse, unless the rule is the mean."""
-    largest = LARGEST_OF_ALL if chance.random() < 0.1 else LARGEST
-    dtypes = chance.sample(DTYPES, chance.choice([1, 1, 2]))
+    largest = LARGEST_OF_ALL if rng.random() < 0.1 else LARGEST
+    dtypes = rng.sample(DTYPES, rng.choice([1, 1, 2]))
     gradients = []
-    for _ in range(chance.randint(1, 5)):
-        size = int(np.exp(chance.uniform(0, np.log(largest / 3))))
-        shape = chance.choice([[size], [size, 3], [3, size]])
+    for _ in range(rng.randint(1, 5)):
+        size = int(np.exp(rng.uniform(0, np.log(largest / 3))))
+        shape = rng.choice([[size], [size, 3], [3, size]])
         gradients.append(
             {
                 "shape": shape,
-                "dtype": chance.choice(dtypes),
-                "scale": 10.0 ** chance.randint(-3, 2),
-                "sparse": rule != "mean" and len(shape) == 2 and chance.random() < 0.2,
-                "zero": chance.randrange(replicas) if chance.random() < 0.1 else None,
-                "seed": chance.randrange(2**31),
+                "dtype": rng.choice(dtypes),
+                "scale": 10.0 ** rng.randint(-3, 2),
+                "sparse": rule != "mean" and len(shape) == 2 and rng.random() < 0.2,
+                "zero": rng.randrange(replicas) if rng.random() < 0.1 else None,
+                "seed": rng.randrange(2**31),
             }
         )
     return gradients
@@ -276,17 +276,17 @@ def work(log, environment, exchanges, seed):
     os.environ.update(environment)
     import tf_adasum
 
-    chance, done = random.Random(seed), 0
+    rng, done = random.Random(seed), 0
     try:
         strategy = tf_adasum.AdasumMirroredStrategy(transport="ucx")
         replicas = strategy.num_replicas_in_sync
         with strategy.working_together():
             while done < exchanges:
-                drawn = draw(chance, replicas)
+                drawn = draw(rng, replicas)
                 differing, digests = Program(strategy, drawn, ["tensorflow", "ucx"])(drawn["times"])
                 say(drawn=drawn, differing=differing, digests=digests)
                 done += drawn["times"] * len(drawn["lists"])
-            endless = Program(strategy, draw(chance, replicas), ["ucx"])
+            endless = Program(strategy, draw(rng, replicas), ["ucx"])
             endless(1)
             say(endless=True)
             endless(2**31 - 1)

@@ -27,7 +27,7 @@ SECONDS = 600
 TRANSPORTS = {"shared memory": "vader,self", "TCP": "tcp,self"}
 
 
-def is_there():
+def is_available():
     """Return whether HOROVOD_PYTHON names a Python with Horovod."""
     return bool(os.environ.get(PYTHON))
 

@@ -80,12 +80,12 @@ def run(folder, save_freq, kills=0, seed=0, training=0.0):
     arguments += ["--save-freq", str(save_freq)]
     launcher = [sys.executable, "-m", "tf_adasum.launch", "-n", str(WORKERS)]
     launcher += ["--max-restarts", str(kills), "--timeout", str(SECONDS), *arguments]
-    chance, moments, began = random.Random(seed), [], time.monotonic()
+    rng, moments, began = random.Random(seed), [], time.monotonic()
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(launcher, cwd=report.ROOT, stdout=log, stderr=log)
         try:
             for restart in range(kills):
-                moments += kill_one(folder, process, restart, chance, training)
+                moments += kill_one(folder, process, restart, rng, training)
             process.wait(SECONDS)
         finally:
             if process.poll() is None:
@@ -103,11 +103,11 @@ def run(folder, save_freq, kills=0, seed=0, training=0.0):
     }
 
 
-def kill_one(folder, launcher, restart, chance, training):
+def kill_one(folder, launcher, restart, rng, training):
     """Kill a worker of a start at a random moment; return [the kill], or [] if it was too late."""
-    starts = chance.random() < 0.25
-    worker = chance.randrange(WORKERS)
-    delay = chance.uniform(0, 2 if starts else training)
+    starts = rng.random() < 0.25
+    worker = rng.randrange(WORKERS)
+    delay = rng.uniform(0, 2 if starts else training)
     pids = [folder / f"pid-{restart}-{rank}" for rank in range(WORKERS)]
     trains = folder / f"trains-{restart}"
     while not (

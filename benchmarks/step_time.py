@@ -94,7 +94,7 @@ def compare_transports(arguments, options):
     per_round = collections.defaultdict(list)
     for _ in range(TURNS):
         seconds = report.on_workers(arguments.workers, __file__, *options, "--transport")
-        if horovod_worker.is_there():
+        if horovod_worker.is_available():
             own = {"rounds": arguments.rounds, "steps": arguments.steps, "rows": ROWS}
             theirs = horovod_worker.on_workers(arguments.workers, "shared memory", "fit", **own)
             seconds |= {f"Horovod, {kind}": own for kind, own in theirs.items()}

@@ -68,9 +68,9 @@ class Conditions:
 class Direction:
     """The way from one host to another, and when its next packet can arrive."""
 
-    def __init__(self, chance):
+    def __init__(self, rng):
         self.conditions = Conditions()
-        self._chance = chance
+        self._chance = rng
         self._free_at, self._last = 0.0, 0.0
 
     def arrival(self, packet, now):
@@ -121,7 +121,7 @@ class Forwarder:
     """
 
     def __init__(self, hosts):
-        chance = random.Random(0)
+        rng = random.Random(0)
         self._devices = [open_device(name) for name, *_ in hosts]
         self._host_of = {
             packed(address): host
@@ -129,7 +129,7 @@ class Forwarder:
             for address in addresses
         }
         pairs = itertools.product(range(len(hosts)), repeat=2)
-        self._ways = {pair: Direction(chance) for pair in pairs}
+        self._ways = {pair: Direction(rng) for pair in pairs}
         self._commands = b""
         self._loop = asyncio.new_event_loop()  # whose clock is time.monotonic
 

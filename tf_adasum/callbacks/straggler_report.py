@@ -201,8 +201,8 @@ def _slowest(step_ms, waiting_ms, samples):
     others = np.delete(waiting_ms, rank)
     # A fraction p of n samples has the standard error sqrt(p (1 - p) / n). So the difference of two
     # fractions has a standard error of at most sqrt(0.5 / n). Three standard errors are required.
-    chance = 3 * np.sqrt(0.5 / max(1, samples))
-    least = max(STANDS_OUT, chance) * np.median(step_ms)
+    noise = 3 * np.sqrt(0.5 / max(1, samples))
+    least = max(STANDS_OUT, noise) * np.median(step_ms)
     return rank if len(others) and np.median(others) - waiting_ms[rank] > least else -1
 
 

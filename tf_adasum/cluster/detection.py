@@ -61,9 +61,9 @@ def find(environment: Environment) -> RendezvousConfig | None:
     if own and own.size.value == 1:  # whichever launcher has started this process
         return own.config()
     started = next(filter(None, (each(environment) for each in _LAUNCHERS)), None)
-    told = own or _keras(environment) or _torchrun(environment, started)
-    if told:
-        return told.completed_by(started).config()
+    configured = own or _keras(environment) or _torchrun(environment, started)
+    if configured:
+        return configured.completed_by(started).config()
     if started is None or (started.rank == _EnvField(_INDEX, 0) and started.size.value is None):
         return None  # the first pod of an Indexed Job may be the only one
     return started.config()
@@ -210,8 +210,10 @@ def _torchrun(environment, started):
         _check_address(coordinator, environment, "MASTER_ADDR", "MASTER_PORT")
         if environment.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
             # torchrun itself listens on MASTER_PORT.
-            told = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
-            coordinator = _at(host, _port_of(" ".join(environment.get(each, "") for each in told)))
+            sources = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+            coordinator = _at(
+                host, _port_of(" ".join(environment.get(each, "") for each in sources))
+            )
     job = environment.get("TORCHELASTIC_RUN_ID", "")
     job = "" if job == "none" else job  # torchrun's default name
     missing = "MASTER_PORT" if host else "MASTER_ADDR"
@@ -254,8 +256,8 @@ def _pmi(environment):
     host = _LOCAL if environment.get(names[2]) in of_host else None
     if not host and environment.get("SLURM_JOB_NODELIST"):
         host = _first_node(environment["SLURM_JOB_NODELIST"], "SLURM_JOB_NODELIST")
-    told = (environment.get(name) for name in ("I_MPI_HYDRA_UUID", "PMI_JOBID", "SLURM_JOB_ID"))
-    job = next(filter(None, told), "")  # jobs of MPICH have no name
+    ids = (environment.get(name) for name in ("I_MPI_HYDRA_UUID", "PMI_JOBID", "SLURM_JOB_ID"))
+    job = next(filter(None, ids), "")  # jobs of MPICH have no name
     coordinator = host and _at(host, _port_of(job))
     source = _source(f"PMI ({names[1]})", environment, names, coordinator, job=job)
     slurm = _slurm(environment)  # srun --mpi=pmi2 sets the variables of PMI and of Slurm

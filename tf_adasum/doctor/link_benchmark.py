@@ -55,11 +55,11 @@ def measure_link(connection: socket.socket, seconds: float) -> dict[str, float]:
         times.append(time.perf_counter() - begun)
     there = _send(connection, seconds)
     _take(connection)
-    told = json_lines.receive(connection, connection.gettimeout() or LONGEST_SECONDS) or {}
+    answer = json_lines.receive(connection, connection.gettimeout() or LONGEST_SECONDS) or {}
     return {
         "latency_seconds": statistics.median(times) / 2,
         "bytes_per_second": there,
-        "bytes_per_second_back": _number(told.get("bytes_per_second")),
+        "bytes_per_second_back": _number(answer.get("bytes_per_second")),
     }
 
 

@@ -284,8 +284,8 @@ class HealthMonitor:
 
     def _handle_message(self, sender, message):
         """Handle a message. Worker 0 sends all statuses; any other worker sends its own status."""
-        told = message.get("statuses") if sender == 0 else {str(sender): message.get("status")}
-        for name, fields in (told if isinstance(told, dict) else {"": None}).items():
+        statuses = message.get("statuses") if sender == 0 else {str(sender): message.get("status")}
+        for name, fields in (statuses if isinstance(statuses, dict) else {"": None}).items():
             rank, status = self._ranks.get(name), Status.from_fields(fields)
             if rank is None or status is None:
                 sent_by = self._cluster.named([sender])
@@ -335,8 +335,8 @@ class HealthMonitor:
             for connection in self._channel.connections.values():
                 connection.last_received_at = now
         self._last_round = now
-        heard = [each.last_received_at for each in self._channel.connections.values()]
-        is_quiet = heard and now - min(heard) > 3 * SECONDS_BETWEEN_MESSAGES
+        received_at = [each.last_received_at for each in self._channel.connections.values()]
+        is_quiet = received_at and now - min(received_at) > 3 * SECONDS_BETWEEN_MESSAGES
         self._heartbeats.note(self._read_counters()[1] if is_quiet else None)
         signature, at = call_site.of_thread(self._observed)
         if signature != self._signature:

@@ -26,7 +26,7 @@ SECONDS_BETWEEN_TRIES = 10.0
 _REFUSED = os.strerror(errno.ECONNREFUSED)
 
 # How many of the workers that cannot be reached are named in a message.
-_MOST_TOLD = 3
+_MAX_LISTED = 3
 
 
 class Reachability:
@@ -74,9 +74,9 @@ class Reachability:
                 if word not in ("", _REFUSED)
             }
             silent |= {rank: word for rank, word in zip(ranks, words, strict=False) if word}
-            told = [f"{self._cluster.named([rank])}: {silent[rank]}" for rank in sorted(silent)]
-            more = f", and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
-            self.unreachable = ", ".join(told[:_MOST_TOLD]) + more
+            listed = [f"{self._cluster.named([rank])}: {silent[rank]}" for rank in sorted(silent)]
+            more = f", and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
+            self.unreachable = ", ".join(listed[:_MAX_LISTED]) + more
             return self.unreachable
 
     def forget(self) -> None:

@@ -14,14 +14,14 @@ def reason_of(error: BaseException) -> str:
     text = re.sub("\x1b\\[[0-9;]*m", "", str(error))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)(:|$)", line)]
-    said = _said_at_a_node(text) or lines
-    if len(said) > 1 and said[0].startswith("Exception encountered when calling"):
-        said = said[1:]  # Keras's first line names the layer, and the second the error
-    line = causes[0] if causes else ": ".join([type(error).__name__, *said[:1]])
+    own_lines = _lines_of_a_node(text) or lines
+    if len(own_lines) > 1 and own_lines[0].startswith("Exception encountered when calling"):
+        own_lines = own_lines[1:]  # Keras's first line names the layer, and the second the error
+    line = causes[0] if causes else ": ".join([type(error).__name__, *own_lines[:1]])
     return line if len(line) <= _LONGEST_REASON else line[:_LONGEST_REASON] + "…"
 
 
-def _said_at_a_node(text):
+def _lines_of_a_node(text):
     """Return the lines of an error between its traceback and its node; [] without a node."""
     above, node, _ = text.partition("[[{{node")
     if not node:

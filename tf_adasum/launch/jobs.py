@@ -161,12 +161,12 @@ def run_job(
                 addresses, devices_per_worker, nodes=nodes, verbose=verbose
             )
             restart += earlier_starts
-            told = {"TF_ADASUM_RESTART_COUNT": str(restart)}
+            added = {"TF_ADASUM_RESTART_COUNT": str(restart)}
             if 1 < in_all == num_workers:
-                told |= _new_secret()
+                added |= _new_secret()
             if in_all > num_workers and restart and not os.environ.get(START_TIMEOUT):
-                told[START_TIMEOUT] = _SECONDS_TO_MEET_AGAIN
-            yield [{**each, **told} for each in environments]
+                added[START_TIMEOUT] = _SECONDS_TO_MEET_AGAIN
+            yield [{**each, **added} for each in environments]
 
     logs = logs_in(log_dir, ranks)
     captures_output = captures_output or in_all > 1 or bool(logs) or status

@@ -216,18 +216,18 @@ def main(folder: str) -> int:
         ending = run_job(
             job["command"], job["workers"], job["devices_per_worker"], captures_output=True
         )
-        told, code = {}, ending.code
+        outcome, code = {}, ending.code
         if ending.first is not None:
             first, words = ending.first, ending.first.stderr_tail
-            told["first"] = {
+            outcome["first"] = {
                 "rank": first.rank,
                 "cause": "" if first.is_stopped else f", with {first.cause}",
                 "error": first.error,
                 "traceback": words.traceback if words and words.error == first.error else "",
             }
     except ValueError as error:
-        told, code = {"wrong": str(error)}, 2
+        outcome, code = {"wrong": str(error)}, 2
     # The notebook reads this file when this process has ended.
     with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, _ENDING), "w") as file:
-        json.dump(told, file)
+        json.dump(outcome, file)
     return code

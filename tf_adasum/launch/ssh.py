@@ -126,8 +126,10 @@ class Connection:
         left = self._deadline - time.monotonic()
         if left <= 0:
             lines = self._errors.decode(errors="replace").splitlines()
-            said = next((line.strip() for line in reversed(lines) if line.strip()), "no answer")
-            self.failure = said.rstrip(".")
+            last_line = next(
+                (line.strip() for line in reversed(lines) if line.strip()), "no answer"
+            )
+            self.failure = last_line.rstrip(".")
         return max(0.0, left)
 
 

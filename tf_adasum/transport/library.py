@@ -130,10 +130,10 @@ class Library:
     def _call(self, name, *arguments, numbered=False):
         text = ctypes.create_string_buffer(_LONGEST_TEXT)
         number = getattr(self._functions, name)(*arguments, text, _LONGEST_TEXT)
-        said = text.value.decode(errors="replace")
+        message = text.value.decode(errors="replace")
         if number < 0:
-            raise UcxUnavailableError(said)
-        return number if numbered else said
+            raise UcxUnavailableError(message)
+        return number if numbered else message
 
 
 @functools.cache

@@ -236,17 +236,17 @@ def _attempt(all_workers, transports, name, failure=""):
     endpoints: dict[int, list[SocketAddress]] = {}
     seconds = 0.0
     if not failure:
-        told = [each.partition(b"\n") for each in all_workers.bytes_of_all(own, lengths[:, 0])]
+        received = [each.partition(b"\n") for each in all_workers.bytes_of_all(own, lengths[:, 0])]
         endpoints = {
             rank: [(*endpoint,) for endpoint in json.loads(each[0])]
-            for rank, each in enumerate(told)
+            for rank, each in enumerate(received)
         }
         failure = _admitted(all_workers, port, endpoints)
         del endpoints[cluster.rank]
     if not failure:
         failure, _ = all_workers.gather(ucx_port.unreachable(cluster, endpoints))
     if not failure:
-        addresses = [each[2] for each in told]
+        addresses = [each[2] for each in received]
         failure, _ = all_workers.gather(
             exchange_time.failure_of(lambda: functions.connect(number, addresses))
         )

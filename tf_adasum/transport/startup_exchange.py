@@ -56,10 +56,10 @@ class StartupExchange:
         failed = [rank for rank, text in enumerate(texts) if text]
         if not failed:
             return ""
-        said = texts[failed[0]]
+        first_text = texts[failed[0]]
         if len(failed) == len(texts) and len(set(texts)) == 1:
-            return said
-        same = [rank for rank in failed if texts[rank] == said]
-        others = [rank for rank in failed if texts[rank] != said]
+            return first_text
+        same = [rank for rank in failed if texts[rank] == first_text]
+        others = [rank for rank in failed if texts[rank] != first_text]
         more = f"; {self.cluster.named(others)} failed too" if others else ""
-        return f"{self.cluster.named(same)}: {said}{more}"
+        return f"{self.cluster.named(same)}: {first_text}{more}"

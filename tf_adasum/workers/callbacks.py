@@ -146,7 +146,7 @@ class BeforeUserCallbacks(keras.callbacks.Callback):
         super().__init__()
         self.workers, self.restores = workers, False
         waiting = (getattr(callback, "settings_to_compare", None) for callback in callbacks)
-        self.waiting = [said for said in waiting if said is not None]
+        self.waiting = [settings for settings in waiting if settings is not None]
         self._restoring = [
             callback
             for callback in callbacks

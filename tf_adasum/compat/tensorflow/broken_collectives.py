@@ -35,9 +35,9 @@ def collective_error_of(error: BaseException) -> CollectiveError | None:
         if _DIFFERENT.search(line):
             return CollectiveError(_clean(line), differ=True)
         if _ABORTED in line or line.startswith(_REMOTE):
-            said = line.rpartition(_ABORTED)[2] if _ABORTED in line else above
+            message = line.rpartition(_ABORTED)[2] if _ABORTED in line else above
             workers = dict.fromkeys(" ".join(task) for task in _TASK.findall(text))
-            return CollectiveError(_clean(said) or type(error).__name__, tuple(workers))
+            return CollectiveError(_clean(message) or type(error).__name__, tuple(workers))
     if isinstance(error, _OF_A_CONNECTION) or "DerivedStatus" in text:
         return CollectiveError()
     return None
