@@ -220,7 +220,7 @@ def main():
     parser.add_argument("--keep", type=pathlib.Path, help="folder for the logs of all runs")
     arguments = parser.parse_args()
     if reason := reason_to_skip():
-        sys.exit(f"no network can be made here: {reason}")
+        sys.exit(f"cannot create network namespaces: {reason}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     deadline, rows, unbroken = time.monotonic() + 60 * arguments.minutes, [], {}
     with tempfile.TemporaryDirectory() as temporary:

