@@ -39,6 +39,7 @@ import json
 import math
 import operator
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -88,7 +89,7 @@ class Hosts:
                 hosts other than `own_host`.
         """
         text = os.environ.get(HOST_LINK, "")
-        if text and "=" not in text:
+        if text and not re.match(r"\s*(alpha|beta)\s*=", text):
             return cls.from_file(replicas, text, own_host)
         link = functools.partial(cls, replicas)
         return _read(HOST_LINK, ("alpha", "beta"), "alpha=5e-5,beta=8e-10", link) or link()
@@ -106,13 +107,19 @@ class Hosts:
             ValueError: if this is no such file, or has the links of hosts other than `own_host`.
         """
         try:
+            if os.path.exists(path) and not os.path.isfile(path):
+                raise ValueError("it is not a regular file")
             with open(path) as file:
                 links = json.load(file)
-            hosts = [str(host) for host in links["hosts"]]
-            alpha, beta = (float(links[name]) for name in ("alpha", "beta"))
-            if not all(0 <= number < math.inf for number in (alpha, beta)):
-                raise ValueError("a number is negative or not finite")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            hosts, alpha, beta = (links[name] for name in ("hosts", "alpha", "beta"))
+            if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
+                raise ValueError("'hosts' is not a list of names")
+            if not all(
+                type(each) in (int, float) and 0 <= each < math.inf for each in (alpha, beta)
+            ):
+                raise ValueError("'alpha' or 'beta' is not a finite number of at least 0")
+            alpha, beta = float(alpha), float(beta)
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(
                 f"{path!r} is not a file that `tf-adasum-doctor --links` has written: {error!r}. "
                 f"You can also set the constants: {HOST_LINK}=alpha=5e-5,beta=8e-10"

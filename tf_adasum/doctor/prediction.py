@@ -205,7 +205,9 @@ def write_links(path: str, hosts: Sequence[str], findings: list[Finding]) -> Non
         with atomic_files.replacing(path) as unfinished, open(unfinished, "w") as file:
             file.write(json.dumps({"hosts": sorted(set(hosts)), **links.facts}) + "\n")
     except OSError as error:
-        findings.append(Finding(FAIL, _LINKS, f"{path} cannot be written: {error}"))
+        findings.append(
+            Finding(FAIL, _LINKS, f"{path} cannot be written: {error.strerror or error}")
+        )
         return
     fix = f"{_SET}{os.path.abspath(path)}"
     findings[findings.index(links)] = dataclasses.replace(links, fix=fix)

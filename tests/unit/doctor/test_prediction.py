@@ -40,7 +40,7 @@ def test_the_estimate_is_that_of_the_cost_model(monkeypatch, capsys):
 def test_links_are_written_to_a_file_for_estimates_and_for_the_strategy(
     tmp_path, monkeypatch, capsys
 ):
-    path, host = str(tmp_path / "links.json"), socket.gethostname()
+    path, host = str(tmp_path / "run=3.json"), socket.gethostname()
     found = link_findings(["a", "b"], [pair(0, 1, 5e-5, 1.25e8)])
     write_links(path, [host, host, "b"], found)
     (finding,) = found
@@ -74,7 +74,19 @@ def test_links_that_cannot_be_written_are_reported(tmp_path, path, pairs, level,
 
 
 @pytest.mark.parametrize(
-    "content", [None, "", "[]", "{}", '{"hosts": ["a"], "alpha": -1, "beta": 1}']
+    "content",
+    [
+        None,
+        "",
+        "[]",
+        "{}",
+        "[" * 100_000,
+        '{"hosts": ["a"], "alpha": -1, "beta": 1}',
+        '{"hosts": ["a"], "alpha": true, "beta": 1}',
+        '{"hosts": ["a"], "alpha": 1, "beta": 1' + "0" * 400 + "}",
+        '{"hosts": "a", "alpha": 1, "beta": 1}',
+    ],
+    ids=lambda content: (content or "None")[:60],
 )
 def test_another_file_is_no_links_file(tmp_path, monkeypatch, content):
     path = tmp_path / "links.json"
