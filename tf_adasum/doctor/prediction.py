@@ -2,7 +2,7 @@
 
 The estimate is that of `aggregation.cost_model`. It assumes that the exchange of gradients does not
 overlap with backpropagation, so a real step may take less time. `link_findings` gives the constants
-of the links between hosts.
+of the links between hosts, and `write_links` writes them to a file.
 """
 
 from __future__ import annotations
