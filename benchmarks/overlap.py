@@ -25,7 +25,7 @@ import slow_links
 import step_split
 
 HOSTS, EPOCHS, EXCHANGES = 2, 4, 2
-# For each number of inter-op threads: whether buckets are made as between hosts (`aggregation.buckets`).
+# For each number of inter-op threads: whether buckets are as between hosts (`aggregation.buckets`).
 BUCKETS = {1: {"as on one host": False, "default": True}, 2: {"default": True}}
 THREADS = "TF_NUM_INTEROP_THREADS"  # TensorFlow reads this variable
 STEPS = {"dense, 16 MB": 12, "dense, 100 MB": 4, "convolutions, 19 MB": 8}
