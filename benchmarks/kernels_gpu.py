@@ -19,7 +19,8 @@ many launches to queue.
 Writes benchmarks/results/DATE-kernels_gpu-CARD.md (with `--part` DATE-kernels_gpu-PART-CARD.md), or
 into the folder of --out. Prints each row as soon as it is measured. To save time on the GPU,
 `--no-compile` leaves out torch.compile, which takes seconds for each case, and `--part` measures
-only the pairwise combination or only the operations on rows.
+only the pairwise combination or only the operations on rows. `--built FOLDER` measures kernels that
+were compiled before; FOLDER is the folder tf_adasum/ops of an installed wheel.
 """
 
 import argparse
@@ -446,6 +447,7 @@ def main():
     parser.add_argument("--emulated", action="store_true", help="a dry run without a GPU")
     parser.add_argument("--part", choices=["pairwise", "rows"], help="measure only this")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--built", type=Path, help="measure the compiled kernels of this folder")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--out", type=Path, default=report.RESULTS, help="folder of the report")
     arguments = parser.parse_args()
@@ -461,7 +463,7 @@ def main():
             sizes = DRY_RUN
         else:
             try:
-                device, compiler = gpu_devices.build(folder)
+                device, compiler = gpu_devices.build(folder, arguments.built)
                 card = gpu_devices.find_card()
             except (gpu_devices.GpuUnavailable, build_cuda.NotBuilt) as reason:
                 sys.exit(

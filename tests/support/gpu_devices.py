@@ -1,10 +1,12 @@
 """The CUDA kernels on a GPU, with memory and events of PyTorch or CuPy; or emulated."""
 
 import ctypes
+import json
 import os
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -180,10 +182,16 @@ def find_framework():
     raise GpuUnavailable(f"neither PyTorch nor CuPy can use a GPU: {'; '.join(reasons)}")
 
 
-def build(folder):
-    """Compile the kernels for the first GPU, in `folder`.
+def build(folder, built=None):
+    """Load compiled kernels, or compile them for the first GPU, in `folder`.
 
-    Returns the library and a description of the compiler.
+    Args:
+        folder: for the compiled kernels.
+        built: None, or a folder with compiled kernels and their `_build_info.json`, such as the
+            folder tf_adasum/ops of an installed wheel.
+
+    Returns:
+        The library and a description of the compiler.
 
     Raises:
         GpuUnavailable: if there is no GPU, or neither PyTorch nor CuPy can use it.
@@ -193,11 +201,16 @@ def build(folder):
     if capability is None:
         raise GpuUnavailable("the CUDA driver finds no NVIDIA GPU here")
     framework = find_framework()
-    path = build_cuda.compile_host(folder)
-    with mock.patch.dict(os.environ, {build_cuda.ARCHITECTURES_VARIABLE: str(capability)}):
-        how = build_cuda.compile_kernels(folder)
-    compiler = f"{how['compiler']} ({how['compiler_version']}) for sm_{capability}"
-    return framework(path), compiler
+    if built is None:
+        path = build_cuda.compile_host(folder)
+        with mock.patch.dict(os.environ, {build_cuda.ARCHITECTURES_VARIABLE: str(capability)}):
+            how = build_cuda.compile_kernels(folder)
+        target = f"sm_{capability}"
+    else:
+        path = Path(built) / build_cuda.HOST_LIBRARY
+        how = json.loads((Path(built) / "_build_info.json").read_text())["cuda"]
+        target = f"{len(how['architectures'])} architectures"
+    return framework(path), f"{how['compiler']} ({how['compiler_version']}) for {target}"
 
 
 @dataclass

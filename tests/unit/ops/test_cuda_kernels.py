@@ -5,6 +5,9 @@ TensorFlow nor Keras is needed. In tests/unit/ops:
 
     ADASUM_TEST_GPU=1 PYTHONPATH=../.. python -m pytest --noconftest test_cuda_kernels.py
 
+`ADASUM_TEST_GPU` can also be the folder tf_adasum/ops of an installed wheel; then these kernels are
+tested instead of newly compiled ones.
+
 test_kernels.py tests the same kernels under TensorFlow, with the default plans.
 """
 
@@ -30,7 +33,8 @@ from support.cuda_library import (
 
 pytestmark = pytest.mark.version_independent
 
-ON_GPU = os.environ.get("ADASUM_TEST_GPU") == "1"
+TEST_GPU = os.environ.get("ADASUM_TEST_GPU", "0")
+ON_GPU = TEST_GPU != "0"
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 ROW_COUNTS = [1, 2, 3, 4, 5, 8, 9, 13, 16, 17, 20]
@@ -63,7 +67,8 @@ LAYOUTS = {
 @pytest.fixture(scope="module")
 def compiled_library(tmp_path_factory):
     if ON_GPU:
-        return gpu_devices.build(tmp_path_factory.mktemp("cuda"))[0]
+        built = None if TEST_GPU == "1" else TEST_GPU
+        return gpu_devices.build(tmp_path_factory.mktemp("cuda"), built)[0]
     if shutil.which("g++") is None:
         pytest.skip("there is no g++ to compile the emulation")
     return CudaLibrary(cuda_library.emulated_library())
