@@ -51,13 +51,15 @@ def python_function_of(function: Callable) -> Callable:
 
 
 def function_without_retrace_warning(python_function: Callable, **options: Any) -> Callable:
-    """Return a `tf.function` whose tracings TensorFlow counts separately.
+    """Return a `tf.function` without AutoGraph, whose tracings TensorFlow counts separately.
+
+    AutoGraph would take most of the time of the first calls, also of the start of a strategy.
 
     TensorFlow counts the tracings of all functions with the same code together, and warns of
     retracing. Closures share their code, so five closures that are traced once each would count as
     five tracings. A `functools.partial` has no code, so its tracings are counted separately.
     """
-    return tf.function(functools.partial(python_function), **options)
+    return tf.function(functools.partial(python_function), autograph=False, **options)
 
 
 def clone_tf_function(function: Any, python_function: Callable) -> Callable:
