@@ -80,6 +80,7 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
         "log_dir": options.log_dir,
         "verbose": options.verbose,
         "bind_to": options.bind_to,
+        "preload": options.preload,
     }
     workers, devices = _number(options.workers), options.devices_per_worker
     nnodes = elastic.parse_range(options.nnodes) or _count(options.nnodes)
@@ -153,6 +154,13 @@ def build_parser() -> argparse.ArgumentParser:
         default=BIND_TO[0],
         help="cores: without GPUs, each worker runs on its own share of the CPU cores; none: all "
         "workers run on all cores (default: cores)",
+    )
+    parser.add_argument(
+        "--preload",
+        action="store_true",
+        help="import TensorFlow once on each machine, and start the workers as copies of this "
+        "process. The script must not set variables that TensorFlow or Keras read when they are "
+        "imported",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
     _add_machines(

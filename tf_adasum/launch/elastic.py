@@ -37,6 +37,8 @@ from tf_adasum.cluster.coordinator import joined
 from tf_adasum.cluster.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import StoreClient
+from tf_adasum.launch import fork_server
+from tf_adasum.launch.environments import common_environment
 from tf_adasum.launch.jobs import check, run_job
 from tf_adasum.launch.membership import (
     LOST_GRACE_SECONDS,
@@ -124,7 +126,7 @@ def launch_elastic(
         timeout: seconds after which this launcher stops. Defaults to None: no limit.
         max_restarts: how often training restarts after a worker has failed. Lost hosts do not
             count.
-        **settings: log_dir, verbose, status and bind_to, as for `jobs.launch`.
+        **settings: log_dir, verbose, status, bind_to and preload, as for `jobs.launch`.
 
     Returns:
         The exit status of the job, as for `jobs.launch`.
@@ -146,7 +148,11 @@ def launch_elastic(
     deadline = None if timeout is None else time.monotonic() + timeout
     control = Control()
     settings |= {"command": command, "devices_per_worker": devices_per_worker}
-    with signals_sent_to(control.events):
+    common = common_environment(os.environ, settings["verbose"])
+    with (
+        fork_server.opened(settings.pop("preload"), common) as settings["server"],
+        signals_sent_to(control.events),
+    ):
         serves, is_reconnecting = True, False
         while True:
             # The coordinator's launcher may come back, so a client never takes its place.

@@ -67,7 +67,8 @@ def launch_on(
         devices_per_worker: as for `jobs.launch`.
         coordinator: "host:port" of worker 0. Defaults to None: the address at which ssh reaches the
             first host, and a free port.
-        **settings: timeout, max_restarts, log_dir, verbose and bind_to, as for `jobs.launch`.
+        **settings: timeout, max_restarts, log_dir, verbose, bind_to and preload, as for
+            `jobs.launch`.
 
     Returns:
         The exit status that `jobs.launch` returns, or 255 if a connection was lost.

@@ -13,23 +13,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import os
 import queue
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tf_adasum.launch import failures, live, log_filter, terminal
+from tf_adasum.launch.fork_server import ForkServer
 from tf_adasum.launch.output import Log, Relay
 from tf_adasum.launch.status import Board
 from tf_adasum.launch.worker_process import (
     OUTPUT_SECONDS,
     Worker,
-    begin_worker,
     report_end,
+    start_process,
     start_thread,
 )
 
@@ -56,6 +55,7 @@ class WorkerGroup:
             single worker inherit stdin, stdout and stderr.
         board: the workers' status, shown with the output. Defaults to None: no status is shown.
         cpus: the CPUs of each of `ranks`; empty if each worker runs on the CPUs of this process.
+        fork_server: the `ForkServer` that starts the workers. Defaults to None: the command is run.
     """
 
     ranks: range
@@ -64,6 +64,7 @@ class WorkerGroup:
     captures_output: bool = True
     board: Board | None = None
     cpus: Sequence[set[int]] = ()
+    fork_server: ForkServer | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,10 +311,7 @@ class _Job:
     def _start(self, environments: list[dict[str, str]], restart: int) -> None:
         # All processes start before the first thread, because `preexec_fn` runs Python between fork
         # and exec, where a lock held by another thread would never be released.
-        group, streams = self._group, {}  # a worker inherits our streams
-        if group.captures_output:
-            pipe = subprocess.PIPE
-            streams = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
+        group = self._group
         if group.board:
             group.board.begin()
         logs = group.logs or [None] * len(group.ranks)
@@ -325,15 +323,12 @@ class _Job:
                     log.begin(rank, group.num_workers, restart)
                 if group.board:
                     environment = {**environment, **group.board.environment(rank)}
-                with self._fork_lock:
-                    process = subprocess.Popen(
-                        self._command,
-                        env=environment,
-                        bufsize=0,
-                        start_new_session=True,
-                        preexec_fn=functools.partial(begin_worker, os.getpid(), own),
-                        **streams,
-                    )
+                start = (self._command, environment, own, group.captures_output)
+                if group.fork_server:
+                    process = group.fork_server.start(*start)
+                else:
+                    with self._fork_lock:
+                        process = start_process(*start)
                 is_quiet = log_filter.hides_information(environment)
                 self._running.append(Worker(rank, process, is_quiet, log))
         finally:  # even if a later worker could not start, because `_stop` waits for all of these

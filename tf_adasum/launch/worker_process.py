@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import queue
 import signal
@@ -14,7 +15,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from tf_adasum.launch import failures
 from tf_adasum.launch.cpu_shares import bind
@@ -22,15 +24,13 @@ from tf_adasum.launch.output import Log
 
 OUTPUT_SECONDS = 0.5  # how long to wait for the output of a worker that ended
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, not after a fork
+LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, not after a fork
 
 
 class Worker:
     """One running worker: its process, and the threads that read its output."""
 
-    def __init__(
-        self, rank: int, process: subprocess.Popen, is_quiet: bool = False, log: Log | None = None
-    ):
+    def __init__(self, rank: int, process: Any, is_quiet: bool = False, log: Log | None = None):
         self.rank = rank
         self.process = process
         self.is_quiet = is_quiet
@@ -67,7 +67,25 @@ def report_end(worker: Worker, events: queue.SimpleQueue) -> None:
     events.put(worker)
 
 
-def begin_worker(parent: int, cpus: set[int]) -> None:
+def start_process(
+    command: Sequence[str], environment: Mapping[str, str], cpus: set[int], captures_output: bool
+) -> subprocess.Popen:
+    """Start the process of a worker. The arguments are those of `fork_server.ForkServer.start`."""
+    streams: dict[str, int] = {}  # a worker inherits our streams
+    if captures_output:
+        pipe = subprocess.PIPE
+        streams = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
+    return subprocess.Popen(
+        command,
+        env=dict(environment),
+        bufsize=0,
+        start_new_session=True,
+        preexec_fn=functools.partial(_begin_worker, os.getpid(), cpus),
+        **streams,
+    )
+
+
+def _begin_worker(parent: int, cpus: set[int]) -> None:
     """Prepare the process of a worker, before it runs the command."""
     end_with_parent(parent)
     bind(cpus)
@@ -80,9 +98,9 @@ def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
         parent: the pid of the parent process, even if it has already ended.
         number: the signal.
     """
-    if _LIBC is None:
+    if LIBC is None:
         return
-    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
+    LIBC.prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # the parent ended before the request was made
         os.kill(os.getpid(), number)
 
