@@ -2,10 +2,10 @@
 
     python benchmarks/elastic.py [--times 10] [--workers 1]
 
-Each of four hosts, network namespaces of this machine, runs the same `tf-adasum-launch --nnodes
-2:4`. This script repeatedly kills a worker, removes a host or adds a host, and measures the time
-until the next training step. At the end, it compares the accuracy with the accuracy of undisturbed
-runs. Writes benchmarks/results/DATE-elastic.md.
+Each of four hosts, network namespaces of this machine, runs the same `tf-adasum-launch --nnodes 2:4
+--preload`. This script repeatedly kills a worker, removes a host or adds a host, and measures the
+time until the next training step. At the end, it compares the accuracy with the accuracy of
+undisturbed runs. Writes benchmarks/results/DATE-elastic.md.
 """
 
 import argparse
@@ -105,7 +105,7 @@ class Job:
         """Start the launcher of a host."""
         host = self.network.hosts[number]
         coordinator = f"{self.network.hosts[0].address}:{PORT}"
-        launch = [sys.executable, "-m", "tf_adasum.launch", "--nnodes", f"2:{HOSTS}"]
+        launch = [sys.executable, "-m", "tf_adasum.launch", "--nnodes", f"2:{HOSTS}", "--preload"]
         launch += ["-n", self.workers, "--max-restarts", 1000, "--coordinator", coordinator]
         environment = {**os.environ, "TF_ADASUM_SECRET": "key", "PYTHONPATH": str(report.ROOT)}
         self.launchers[number] = host.popen(
@@ -142,7 +142,7 @@ class Job:
             children = subprocess.run(
                 ["pgrep", "-P", str(self.launchers[3].pid)], capture_output=True, text=True
             )
-            os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
+            os.kill(int(children.stdout.split()[-1]), signal.SIGKILL)  # not the fork server
             return self.seconds_until(HOSTS, since)
         if event == "a host's launcher is killed":
             self.launchers[3].kill()
@@ -230,10 +230,10 @@ def main():
         "elastic",
         "Hosts that are lost and join: time until training continues",
         f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} worker each, "
-        f"and `tf-adasum-launch --nnodes 2:{HOSTS}`. A small dense network learns digits, with "
-        "`BackupAndRestore` after every 10 steps. Seconds from the event until worker 0 has "
-        "finished its next training step, median (lowest to highest). Python and TensorFlow start "
-        "anew each time; all hosts share the cores of this machine.\n\n"
+        f"and `tf-adasum-launch --nnodes 2:{HOSTS} --preload`. A small dense network learns "
+        "digits, with `BackupAndRestore` after every 10 steps. Seconds from the event until worker "
+        "0 has finished its next training step, median (lowest to highest). All hosts share the "
+        "cores of this machine.\n\n"
         + report.table(["event", "times", "seconds"], rows)
         + f"\n\nAll workers started {starts} times. Accuracy at the end, {EPOCHS} epochs after the "
         f"last event: {accuracy:.3f}. {UNDISTURBED} runs of {EPOCHS} epochs in which nothing "

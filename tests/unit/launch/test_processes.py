@@ -181,15 +181,15 @@ def test_workers_die_with_a_killed_launcher(script, tmp_path, workers):
 
 def test_started_workers_are_stopped_when_a_later_one_cannot_start(monkeypatch):
     started = []
-    original = subprocess.Popen
+    original = processes.start_process
 
-    def second_fails(*arguments, **options):
+    def second_fails(*arguments):
         if started:
             raise BlockingIOError("no more processes")
-        started.append(original(*arguments, **options))
+        started.append(original(*arguments))
         return started[0]
 
-    monkeypatch.setattr(processes.subprocess, "Popen", second_fails)
+    monkeypatch.setattr(processes, "start_process", second_fails)
     with pytest.raises(BlockingIOError):
         launch([sys.executable, "-c", "import time; time.sleep(300)"], 2)
     assert started[0].returncode == -signal.SIGTERM
