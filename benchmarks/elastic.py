@@ -140,7 +140,9 @@ class Job:
         since = time.time()
         if event == "a worker is killed":
             children = subprocess.run(
-                ["pgrep", "-P", str(self.launchers[3].pid)], capture_output=True, text=True
+                ["pgrep", "-r", "RSD", "-P", str(self.launchers[3].pid)],
+                capture_output=True,
+                text=True,
             )
             os.kill(int(children.stdout.split()[-1]), signal.SIGKILL)  # not the fork server
             return self.seconds_until(HOSTS, since)

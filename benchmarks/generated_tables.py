@@ -308,14 +308,23 @@ def slow_accuracy_part():
 
 def elastic_part():
     """Return the table of events after which training continues on other hosts."""
-    path = newest("elastic")
-    rows = [list(row.values()) for row in report.tables(path.read_text())]
+    reports = sorted(report.RESULTS.glob("*-elastic.md"), reverse=True)
+    newest_of = {"--preload" in path.read_text(): path for path in reversed(reports)}
+    seconds = {
+        is_preloaded: {row["event"]: row["seconds"] for row in report.tables(path.read_text())}
+        for is_preloaded, path in newest_of.items()
+    }
     text = (
         "Seconds from an event to the next training step, median (lowest to highest), on four "
         "hosts that are simulated on one machine with two cores:"
     )
-    table = report.table(["event", "measurements", "seconds"], rows)
-    return from_report(f"{text}\n\n{table}", path, of_folder=True)
+    rows = [[event, took, seconds[False][event]] for event, took in seconds[True].items()]
+    table = report.table(["event", "with `--preload`", "without"], rows)
+    links = " and ".join(
+        f"[{name}](../../benchmarks/results/{newest_of[is_preloaded].name})"
+        for name, is_preloaded in (("with", True), ("without", False))
+    )
+    return f"{text}\n\n{table}\n\nFrom the reports {links} `--preload`."
 
 
 def small_steps_part():

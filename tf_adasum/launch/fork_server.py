@@ -118,7 +118,7 @@ class ForkServer:
             captures_output: whether its output goes into pipes, and its input is empty.
 
         Raises:
-            OSError: if the fork server has ended, or does not answer.
+            ConnectionError: if the fork server has ended, or does not answer.
         """
         task = {"arguments": command[2:], "environment": dict(environment), "cpus": sorted(cpus)}
         with contextlib.ExitStack() as sent, contextlib.ExitStack() as kept:
@@ -138,11 +138,11 @@ class ForkServer:
             except (BrokenPipeError, ConnectionResetError):
                 answer = b""
             except TimeoutError:
-                raise OSError(
+                raise ConnectionError(
                     f"--preload: TensorFlow was not imported within {_SECONDS_TO_IMPORT:g} s"
                 ) from None
             if not answer:
-                raise OSError(
+                raise ConnectionError(
                     "--preload: the process that imports TensorFlow has ended with exit status "
                     f"{self._process.wait()}. Start without --preload"
                 )

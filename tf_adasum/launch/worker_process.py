@@ -56,6 +56,10 @@ class Worker:
         limit = time.monotonic() + OUTPUT_SECONDS
         for reader in self.readers:
             reader.join(max(0.0, limit - time.monotonic()))
+        # With a fork server, this process is the parent of the processes that a worker left behind.
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-self.process.pid, os.WNOHANG)[0]:
+                pass
         path = self.log.path if self.log else ""
         tail = self.stderr_tail if self.readers else None
         return failures.ProcessExit(self.rank, code, tail, path, self.is_stopped)

@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from support.launching import eventually, is_running, pids_in, running
 
 from tf_adasum.launch.fork_server import ForkServer
+from tf_adasum.launch.worker_process import Worker
 
 SHOWS_ITSELF = """\
 print(__name__, __file__, sys.argv[1:], sys.path[0], os.environ.get("OWN"), "HOME" in os.environ)
@@ -92,6 +94,21 @@ def test_a_worker_and_its_children_are_stopped_together(server, script, tmp_path
     process.stderr.close()
 
 
+def test_the_launcher_reaps_what_a_worker_left_behind(server, script):
+    path = script("print(subprocess.Popen(['sleep', '300']).pid)")
+    process = server.start([sys.executable, "-u", path], dict(os.environ), set(), True)
+    child = int(process.stdout.readline())
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    worker = Worker(0, process)
+    reader = threading.Thread(target=process.stdout.read)  # until the child ends
+    reader.start()
+    worker.readers.append(reader)
+    assert worker.reap().code == 0
+    assert not os.path.exists(f"/proc/{child}")
+    process.stdout.close()
+    process.stderr.close()
+
+
 def test_all_processes_end_with_a_launcher_that_is_killed(script, tmp_path):
     (folder := tmp_path / "pids").mkdir()
     leave = "open(f'{sys.argv[1]}/{os.getpid()}', 'w').close(); time.sleep(300)\n"
@@ -114,7 +131,7 @@ def test_all_processes_end_with_a_launcher_that_is_killed(script, tmp_path):
 def test_a_fork_server_that_has_ended_is_an_error(script):
     with ForkServer(os.environ, modules=()) as own:
         own._process.kill()
-        with pytest.raises(OSError, match="--preload: the process that imports TensorFlow"):
+        with pytest.raises(ConnectionError, match="--preload: the process that imports TensorFlow"):
             own.start([sys.executable, "-u", script("")], {}, set(), True)
 
 
