@@ -314,17 +314,21 @@ def elastic_part():
         is_preloaded: {row["event"]: row["seconds"] for row in report.tables(path.read_text())}
         for is_preloaded, path in newest_of.items()
     }
+    counts = [
+        int(row["times"]) for path in newest_of.values() for row in report.tables(path.read_text())
+    ]
     text = (
-        "Seconds from an event to the next training step, median (lowest to highest), on four "
-        "hosts that are simulated on one machine with two cores:"
+        "Seconds from an event to the next training step, median (lowest to highest) of "
+        f"{min(counts)} to {max(counts)} measurements, on four hosts that are simulated on one "
+        "machine with two cores:"
     )
     rows = [[event, took, seconds[False][event]] for event, took in seconds[True].items()]
     table = report.table(["event", "with `--preload`", "without"], rows)
-    links = " and ".join(
+    links = ", ".join(
         f"[{name}](../../benchmarks/results/{newest_of[is_preloaded].name})"
-        for name, is_preloaded in (("with", True), ("without", False))
+        for name, is_preloaded in (("with `--preload`", True), ("without", False))
     )
-    return f"{text}\n\n{table}\n\nFrom the reports {links} `--preload`."
+    return f"{text}\n\n{table}\n\nReports: {links}."
 
 
 def small_steps_part():

@@ -158,9 +158,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--preload",
         action="store_true",
-        help="import TensorFlow once on each machine, and start the workers as copies of this "
-        "process. The script must not set variables that TensorFlow or Keras read when they are "
-        "imported",
+        help="import TensorFlow in one process, and start the workers as copies of it. The script "
+        "must not set variables that TensorFlow or Keras read when they are imported",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
     _add_machines(

@@ -150,7 +150,7 @@ def launch_elastic(
     settings |= {"command": command, "devices_per_worker": devices_per_worker}
     common = common_environment(os.environ, settings["verbose"])
     with (
-        fork_server.opened(settings.pop("preload"), common) as settings["server"],
+        fork_server.optional_server(settings.pop("preload"), common) as settings["server"],
         signals_sent_to(control.events),
     ):
         serves, is_reconnecting = True, False

@@ -2,16 +2,17 @@
 
     launcher: `ForkServer`  ->  the fork server: `main`  ->  each worker: `_run`
 
-The launcher sends the arguments, the environment and the streams of a worker, and the fork server
-forks it. The worker's parent is a process that ends at once, so Linux makes the launcher the new
-parent. The launcher then waits for the worker and signals it like any other child. Uses only the
-standard library, except in the fork server, which imports TensorFlow, Keras and tf_adasum.
+The launcher sends the arguments, the environment and the streams of a worker to the fork server. An
+intermediate process forks the worker and exits. Linux then makes the launcher the parent, so the
+launcher waits for the worker and signals it like any other child. Uses only the standard library,
+except in the fork server, which imports TensorFlow, Keras and tf_adasum.
 """
 
 from __future__ import annotations
 
 import builtins
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -32,11 +33,13 @@ from tf_adasum.launch.cpu_shares import bind
 from tf_adasum.launch.worker_process import LIBC, end_with_parent
 
 _MODULES = ("numpy", "tensorflow", "keras", "tf_adasum.strategy", "tf_adasum.callbacks")
-_PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
-_SECONDS_TO_IMPORT = 300.0
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
+_SECONDS_TO_ANSWER = 300.0  # the first answer comes after the imports
+_FAILED = b"!"  # the first byte of an answer that is an error message
 _POLL_SECONDS = 0.001
 _PROGRAM = (
-    "import json, sys; sys.path[:], modules = json.loads(sys.argv[1]); "
+    "import sys; sys.path = [folder for folder in sys.path if folder]; "
+    "import json; sys.path[:], modules = json.loads(sys.argv[1]); "
     "from tf_adasum.launch.fork_server import main; main(modules, *map(int, sys.argv[2:]))"
 )
 
@@ -54,15 +57,15 @@ class ForkedProcess:
         self.pid, self.stdout, self.stderr = pid, stdout, stderr
 
     def wait(self) -> int:
-        """Wait for the end; return the exit status, or the negative number of a signal."""
+        """Wait for the end; return the exit status, or minus the number of the signal."""
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 class ForkServer:
-    """A context manager, with which the launcher starts workers.
+    """A context manager that starts workers as forks of a process that has imported TensorFlow.
 
     Create it in the main thread, because Linux ends the fork server together with the thread that
-    has started it. From then on, this process becomes the parent of all its orphaned descendants.
+    has started it. Until it is closed, this process becomes the parent of its orphaned descendants.
 
     Args:
         environment: the environment variables with which TensorFlow is imported.
@@ -75,19 +78,21 @@ class ForkServer:
     def __init__(self, environment: Mapping[str, str], modules: Sequence[str] = _MODULES):
         if LIBC is None:
             raise ValueError(f"--preload needs Linux. Received: sys.platform={sys.platform!r}")
+        self._was_subreaper = ctypes.c_int()
+        LIBC.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(self._was_subreaper))
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._connection, other = socket.socketpair()
-        self._connection.settimeout(_SECONDS_TO_IMPORT)
+        self._connection.settimeout(_SECONDS_TO_ANSWER)
         with other:
-            number = other.fileno()
-            arguments = [json.dumps([sys.path, modules]), str(number), str(os.getpid())]
+            descriptor = other.fileno()
+            arguments = [json.dumps([sys.path, modules]), str(descriptor), str(os.getpid())]
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-c", _PROGRAM, *arguments],
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[number],
+                pass_fds=[descriptor],
                 start_new_session=True,  # so that a terminal's Ctrl-C does not reach it
                 preexec_fn=functools.partial(end_with_parent, os.getpid()),
             )
@@ -101,6 +106,8 @@ class ForkServer:
         self._connection.close()
         self._process.kill()
         self._process.wait()
+        assert LIBC is not None
+        LIBC.prctl(_PR_SET_CHILD_SUBREAPER, self._was_subreaper.value)
 
     def start(
         self,
@@ -118,42 +125,57 @@ class ForkServer:
             captures_output: whether its output goes into pipes, and its input is empty.
 
         Raises:
-            ConnectionError: if the fork server has ended, or does not answer.
+            ConnectionError: if the imports have failed, or the fork server has ended.
+            ValueError: if the command is another one.
         """
+        if list(command[:2]) != [sys.executable, "-u"] or len(command) < 3:
+            raise ValueError(
+                f"--preload: expected a command that begins with {sys.executable} -u. "
+                f"Received: {' '.join(command)}"
+            )
         task = {"arguments": command[2:], "environment": dict(environment), "cpus": sorted(cpus)}
-        with contextlib.ExitStack() as sent, contextlib.ExitStack() as kept:
+        with contextlib.ExitStack() as always_closed, contextlib.ExitStack() as closed_on_error:
             streams, pipes = [0, 1, 2], []
             if captures_output:
-                streams = [sent.enter_context(open(os.devnull)).fileno()]
+                streams = [always_closed.enter_context(open(os.devnull)).fileno()]
                 for _ in range(2):
                     read, write = os.pipe()
-                    pipes.append(kept.enter_context(open(read, "rb", buffering=0)))
-                    streams.append(sent.enter_context(open(write, "wb", buffering=0)).fileno())
-            file = sent.enter_context(open(os.memfd_create("task"), "w+"))
-            json.dump(task, file)
-            file.flush()
-            try:
-                socket.send_fds(self._connection, [b"."], [file.fileno(), *streams])
-                answer = self._connection.recv(64)
-            except (BrokenPipeError, ConnectionResetError):
-                answer = b""
-            except TimeoutError:
-                raise ConnectionError(
-                    f"--preload: TensorFlow was not imported within {_SECONDS_TO_IMPORT:g} s"
-                ) from None
-            if not answer:
-                raise ConnectionError(
-                    "--preload: the process that imports TensorFlow has ended with exit status "
-                    f"{self._process.wait()}. Start without --preload"
-                )
-            kept.pop_all()
+                    pipes.append(closed_on_error.enter_context(open(read, "rb", buffering=0)))
+                    file = always_closed.enter_context(open(write, "wb", buffering=0))
+                    streams.append(file.fileno())
+            task_file = always_closed.enter_context(open(os.memfd_create("task"), "w+"))
+            json.dump(task, task_file)
+            task_file.flush()
+            pid = self._answer_to([task_file.fileno(), *streams])
+            closed_on_error.pop_all()
         stdout, stderr = pipes or (None, None)
-        return ForkedProcess(int(answer), stdout, stderr)
+        return ForkedProcess(pid, stdout, stderr)
+
+    def _answer_to(self, descriptors: Sequence[int]) -> int:
+        """Send file descriptors to the fork server; return the pid of the worker."""
+        answer = b""
+        try:
+            socket.send_fds(self._connection, [b"."], descriptors)
+            answer = self._connection.recv(1 << 12)
+        except (BrokenPipeError, ConnectionResetError):
+            with contextlib.suppress(OSError):
+                answer = self._connection.recv(1 << 12)
+        except TimeoutError:
+            raise ConnectionError(
+                f"--preload: TensorFlow was not imported within {_SECONDS_TO_ANSWER:g} s"
+            ) from None
+        if answer.startswith(_FAILED):
+            raise ConnectionError(f"--preload: {answer.removeprefix(_FAILED).decode()}")
+        if not answer:
+            raise ConnectionError(
+                "--preload: the process that imports TensorFlow has ended. Remove --preload"
+            )
+        return int(answer)
 
 
 @contextlib.contextmanager
-def opened(is_wanted: bool, environment: Mapping[str, str]) -> Iterator[ForkServer | None]:
-    """Return a context manager with a `ForkServer`; with None if no server is wanted."""
+def optional_server(is_wanted: bool, environment: Mapping[str, str]) -> Iterator[ForkServer | None]:
+    """Yield a `ForkServer`, or None if no server is wanted."""
     if not is_wanted:
         yield None
         return
@@ -164,27 +186,41 @@ def opened(is_wanted: bool, environment: Mapping[str, str]) -> Iterator[ForkServ
 # ---- in the fork server ------------------------------------------------------------------------
 
 
-def main(modules: Sequence[str], number: int, launcher: int) -> None:
+def main(modules: Sequence[str], descriptor: int, launcher: int) -> None:
     """Serve the launcher until it closes the connection; in a worker, run its script.
 
     Args:
         modules: the names of the modules to import.
-        number: the file descriptor of the connection.
+        descriptor: the file descriptor of the connection.
         launcher: the pid of the launcher.
     """
-    with socket.socket(fileno=number) as connection:
+    given = set(os.environ)
+    with socket.socket(fileno=descriptor) as connection:
         for name in modules:
-            with contextlib.suppress(Exception):  # the script will raise it
+            try:
                 importlib.import_module(name)
+            except ModuleNotFoundError:  # the script will raise it
+                pass
+            except Exception as error:
+                why = f"{name} cannot be imported: {type(error).__name__}: {error}"
+                connection.sendall(_FAILED + why.encode()[:1000])
+                return
+        added = {name: value for name, value in os.environ.items() if name not in given}
         gc.collect()
         gc.freeze()  # so that a collection in a worker does not copy the memory of the modules
-        arguments = _serve(connection, launcher)
+        arguments = _serve(connection, launcher, added)
     if arguments is not None:
-        _run(arguments)
+        _run_script(arguments)
 
 
-def _serve(connection: socket.socket, launcher: int) -> list[str] | None:
-    """Fork workers. Return None at the end; in a worker, return its arguments."""
+def _serve(connection: socket.socket, launcher: int, added: Mapping[str, str]) -> list[str] | None:
+    """Fork workers. Return None at the end; in a worker, return its arguments.
+
+    Args:
+        connection: the connection to the launcher.
+        launcher: the pid of the launcher.
+        added: the environment variables that the imports have set.
+    """
     while True:
         data, descriptors, _, _ = socket.recv_fds(connection, 1, 4)
         if not data:
@@ -192,43 +228,42 @@ def _serve(connection: socket.socket, launcher: int) -> list[str] | None:
         with open(descriptors[0]) as file:
             file.seek(0)
             task = json.load(file)
-        read, write = os.pipe()
+        task["environment"] = {**added, **task["environment"]}
+        pid_reader, pid_writer = os.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads of OpenBLAS, which wait
-            between = os.fork()
-            if not between:
+            warnings.simplefilter("ignore", DeprecationWarning)  # OpenBLAS's threads are idle
+            intermediate = os.fork()
+            if not intermediate:
                 parent = os.getpid()
                 if os.fork():
                     os._exit(0)
-                os.close(read)
-                _become_worker(task, descriptors[1:], parent, launcher, write)
+                os.close(pid_reader)
+                _become_worker(task, descriptors[1:], parent, launcher, pid_writer)
                 return task["arguments"]
-        os.close(write)
-        os.waitpid(between, 0)
-        with open(read, "rb") as pipe:
+        os.close(pid_writer)
+        os.waitpid(intermediate, 0)
+        with open(pid_reader, "rb") as pipe:
             pid = pipe.read()
-        if not pid:  # no process could be started
-            return None
-        connection.sendall(pid)
+        connection.sendall(pid or _FAILED + b"no worker can be forked")
         for descriptor in descriptors[1:]:
             os.close(descriptor)
 
 
 def _become_worker(
-    task: Mapping[str, Any], streams: Sequence[int], parent: int, launcher: int, write: int
+    task: Mapping[str, Any], streams: Sequence[int], parent: int, launcher: int, pid_writer: int
 ) -> None:
     """Make this forked process like a worker that the launcher has started.
 
     Args:
         task: the message of the launcher.
         streams: the file descriptors of stdin, stdout and stderr.
-        parent: the pid of the process that has forked this process, and ends at once.
+        parent: the pid of the intermediate process.
         launcher: the pid of the next parent.
-        write: the pipe for the pid of this process.
+        pid_writer: the pipe for the pid of this process.
     """
     os.setsid()
-    os.write(write, str(os.getpid()).encode())
-    os.close(write)
+    os.write(pid_writer, str(os.getpid()).encode())
+    os.close(pid_writer)
     while os.getppid() == parent:
         time.sleep(_POLL_SECONDS)
     end_with_parent(launcher)
@@ -242,31 +277,38 @@ def _become_worker(
         numpy.random.seed()  # `random` does this itself
 
 
-def _run(arguments: Sequence[str]) -> None:
+def _run_script(arguments: Sequence[str]) -> None:
     """Run a script or a module as Python does, in a new ``__main__``."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = module
-    if arguments[0] == "-m":
-        sys.path[0], name = os.getcwd(), arguments[1]
-        spec = importlib.util.find_spec(name)
-        if spec and spec.submodule_search_locations is not None:
-            spec = importlib.util.find_spec(f"{name}.__main__")
-        if spec is None or spec.loader is None or spec.origin is None:
-            sys.exit(f"{sys.executable}: No module named {name}")
-        code = spec.loader.get_code(spec.name)  # type: ignore[attr-defined]
-        module.__spec__, module.__package__ = spec, spec.parent
-        sys.argv = [spec.origin, *arguments[2:]]
-    else:
-        sys.path[0] = os.path.dirname(os.path.realpath(arguments[0]))
-        with io.open_code(os.path.abspath(arguments[0])) as file:
-            code = compile(file.read(), arguments[0], "exec")
-        sys.argv = [*arguments]
-    module.__file__ = sys.argv[0]
+    is_module = arguments[0] == "-m"
+    path = os.path.abspath(arguments[0])
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.realpath(path))
     try:
+        if is_module:
+            code, module.__spec__ = _code_of_module(arguments[1])
+            module.__package__, path = module.__spec__.parent, module.__spec__.origin or ""
+            sys.argv = [path, *arguments[2:]]
+        else:
+            sys.argv = [*arguments]
+            with io.open_code(path) as file:
+                code = compile(file.read(), path, "exec", dont_inherit=True)
+        module.__file__ = path
         exec(code, module.__dict__)
-    except Exception as error:  # the traceback begins in the script, as that of Python
+    except Exception as error:  # the traceback begins in the script, as Python's does
         assert error.__traceback__ is not None
         error = error.with_traceback(error.__traceback__.tb_next)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
+
+
+def _code_of_module(name: str) -> tuple[Any, Any]:
+    """Return the code and the spec of a module, or of the ``__main__`` of a package."""
+    spec = importlib.util.find_spec(name)
+    if spec and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
+    if spec is None or spec.loader is None:
+        sys.exit(f"{sys.executable}: No module named {name}")
+    return spec.loader.get_code(spec.name), spec  # type: ignore[attr-defined]

@@ -96,8 +96,8 @@ def launch(
             process, see `cpu_shares`. "none": all workers run on all these CPUs. Defaults to
             "cores".
         preload: whether to import TensorFlow once, in a `fork_server.ForkServer` that starts the
-            workers. Then `command` must be Python, "-u" and a script or "-m" and a module. Defaults
-            to False.
+            workers. Then `command` is ``[sys.executable, "-u", SCRIPT, …]`` or
+            ``[sys.executable, "-u", "-m", MODULE, …]``. Defaults to False.
 
     Returns:
         The exit status of the last start: 0 if every worker exited with status 0; the status of the
@@ -114,7 +114,7 @@ def launch(
         >>> launch(["sh", "-c", "exit 3"], num_workers=1)
         3
     """
-    with fork_server.opened(preload, common_environment(os.environ, verbose)) as server:
+    with fork_server.optional_server(preload, common_environment(os.environ, verbose)) as server:
         return run_job(
             command,
             num_workers,
@@ -156,7 +156,8 @@ def run_job(
             Defaults to False.
         control: of another part of the launcher that may stop the workers. Defaults to None.
         earlier_starts: how often the workers were started before this call. Defaults to 0.
-        server: the `ForkServer` that starts the workers. Defaults to None: the command is run.
+        server: the `ForkServer` that starts the workers. Defaults to None: each worker is a
+            new Python process.
     """
     check(command, num_workers, timeout, max_restarts)
     if bind_to not in BIND_TO:

@@ -55,7 +55,8 @@ class WorkerGroup:
             single worker inherit stdin, stdout and stderr.
         board: the workers' status, shown with the output. Defaults to None: no status is shown.
         cpus: the CPUs of each of `ranks`; empty if each worker runs on the CPUs of this process.
-        fork_server: the `ForkServer` that starts the workers. Defaults to None: the command is run.
+        fork_server: the `ForkServer` that starts the workers. Defaults to None: each worker
+            is a new process.
     """
 
     ranks: range
@@ -323,12 +324,12 @@ class _Job:
                     log.begin(rank, group.num_workers, restart)
                 if group.board:
                     environment = {**environment, **group.board.environment(rank)}
-                start = (self._command, environment, own, group.captures_output)
+                arguments = (self._command, environment, own, group.captures_output)
                 if group.fork_server:
-                    process = group.fork_server.start(*start)
+                    process = group.fork_server.start(*arguments)
                 else:
                     with self._fork_lock:
-                        process = start_process(*start)
+                        process = start_process(*arguments)
                 is_quiet = log_filter.hides_information(environment)
                 self._running.append(Worker(rank, process, is_quiet, log))
         finally:  # even if a later worker could not start, because `_stop` waits for all of these

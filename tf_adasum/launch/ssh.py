@@ -163,7 +163,7 @@ def serve(stdin: BinaryIO, sent: Mapping[str, Any]) -> int:
         start_thread(_obey, control)
         try:
             return launch(**job, nodes=Nodes(**nodes))
-        except ValueError as error:
+        except (ValueError, ConnectionError) as error:
             print(f"{PROGRAM}: host {sent['name']}: {error}", file=sys.stderr)
             return EXIT_USAGE
 

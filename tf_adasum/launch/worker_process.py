@@ -23,6 +23,7 @@ from tf_adasum.launch.cpu_shares import bind
 from tf_adasum.launch.output import Log
 
 OUTPUT_SECONDS = 0.5  # how long to wait for the output of a worker that ended
+_POLL_SECONDS = 0.01
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, not after a fork
 
@@ -58,8 +59,8 @@ class Worker:
             reader.join(max(0.0, limit - time.monotonic()))
         # With a fork server, this process is the parent of the processes that a worker left behind.
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-self.process.pid, os.WNOHANG)[0]:
-                pass
+            while os.waitpid(-self.process.pid, os.WNOHANG)[0] or time.monotonic() < limit:
+                time.sleep(_POLL_SECONDS)
         path = self.log.path if self.log else ""
         tail = self.stderr_tail if self.readers else None
         return failures.ProcessExit(self.rank, code, tail, path, self.is_stopped)

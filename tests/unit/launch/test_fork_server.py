@@ -64,6 +64,17 @@ def test_an_error_is_shown_as_by_python(run, script):
     assert (status, errors) == (expected.returncode, expected.stderr)
 
 
+def test_an_invalid_script_is_shown_as_by_python(run, script):
+    path = script("x: int = 1\nx = (\n")
+    expected = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    status, _, errors = run(path)
+    assert (status, errors) == (expected.returncode, expected.stderr)
+
+
+def test_annotations_are_those_of_the_script(run, script):
+    assert run(script("x: int\nprint(__annotations__)"))[1] == "{'x': <class 'int'>}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "status"),
     [("sys.exit(75)", 75), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)],
@@ -126,6 +137,20 @@ def test_all_processes_end_with_a_launcher_that_is_killed(script, tmp_path):
         stack.callback(launcher.kill)
         eventually(lambda: len(pids_in(folder)) == 2)
     eventually(lambda: not any(map(is_running, pids_in(folder))))
+
+
+def test_imports_that_fail_are_an_error(script, tmp_path, monkeypatch):
+    script("raise RuntimeError('no such device')", "broken.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    expected = "--preload: broken cannot be imported: RuntimeError: no such device"
+    with ForkServer(os.environ, modules=["broken"]) as own:
+        with pytest.raises(ConnectionError, match=expected):
+            own.start([sys.executable, "-u", script("")], {}, set(), True)
+
+
+def test_other_commands_are_refused(server):
+    with pytest.raises(ValueError, match="--preload: expected a command that begins"):
+        server.start(["sh", "-c", "exit"], {}, set(), True)
 
 
 def test_a_fork_server_that_has_ended_is_an_error(script):
