@@ -162,7 +162,8 @@ class ForkServer:
                 answer = self._connection.recv(1 << 12)
         except TimeoutError:
             raise ConnectionError(
-                f"--preload: TensorFlow was not imported within {_SECONDS_TO_ANSWER:g} s"
+                f"--preload: TensorFlow was not imported within {_SECONDS_TO_ANSWER:g} s. Remove "
+                "--preload"
             ) from None
         if answer.startswith(_FAILED):
             raise ConnectionError(f"--preload: {answer.removeprefix(_FAILED).decode()}")
