@@ -20,6 +20,7 @@ import importlib.util
 import io
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -34,8 +35,8 @@ from tf_adasum.launch.worker_process import LIBC, end_with_parent
 
 _MODULES = ("numpy", "tensorflow", "keras", "tf_adasum.strategy", "tf_adasum.callbacks")
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
-_SECONDS_TO_ANSWER = 300.0  # the first answer comes after the imports
-_FAILED = b"!"  # the first byte of an answer that is an error message
+_SECONDS_TO_ANSWER = 30.0
+_READY, _FAILED = b"ready", b"!"  # the first bytes of an error message
 _POLL_SECONDS = 0.001
 _PROGRAM = (
     "import sys; sys.path = [folder for folder in sys.path if folder]; "
@@ -81,6 +82,7 @@ class ForkServer:
         self._was_subreaper = ctypes.c_int()
         LIBC.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(self._was_subreaper))
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._is_ready = False
         self._connection, other = socket.socketpair()
         self._connection.settimeout(_SECONDS_TO_ANSWER)
         with other:
@@ -109,6 +111,16 @@ class ForkServer:
         assert LIBC is not None
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, self._was_subreaper.value)
 
+    def is_ready(self) -> bool:
+        """Return whether the modules have been imported.
+
+        Raises:
+            ConnectionError: if an import has failed, or the fork server has ended.
+        """
+        if not self._is_ready and select.select([self._connection], [], [], 0)[0]:
+            self._is_ready = self._answer() == _READY
+        return self._is_ready
+
     def start(
         self,
         command: Sequence[str],
@@ -116,7 +128,7 @@ class ForkServer:
         cpus: set[int],
         captures_output: bool,
     ) -> ForkedProcess:
-        """Start a worker. The first call waits until TensorFlow has been imported.
+        """Start a worker when `is_ready` has returned True.
 
         Args:
             command: Python, its option "-u", and a script with its arguments, or "-m" and a module.
@@ -125,7 +137,7 @@ class ForkServer:
             captures_output: whether its output goes into pipes, and its input is empty.
 
         Raises:
-            ConnectionError: if the imports have failed, or the fork server has ended.
+            ConnectionError: if the fork server has ended, or does not answer.
             ValueError: if the command is another one.
         """
         if list(command[:2]) != [sys.executable, "-u"] or len(command) < 3:
@@ -146,23 +158,24 @@ class ForkServer:
             task_file = always_closed.enter_context(open(os.memfd_create("task"), "w+"))
             json.dump(task, task_file)
             task_file.flush()
-            pid = self._answer_to([task_file.fileno(), *streams])
+            descriptors = [task_file.fileno(), *streams]
+            with contextlib.suppress(BrokenPipeError):  # `_answer` raises an error
+                socket.send_fds(self._connection, [b"."], descriptors)
+            pid = int(self._answer())
             closed_on_error.pop_all()
         stdout, stderr = pipes or (None, None)
         return ForkedProcess(pid, stdout, stderr)
 
-    def _answer_to(self, descriptors: Sequence[int]) -> int:
-        """Send file descriptors to the fork server; return the pid of the worker."""
+    def _answer(self) -> bytes:
+        """Return the next message of the fork server."""
         answer = b""
         try:
-            socket.send_fds(self._connection, [b"."], descriptors)
             answer = self._connection.recv(1 << 12)
-        except (BrokenPipeError, ConnectionResetError):
-            with contextlib.suppress(OSError):
-                answer = self._connection.recv(1 << 12)
+        except ConnectionResetError:
+            pass
         except TimeoutError:
             raise ConnectionError(
-                f"--preload: TensorFlow was not imported within {_SECONDS_TO_ANSWER:g} s. Remove "
+                "--preload: the process that has imported TensorFlow does not answer. Remove "
                 "--preload"
             ) from None
         if answer.startswith(_FAILED):
@@ -171,7 +184,7 @@ class ForkServer:
             raise ConnectionError(
                 "--preload: the process that imports TensorFlow has ended. Remove --preload"
             )
-        return int(answer)
+        return answer
 
 
 @contextlib.contextmanager
@@ -209,6 +222,7 @@ def main(modules: Sequence[str], descriptor: int, launcher: int) -> None:
         added = {name: value for name, value in os.environ.items() if name not in given}
         gc.collect()
         gc.freeze()  # so that a collection in a worker does not copy the memory of the modules
+        connection.sendall(_READY)
         arguments = _serve(connection, launcher, added)
     if arguments is not None:
         _run_script(arguments)

@@ -252,6 +252,10 @@ class _Job:
         self, environments: list[dict[str, str]], restart: int, deadline: float | None
     ) -> int:
         """Start, supervise and stop the workers of one start, and return the exit status."""
+        if server := self._group.fork_server:
+            code = self._wait(server.is_ready, deadline)
+            if code is not None:
+                return code
         showing, is_over = [], threading.Event()
         try:
             self._start(environments, restart)
@@ -286,13 +290,24 @@ class _Job:
             None if the job can restart; the exit status if a signal or the timeout forbids it.
         """
         until = time.monotonic() + _PAUSE_SECONDS
-        while time.monotonic() < until or any(each.is_alive() for each in self._threads):
+
+        def is_over():
+            return time.monotonic() > until and not any(each.is_alive() for each in self._threads)
+
+        code = self._wait(is_over, deadline)
+        self._threads.clear()
+        return code
+
+    def _wait(self, is_over: Callable[[], bool], deadline: float | None) -> int | None:
+        """Wait while no worker runs; return None, or the exit status if the job is stopped."""
+        while not is_over():
             event = self._next_event(time.monotonic() + 0.05)
             if isinstance(event, signal.Signals):  # even SIGUSR1, because no worker can receive it
                 return self._stopped_by(event)
+            if isinstance(event, StopRequest):
+                return self._requested(event)
             if deadline is not None and time.monotonic() > deadline:
                 return self._timed_out()
-        self._threads.clear()
         return None
 
     def _stopped_by(self, number: signal.Signals) -> int:
@@ -303,6 +318,12 @@ class _Job:
             self._grace = max(self._grace, BACKUP_GRACE_SECONDS)
         self._console.say(f"{number.name}, stopping all workers")
         return 128 + number
+
+    def _requested(self, request: StopRequest) -> int:
+        self._is_stopped = self._is_requested = True
+        self._grace = request.grace
+        self._console.say(f"{request.reason}: stopping the workers of this machine")
+        return 128 + signal.SIGTERM
 
     def _timed_out(self) -> int:
         self._is_stopped = True
@@ -367,10 +388,7 @@ class _Job:
             if isinstance(event, signal.Signals):
                 return self._stopped_by(event)
             if isinstance(event, StopRequest):
-                self._is_stopped = self._is_requested = True
-                self._grace = event.grace
-                self._console.say(f"{event.reason}: stopping the workers of this machine")
-                return 128 + signal.SIGTERM
+                return self._requested(event)
             end = self._reap(event)
             if (
                 end.code == EXIT_STOP_REQUESTED

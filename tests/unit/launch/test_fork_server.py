@@ -6,9 +6,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
-from support.launching import eventually, is_running, pids_in, running
+from support.launching import LIMIT, eventually, is_running, pids_in, running
 
 from tf_adasum.launch.fork_server import ForkServer
 from tf_adasum.launch.worker_process import Worker
@@ -19,9 +20,17 @@ print(os.getsid(0) == os.getpid(), os.getppid(), sys.stdin.read() == "", file=sy
 """
 
 
+@contextlib.contextmanager
+def fork_server(*modules):
+    """A `ForkServer` that has tried to import these modules."""
+    with ForkServer(os.environ, modules) as started:
+        eventually(started.is_ready)
+        yield started
+
+
 @pytest.fixture(scope="module")
 def server():
-    with ForkServer(os.environ, modules=["a_module_that_is_not_installed"]) as started:
+    with fork_server("a_module_that_is_not_installed") as started:
         yield started
 
 
@@ -51,7 +60,7 @@ def test_a_module_runs_as_with_python_m(run, script, tmp_path, monkeypatch):
     (tmp_path / "package").mkdir()
     script(SHOWS_ITSELF, "package/__main__.py")
     monkeypatch.chdir(tmp_path)
-    with ForkServer(os.environ, modules=()) as own:
+    with fork_server() as own:
         status, output, _ = run("-m", "package", "x", start=own.start)
     path = tmp_path / "package" / "__main__.py"
     assert (status, output) == (0, f"__main__ {path} ['x'] {tmp_path} None False\n")
@@ -126,6 +135,7 @@ def test_all_processes_end_with_a_launcher_that_is_killed(script, tmp_path):
     program = script(
         "from tf_adasum.launch.fork_server import ForkServer\n"
         "server = ForkServer(os.environ, modules=())\n"
+        "while not server.is_ready(): time.sleep(0.01)\n"
         "command = [sys.executable, '-u', *sys.argv[1:]]\n"
         "process = server.start(command, dict(os.environ), set(), False)\n"
         "open(f'{sys.argv[2]}/{server._process.pid}', 'w').close(); time.sleep(300)\n",
@@ -143,9 +153,8 @@ def test_imports_that_fail_are_an_error(script, tmp_path, monkeypatch):
     script("raise RuntimeError('no such device')", "broken.py")
     monkeypatch.syspath_prepend(tmp_path)
     expected = "--preload: broken cannot be imported: RuntimeError: no such device"
-    with ForkServer(os.environ, modules=["broken"]) as own:
-        with pytest.raises(ConnectionError, match=expected):
-            own.start([sys.executable, "-u", script("")], {}, set(), True)
+    with pytest.raises(ConnectionError, match=expected), fork_server("broken"):
+        pass
 
 
 def test_other_commands_are_refused(server):
@@ -154,10 +163,29 @@ def test_other_commands_are_refused(server):
 
 
 def test_a_fork_server_that_has_ended_is_an_error(script):
-    with ForkServer(os.environ, modules=()) as own:
+    with fork_server() as own:
         own._process.kill()
         with pytest.raises(ConnectionError, match="--preload: the process that imports TensorFlow"):
             own.start([sys.executable, "-u", script("")], {}, set(), True)
+
+
+def test_a_signal_ends_the_wait_for_the_imports(script, tmp_path):
+    with running("-n", 2, "--preload", script(""), stderr=subprocess.PIPE, text=True) as process:
+        eventually(lambda: "fork_server" in children_of(process.pid))
+        process.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        _, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 128 + signal.SIGINT
+    assert errors == "tf-adasum-launch: SIGINT, stopping all workers\n"
+    assert time.monotonic() - begun < 2
+
+
+def children_of(pid):
+    """Return the commands of the children of a process."""
+    listed = subprocess.run(
+        ["ps", "-wwo", "args=", "--ppid", str(pid)], capture_output=True, text=True
+    )
+    return listed.stdout
 
 
 @pytest.mark.costly
