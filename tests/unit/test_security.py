@@ -10,7 +10,11 @@ import tf_adasum
 PACKAGE = Path(tf_adasum.__file__).parent
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 # `tf_adasum.run`: a notebook's own function, in a folder that only this user can read.
-ALLOWED = {PACKAGE / "launch" / "function_worker.py": {"pickle", "cloudpickle"}}
+ALLOWED = {
+    # The script of the command line, as Python runs it.
+    PACKAGE / "launch" / "fork_server.py": {"compile", "exec"},
+    PACKAGE / "launch" / "function_worker.py": {"pickle", "cloudpickle"},
+}
 FUNCTIONS = {"eval", "exec", "compile", "__import__", "unsafe_load"}
 FUNCTIONS |= {"enable_unsafe_deserialization"}
 
