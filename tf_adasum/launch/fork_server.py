@@ -20,6 +20,7 @@ import importlib.util
 import io
 import json
 import os
+import runpy
 import select
 import socket
 import subprocess
@@ -83,6 +84,10 @@ class ForkServer:
         LIBC.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(self._was_subreaper))
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._is_ready = False
+        # A closed stdin, stdout or stderr must not become the number of a socket.
+        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+            pass
+        os.close(descriptor)
         self._connection, other = socket.socketpair()
         self._connection.settimeout(_SECONDS_TO_ANSWER)
         with other:
@@ -209,6 +214,7 @@ def main(modules: Sequence[str], descriptor: int, launcher: int) -> None:
         launcher: the pid of the launcher.
     """
     given = set(os.environ)
+    own_folder = [] if _is_safe_path() else [sys.path.pop(0)]  # of the launcher, not of the script
     with socket.socket(fileno=descriptor) as connection:
         for name in modules:
             try:
@@ -219,6 +225,7 @@ def main(modules: Sequence[str], descriptor: int, launcher: int) -> None:
                 why = f"{name} cannot be imported: {type(error).__name__}: {error}"
                 connection.sendall(_FAILED + why.encode()[:1000])
                 return
+        sys.path[:0] = own_folder
         added = {name: value for name, value in os.environ.items() if name not in given}
         gc.collect()
         gc.freeze()  # so that a collection in a worker does not copy the memory of the modules
@@ -296,18 +303,22 @@ def _run_script(arguments: Sequence[str]) -> None:
     """Run a script or a module as Python does, in a new ``__main__``."""
     module = types.ModuleType("__main__")
     module.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = module
+    for name in {"__main__", "__mp_main__"} & set(sys.modules):  # the latter is of multiprocessing
+        sys.modules[name] = module
     is_module = arguments[0] == "-m"
     path = os.path.abspath(arguments[0])
-    if not getattr(sys.flags, "safe_path", False):
+    if not _is_safe_path():
         sys.path[0] = os.getcwd() if is_module else os.path.dirname(os.path.realpath(path))
+    sys.argv = [*arguments]
     try:
         if is_module:
             code, module.__spec__ = _code_of_module(arguments[1])
             module.__package__, path = module.__spec__.parent, module.__spec__.origin or ""
             sys.argv = [path, *arguments[2:]]
+        elif os.path.isdir(path) or not path.endswith(".py"):  # also archives and compiled files
+            runpy.run_path(path, run_name="__main__")
+            return
         else:
-            sys.argv = [*arguments]
             with io.open_code(path) as file:
                 code = compile(file.read(), path, "exec", dont_inherit=True)
         module.__file__ = path
@@ -317,6 +328,11 @@ def _run_script(arguments: Sequence[str]) -> None:
         error = error.with_traceback(error.__traceback__.tb_next)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
+
+
+def _is_safe_path() -> bool:
+    """Return whether Python does not put the folder of the script into `sys.path`."""
+    return getattr(sys.flags, "safe_path", False)
 
 
 def _code_of_module(name: str) -> tuple[Any, Any]:

@@ -30,7 +30,7 @@ def fork_server(*modules):
 
 @pytest.fixture(scope="module")
 def server():
-    with fork_server("a_module_that_is_not_installed") as started:
+    with fork_server("a_module_that_is_not_installed", "multiprocessing") as started:
         yield started
 
 
@@ -92,6 +92,24 @@ def test_the_exit_status_is_that_of_the_script(run, script, text, status):
     assert run(script(text))[0] == status
 
 
+def test_processes_of_multiprocessing_find_the_script(run, script):
+    path = script(
+        "import multiprocessing\n"
+        "class Result:\n    pass\n"
+        "def work(_): return Result()\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.map_async(work, [1]).get(30)[0].__class__ is Result)\n"
+    )
+    assert run(path, environment={"PATH": os.environ["PATH"]})[:2] == (0, "True\n")
+
+
+def test_a_folder_runs_as_with_python(run, script, tmp_path):
+    (tmp_path / "folder").mkdir()
+    script("print(__name__)", "folder/__main__.py")
+    assert run(tmp_path / "folder")[:2] == (0, "__main__\n")
+
+
 def test_workers_have_different_random_numbers(run, script):
     path = script("import random; print(random.random())")
     assert run(path)[1] != run(path)[1]
@@ -149,9 +167,16 @@ def test_all_processes_end_with_a_launcher_that_is_killed(script, tmp_path):
     eventually(lambda: not any(map(is_running, pids_in(folder))))
 
 
+def test_modules_beside_the_launcher_are_not_imported(script, tmp_path, monkeypatch):
+    script("raise RuntimeError", "broken.py")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with fork_server("broken"):
+        pass
+
+
 def test_imports_that_fail_are_an_error(script, tmp_path, monkeypatch):
     script("raise RuntimeError('no such device')", "broken.py")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
     expected = "--preload: broken cannot be imported: RuntimeError: no such device"
     with pytest.raises(ConnectionError, match=expected), fork_server("broken"):
         pass
