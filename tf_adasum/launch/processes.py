@@ -295,7 +295,7 @@ class _Job:
             return time.monotonic() > until and not any(each.is_alive() for each in self._threads)
 
         code = self._wait(is_over, deadline)
-        self._threads.clear()
+        self._threads = [each for each in self._threads if each.is_alive()]  # `drain` joins them
         return code
 
     def _wait(self, is_over: Callable[[], bool], deadline: float | None) -> int | None:
