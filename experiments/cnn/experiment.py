@@ -35,7 +35,7 @@ PROBLEMS = (
     # As many images as MNIST, which the slides use; they warm up for 17 % of the steps.
     FASHION_MNIST,
     dataclasses.replace(
-        FASHION_MNIST, epochs=8, rules=("mean", "adasum"), replicas=(32,), seeds=(100,)
+        FASHION_MNIST, epochs=8, rules=("mean", "adasum"), replicas=(32, 64), seeds=(100,)
     ),
     dataclasses.replace(
         FASHION_MNIST,
