@@ -1,6 +1,7 @@
 """Authenticated messages over one connection, in both directions. Standard library only.
 
     client                                  server
+    rank, if it is given         ──▶
                                  ◀──        nonce, unless the client already has it
     nonce, proof over nonces     ──▶
                                  ◀──        proof over nonces, or "refused"
@@ -9,6 +10,9 @@
 Each line is a JSON object. A proof is made with the `Secret`, and covers the role of its sender and
 both nonces. The proof of a message also covers its number and its text. So a message cannot be
 changed, repeated, left out or used in another connection. The connection is not encrypted.
+
+The first line of each end also contains whether this end has a secret. These lines are not
+authenticated: the ranks and the secrets in them may only be used in error messages.
 
 If the server gives all its clients the same nonce in another way, a client can send its first
 message at once. Then the server has to refuse a `client_nonce` that it has seen before, because
@@ -44,12 +48,17 @@ class Channel:
         longest_message: the largest number of bytes in a line. Defaults to `LONGEST_MESSAGE`.
         server_nonce: the nonce of the server, 32 hexadecimal digits, if both ends have it already.
             Defaults to None: the server draws a nonce, and sends it.
+        rank: the rank of the client, which it sends before it authenticates. Defaults to None.
 
     Attributes:
         is_open: False after either end has closed the connection, after an invalid message, or when
             more than 4 MiB wait to be sent because the other end reads too slowly.
         is_authenticated: whether the other end has proved that it has the secret.
         is_refused: whether the other end has sent a wrong proof.
+        is_unknown: whether the other end has sent data that is not part of this protocol, or a
+            wrong proof.
+        claimed_rank: on the server, the rank that the client claims to have; None if it sent none.
+        claims_secret: whether the other end claims to have a secret.
         opened_at: when the connection began, by `time.monotonic`.
         last_received_at: when the last message arrived; at first, the same as `opened_at`.
     """
@@ -62,6 +71,7 @@ class Channel:
         is_server: bool,
         longest_message: int = LONGEST_MESSAGE,
         server_nonce: str | None = None,
+        rank: int | None = None,
     ):
         if server_nonce is not None and not _NONCE.fullmatch(server_nonce):
             raise ValueError("no nonce")
@@ -73,12 +83,17 @@ class Channel:
         self._unsent = b""
         self._newest: Any = None  # a message that `send_newest` has not sent yet
         self.opened_at = self.last_received_at = time.monotonic()
-        self.is_open, self.is_authenticated, self.is_refused = True, False, False
+        self.is_open, self.is_authenticated = True, False
+        self.is_refused = self.is_unknown = False
+        self.claimed_rank: int | None = None
+        self.claims_secret = False
+        if rank is not None:
+            self._write({"rank": rank, "secret": bool(secret.key)})
         if server_nonce is not None:
             self._nonces = [server_nonce]
         elif is_server:
             self._nonces = [secrets.token_hex(16)]
-            self._write({"nonce": self._nonces[0]})
+            self._write({"nonce": self._nonces[0], "secret": bool(secret.key)})
         if self._nonces and not is_server:
             self._prove()
 
@@ -112,6 +127,8 @@ class Channel:
             self.send(message)
 
     def _send_unsent(self):
+        if not self._unsent:
+            return
         try:
             sent = self.socket.send(self._unsent)
         except BlockingIOError:
@@ -138,9 +155,10 @@ class Channel:
                     self.is_open = False
                     break
             elif not self._authenticate(line):
-                self.is_open = False
+                self.is_unknown = True
                 break
-        self.is_open &= self._connection.is_open
+        self.is_unknown |= not self.is_authenticated and self._connection.has_other_data
+        self.is_open &= self._connection.is_open and not self.is_unknown
         if received:
             self.last_received_at = time.monotonic()
         return received
@@ -165,9 +183,13 @@ class Channel:
         if self._own == "client" and not self._nonces:
             if is_nonce:
                 self._nonces = [nonce]
+                self.claims_secret = line.get("secret") is True
                 self._prove()
             return is_nonce
         if self._own == "server":
+            if self.claimed_rank is None and type(line.get("rank")) is int:
+                self.claimed_rank, self.claims_secret = line["rank"], line.get("secret") is True
+                return True
             if not is_nonce:
                 return False
             self._nonces.append(nonce)

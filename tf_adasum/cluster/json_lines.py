@@ -64,8 +64,8 @@ def receive(
     return decode(line)
 
 
-def wait(sockets: Iterable[socket.socket], seconds: float) -> None:
-    """Wait until data arrives, or the time is over.
+def wait(sockets: Iterable[socket.socket], seconds: float) -> set[int]:
+    """Wait until data arrives, or the time is over; return the file descriptors that have data.
 
     This function supports file descriptors larger than 1023. It opens no file descriptor, because
     the process may have reached its limit.
@@ -73,7 +73,7 @@ def wait(sockets: Iterable[socket.socket], seconds: float) -> None:
     poll = select.poll()
     for each in sockets:
         poll.register(each, select.POLLIN)
-    poll.poll(math.ceil(max(0.0, seconds) * 1000))
+    return {number for number, _ in poll.poll(math.ceil(max(0.0, seconds) * 1000))}
 
 
 class Connection:
@@ -88,12 +88,13 @@ class Connection:
         socket: the socket, on which the caller can wait for data.
         longest_line: the argument `longest_line`.
         is_open: False after the other side has closed the connection.
+        has_other_data: whether data has arrived that is not a message.
     """
 
     def __init__(self, connection: socket.socket, longest_line: int = LONGEST_LINE):
         connection.setblocking(False)
         self.socket, self.longest_line = connection, longest_line
-        self.is_open = True
+        self.is_open, self.has_other_data = True, False
         self._incoming = b""
 
     def receive(self) -> list[dict[str, Any]]:
@@ -114,9 +115,12 @@ class Connection:
         except OSError:
             self.is_open = False
         *lines, self._incoming = self._incoming.split(b"\n")
+        messages = [decode(line) for line in lines]
+        is_cut = bool(self._incoming) and not self.is_open
         if len(self._incoming) > self.longest_line:
-            self.is_open, self._incoming = False, b""
-        return [message for message in map(decode, lines) if message is not None]
+            self.is_open, is_cut, self._incoming = False, True, b""
+        self.has_other_data |= is_cut or None in messages
+        return [message for message in messages if message is not None]
 
     def close(self, deadline: float = 0.0) -> None:
         """Close the connection when the other side has read all data, or at the deadline.

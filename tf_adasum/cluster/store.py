@@ -4,7 +4,7 @@
 `store_client`. A client is a session: keys that it owns are deleted when its connection ends, or
 when it has been silent for `LEASE_SECONDS`. A client that watches a prefix receives every change of
 matching keys. All clients receive changes in the same order. Leases and watches are those of etcd.
-Standard library only.
+If the server has a `Leader`, only the leader can set the other keys. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ import socket
 import threading
 import time
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Protocol
 
-from tf_adasum.cluster import json_lines
-from tf_adasum.cluster.channel import Channel
+from tf_adasum.cluster import json_lines, own_address
+from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel
 from tf_adasum.cluster.secret import Secret
 
 LEASE_SECONDS = 5.0
 HEARTBEAT_SECONDS = 1.0
 
-_MOST_KEYS = 10_000
-_LONGEST_KEY = 200  # characters
+_MOST_KEYS = 20_000  # at most half of them are owned by sessions
+_LONGEST_KEY = 200  # characters; also of a prefix
+_MOST_PREFIXES = 100  # of a session
+_LONGEST_MESSAGE_TO_LEADER = 1 << 12  # bytes
 # Clients that have not proved the secret: how many there may be, and for how long.
 _MOST_UNAUTHENTICATED = 32
 _SECONDS_TO_AUTHENTICATE = 5.0
@@ -56,7 +58,9 @@ class Store:
         Raises:
             ValueError: if the key is too long, or there are too many keys.
         """
-        is_full = key not in self._values and len(self._values) >= _MOST_KEYS
+        is_full = key not in self._values and (
+            len(self._values) >= _MOST_KEYS or (owned and len(self._owners) >= _MOST_KEYS // 2)
+        )
         if value is not None and (len(key) > _LONGEST_KEY or is_full):
             raise ValueError(f"The store cannot hold another key. Received: {key[:_LONGEST_KEY]!r}")
         self._owners.pop(key, None)
@@ -73,8 +77,15 @@ class Store:
         ]
 
     def watch(self, session: Hashable, prefix: str) -> list[Change]:
-        """Let a session receive the values of all keys with a prefix, and all later changes."""
-        self._prefixes.setdefault(session, set()).add(prefix)
+        """Let a session receive the values of all keys with a prefix, and all later changes.
+
+        Raises:
+            ValueError: if the prefix is too long, or the session watches too many prefixes.
+        """
+        prefixes = self._prefixes.setdefault(session, set())
+        if len(prefix) > _LONGEST_KEY or len(prefixes) >= _MOST_PREFIXES:
+            raise ValueError("The session cannot watch another prefix.")
+        prefixes.add(prefix)
         found = {key: value for key, value in self._values.items() if key.startswith(prefix)}
         return [(session, key, value) for key, value in found.items()]
 
@@ -85,6 +96,31 @@ class Store:
         return [change for key in owned for change in self.set(session, key, None)]
 
 
+class Leader(Protocol):
+    """Decides on the server which values keys have. Its methods run with `fork_lock` held.
+
+    Attributes:
+        prefix: the keys that clients may set.
+    """
+
+    prefix: str
+
+    def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
+        """Note that a client has set or lost a key.
+
+        Args:
+            key: the key, which begins with `prefix`.
+            value: the new value; None if the key was deleted.
+            ends: the IP addresses of the server and of the client in the client's connection.
+        """
+
+    def refused(self, rank: int, has_secret: bool) -> None:
+        """Note what a client without the secret claims: its rank, and whether it has a secret."""
+
+    def decide(self, now: float) -> dict[str, Any]:
+        """Return new values of keys. This method is called after each change, and every 0.2 s."""
+
+
 class StoreServer:
     """Serves a `Store` in a thread, from `__init__` to `close`.
 
@@ -93,20 +129,38 @@ class StoreServer:
         secret: the `Secret`, which each client has to prove.
         fork_lock: a lock that the thread holds while it runs Python code other than waiting. A
             process that holds it can fork safely.
+        leader: the `Leader`. Defaults to None: clients can set all keys.
+        clients: the number of clients that may connect at the same time. Defaults to 0; only the
+            limit for clients that have not authenticated depends on it.
     """
 
-    def __init__(self, listener: socket.socket, secret: Secret, fork_lock: threading.Lock):
+    def __init__(
+        self,
+        listener: socket.socket,
+        secret: Secret,
+        fork_lock: threading.Lock,
+        leader: Leader | None = None,
+        clients: int = 0,
+    ):
         listener.setblocking(False)
         self._listener, self._secret, self._lock = listener, secret, fork_lock
+        self._leader, self._most_unauthenticated = leader, _MOST_UNAUTHENTICATED + clients
+        self._longest_message = _LONGEST_MESSAGE_TO_LEADER if leader else LONGEST_MESSAGE
         self._store = Store()
-        self._channels: list[Channel] = []
+        if leader:
+            self._store.watch(leader, leader.prefix)
+        self._channels: dict[Channel, tuple[str, str]] = {}  # with the ends of the connection
         self._closing_at = float("inf")
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """Close the port, after clients had two seconds to read the last changes and disconnect."""
-        self._closing_at = time.monotonic() + _SECONDS_TO_CLOSE
+    def close(self, seconds: float = _SECONDS_TO_CLOSE) -> None:
+        """Close the port, after clients had time to read the last changes and disconnect.
+
+        Args:
+            seconds: for how long to wait for clients. Defaults to 2.
+        """
+        self._closing_at = time.monotonic() + seconds
         self._thread.join()
 
     def _serve(self):
@@ -122,39 +176,57 @@ class StoreServer:
         while time.monotonic() < self._closing_at:
             if self._closing_at < float("inf") and not self._channels:
                 return
+            # A client that sends while this process is suspended must not count as silent.
+            now = time.monotonic()
             sockets = [self._listener, *(each.socket for each in self._channels)]
-            json_lines.wait(sockets, _POLL_SECONDS)
+            ready = json_lines.wait(sockets, _POLL_SECONDS)
             with self._lock:
-                self._accept()
-                for channel in list(self._channels):
-                    self._handle_messages(channel)
-                self._drop_silent(time.monotonic())
+                if self._listener.fileno() in ready:
+                    self._accept()
+                for channel in self._channels:
+                    if channel.socket.fileno() in ready:
+                        self._handle_messages(channel)
+                    channel.flush()
+                self._drop_silent(now)
+                if self._leader:
+                    for key, value in self._leader.decide(time.monotonic()).items():
+                        self._deliver(self._store.set(self._leader, key, value))
 
     def _accept(self):
         try:
             while True:
-                connection, _ = self._listener.accept()
-                self._channels.append(Channel(connection, self._secret, is_server=True))
+                connection, peer = self._listener.accept()
+                ends = own_address.of_end(connection.getsockname()), own_address.of_end(peer)
+                channel = Channel(
+                    connection,
+                    self._secret,
+                    is_server=True,
+                    longest_message=self._longest_message,
+                )
+                self._channels[channel] = ends
         except BlockingIOError:  # no more callers
             pass
         except OSError:  # no free file descriptor
             time.sleep(_POLL_SECONDS)
         unauthenticated = [each for each in self._channels if not each.is_authenticated]
-        for channel in unauthenticated[:-_MOST_UNAUTHENTICATED]:
+        for channel in unauthenticated[: -self._most_unauthenticated]:
             channel.is_open = False
 
     def _handle_messages(self, channel):
         try:
             for message in channel.receive():
-                self._deliver(self._apply(channel, message))
+                self._deliver(self._apply(channel, message), channel)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             channel.is_open = False  # an authenticated client has sent an invalid message
-        channel.flush()
+        if channel.is_refused and channel.claimed_rank is not None and self._leader:
+            self._leader.refused(channel.claimed_rank, channel.claims_secret)
 
     def _apply(self, channel, message):
         if message["op"] == "set":
-            owned = message["owned"] is True
-            return self._store.set(channel, str(message["key"]), message["value"], owned=owned)
+            key, owned = str(message["key"]), message["owned"] is True
+            if self._leader and not (owned and key.startswith(self._leader.prefix)):
+                raise ValueError("Only the leader can set this key.")
+            return self._store.set(channel, key, message["value"], owned=owned)
         if message["op"] == "watch":
             return self._store.watch(channel, str(message["prefix"]))
         channel.send({"heartbeat": True})
@@ -166,10 +238,13 @@ class StoreServer:
                 now > channel.opened_at + _SECONDS_TO_AUTHENTICATE
             )
             if not channel.is_open or is_late or now > channel.last_received_at + LEASE_SECONDS:
-                self._channels.remove(channel)
                 channel.close()
-                self._deliver(self._store.end(channel))
+                self._deliver(self._store.end(channel), channel)
+                del self._channels[channel]
 
-    def _deliver(self, changes):
-        for channel, key, value in changes:
-            channel.send({"key": key, "value": value})
+    def _deliver(self, changes, source=None):
+        for session, key, value in changes:
+            if session is self._leader:
+                session.changed(key, value, self._channels[source])
+            else:
+                session.send({"key": key, "value": value})

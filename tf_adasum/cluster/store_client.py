@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import errno
+import os
 import socket
 import threading
 import time
@@ -10,6 +14,7 @@ from typing import Any
 
 from tf_adasum.cluster import addresses, json_lines
 from tf_adasum.cluster.channel import Channel
+from tf_adasum.cluster.peer_handshakes import ANOTHER_PROGRAM, NO_ANSWER, UNPROVEN
 from tf_adasum.cluster.secret import FILE_NAME, NAME, Secret
 from tf_adasum.cluster.store import HEARTBEAT_SECONDS, LEASE_SECONDS
 from tf_adasum.errors import see
@@ -27,51 +32,26 @@ class StoreClient:
     """A session, which sets keys and receives the changes of the keys that it watches.
 
     Args:
-        address: "host:port" of the server.
-        secret: the `Secret`.
+        channel: the connection to the server, from `connected` or `call`.
         fork_lock: as for `StoreServer`.
         deliver: function that receives each key that changes, and its value; None if the key was
             deleted. It runs in a thread that holds `fork_lock`, and must not wait.
         lost: function that is called once, in the same way, if the connection ends before `close`.
         tick: function that is called in the same way after each change, and at least every 0.2 s.
             Defaults to None.
-        seconds: for how long to try to connect.
-        is_stopped: function that returns whether to stop trying. Defaults to None.
-        report: function that receives the reason, every 10 s, while no server answers. Defaults to
-            None.
-
-    Raises:
-        ConnectionError: if no server answers in time; `Refused` if the secrets differ.
-        InterruptedError: if `is_stopped` has returned True.
     """
 
     def __init__(
         self,
-        address: str,
-        secret: Secret,
+        channel: Channel,
         fork_lock: threading.Lock,
         deliver: Callable[[str, Any], None],
         lost: Callable[[], None],
         tick: Callable[[], None] | None = None,
-        *,
-        seconds: float,
-        is_stopped: Callable[[], bool] | None = None,
-        report: Callable[[str], None] | None = None,
     ):
-        self._lock, self._deliver, self._lost, self._tick = (
-            fork_lock,
-            deliver,
-            lost,
-            tick or (lambda: None),
-        )
+        self._channel, self._lock = channel, fork_lock
+        self._deliver, self._lost, self._tick = deliver, lost, tick or (lambda: None)
         self._closing = threading.Event()
-        self._channel = _connected(
-            address,
-            secret,
-            time.monotonic() + seconds,
-            is_stopped or (lambda: False),
-            report or (lambda reason: None),
-        )
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
@@ -97,6 +77,8 @@ class StoreClient:
     def close(self) -> None:
         """End the session."""
         self._closing.set()
+        with contextlib.suppress(OSError):
+            self._channel.socket.shutdown(socket.SHUT_RD)  # the thread waits for data
         self._thread.join()
         self._channel.close()
 
@@ -118,16 +100,117 @@ class StoreClient:
                     heartbeat_at = now + HEARTBEAT_SECONDS
                     self._channel.send({"op": "heartbeat"})
                 for message in self._channel.receive():
-                    if "key" in message:
-                        self._deliver(message["key"], message["value"])
+                    if isinstance(message, dict) and isinstance(message.get("key"), str):
+                        self._deliver(message["key"], message.get("value"))
                         self._tick()
                 self._channel.flush()
                 self._channel.is_open &= now < self._channel.last_received_at + LEASE_SECONDS
                 self._tick()
 
 
-def _connected(address, secret, deadline, is_stopped, report):
-    """Return an authenticated channel."""
+@dataclasses.dataclass
+class Call:
+    """The result of a call on a server.
+
+    Attributes:
+        channel: the authenticated connection; None if there is none.
+        tried: dict from the addresses of the server to why the call failed.
+        unauthenticated: None, unless the program at the server's address failed to authenticate.
+            In this case, whether this program claims to have a secret.
+    """
+
+    channel: Channel | None = None
+    tried: dict[str, str] = dataclasses.field(default_factory=dict)
+    unauthenticated: bool | None = None
+
+
+def call(
+    address: str,
+    secret: Secret,
+    deadline: float,
+    *,
+    rank: int | None = None,
+    seconds_to_connect: float = LEASE_SECONDS,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Call:
+    """Connect to a server at each of its addresses, until one address answers.
+
+    Args:
+        address: "host:port" of the server.
+        secret: the `Secret`.
+        deadline: the deadline of the call, by `time.monotonic`; a name look-up may take longer.
+        rank: the rank of this worker, for the server's error messages. Defaults to None.
+        seconds_to_connect: the longest time for one address. Defaults to `LEASE_SECONDS`.
+        is_stopped: function that returns whether to stop.
+    """
+    found = Call()
+    host, port = addresses.split(address)
+    try:
+        candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        found.tried[host] = error.strerror or str(error)
+        return found
+    except UnicodeError:
+        found.tried[host] = "not a valid host name"
+        return found
+    for family, kind, protocol, _, where in candidates:
+        connection = None
+        try:
+            connection = socket.socket(family, kind, protocol)
+            connection.settimeout(seconds_to_connect)
+            connection.connect(where)
+        except OSError as error:
+            is_late = isinstance(error, TimeoutError)
+            why = os.strerror(errno.ETIMEDOUT) if is_late else error.strerror or str(error)
+            found.tried[str(where[0])] = why
+            if connection:
+                connection.close()
+            continue
+        channel = Channel(
+            connection, secret, is_server=False, longest_message=json_lines.LONGEST_LINE, rank=rank
+        )
+        until = min(deadline, time.monotonic() + LEASE_SECONDS)
+        while channel.is_open and time.monotonic() < until and not is_stopped():
+            json_lines.wait([channel.socket], _POLL_SECONDS)
+            channel.receive()
+            if channel.is_authenticated:
+                found.channel = channel
+                return found
+        found.tried[str(where[0])] = NO_ANSWER if channel.is_open else _why_closed(channel)
+        # Without any secret, every client of this protocol can make the proof.
+        if channel.is_refused and (secret.key or channel.claims_secret):
+            found.unauthenticated = channel.claims_secret
+            found.tried[str(where[0])] = UNPROVEN
+        channel.close()
+    return found
+
+
+def _why_closed(channel):
+    return ANOTHER_PROGRAM if channel.is_unknown else "the connection was closed at once"
+
+
+def connected(
+    address: str,
+    secret: Secret,
+    *,
+    seconds: float,
+    is_stopped: Callable[[], bool] = lambda: False,
+    report: Callable[[str], None] = lambda reason: None,
+) -> Channel:
+    """Return an authenticated connection to a launcher.
+
+    Args:
+        address: "host:port" of the launcher's server.
+        secret: the `Secret`.
+        seconds: for how long to try.
+        is_stopped: function that returns whether to stop trying.
+        report: function that receives the reason, every 10 s, while no server answers.
+
+    Raises:
+        ConnectionError: if no server answers in time; `Refused` if the secrets differ.
+        InterruptedError: if `is_stopped` has returned True.
+    """
+    deadline = time.monotonic() + seconds
     reason, report_at = "", time.monotonic() + _SECONDS_BETWEEN_REPORTS
     while time.monotonic() < deadline:
         if is_stopped():
@@ -135,27 +218,16 @@ def _connected(address, secret, deadline, is_stopped, report):
         if time.monotonic() > report_at:
             report_at += _SECONDS_BETWEEN_REPORTS
             report(reason)
-        channel = None
-        try:
-            connection = socket.create_connection(addresses.split(address), timeout=LEASE_SECONDS)
-            channel = Channel(connection, secret, is_server=False)
-        except OSError as error:
-            reason = error.strerror or str(error)
-        until = min(deadline, time.monotonic() + LEASE_SECONDS)
-        while channel and channel.is_open and time.monotonic() < until and not is_stopped():
-            json_lines.wait([channel.socket], _POLL_SECONDS)
-            channel.receive()
-            if channel.is_authenticated:
-                return channel
-        if channel:
-            reason = "another program answers there"
-            channel.close()
-            if channel.is_refused:
-                raise Refused(
-                    "All launchers must be started with the same secret, in the variable "
-                    f"{NAME} or in a file that {FILE_NAME} names. Received: a secret that differs "
-                    f"from the secret of the launcher at {address} {see('TFA-207')}"
-                )
+        found = call(address, secret, deadline, is_stopped=is_stopped)
+        if found.channel:
+            return found.channel
+        if found.unauthenticated is not None:
+            raise Refused(
+                "All launchers must be started with the same secret, in the variable "
+                f"{NAME} or in a file that {FILE_NAME} names. Received: a secret that differs "
+                f"from the secret of the launcher at {address} {see('TFA-207')}"
+            )
+        reason = next(reversed(found.tried.values()), reason)
         time.sleep(_RETRY_SECONDS)
     if is_stopped():
         raise InterruptedError

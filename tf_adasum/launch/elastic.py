@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_adasum._version import __version__
-from tf_adasum.cluster import addresses, free_ports, secret
+from tf_adasum.cluster import addresses, free_ports, secret, store_client
 from tf_adasum.cluster.coordinator import joined
 from tf_adasum.cluster.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.cluster.store import StoreServer
@@ -236,17 +236,14 @@ class _ElasticJob:
             self._membership = Membership(least, most, max_restarts, self._own.id, seconds)
         tick = self._decide if listener is not None else None
         with self._stack.pop_all() as stack:  # closes the server if the next line raises
-            self._client = StoreClient(
+            channel = store_client.connected(
                 coordinator,
                 key,
-                lock,
-                self._deliver,
-                self._lose,
-                tick,
                 seconds=seconds,
                 is_stopped=waiting.is_over,
                 report=lambda why: self._console.say(f"waiting for {coordinator}: {why}"),
             )
+            self._client = StoreClient(channel, lock, self._deliver, self._lose, tick)
             self._stack = stack.pop_all()
 
     def __enter__(self):

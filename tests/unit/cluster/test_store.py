@@ -103,10 +103,9 @@ class Session:
 
     def __init__(self, address, secret=SECRET):
         self.keys, self.is_lost = {}, threading.Event()
-        lock = threading.Lock()
-        self.client = StoreClient(
-            address, secret, lock, self.keys.__setitem__, self.is_lost.set, seconds=SOON
-        )
+        made = store_client.connected(address, secret, seconds=SOON)
+        deliver, lost = self.keys.__setitem__, self.is_lost.set
+        self.client = StoreClient(made, threading.Lock(), deliver, lost)
 
     def eventually(self, **expected):
         deadline = time.monotonic() + SOON
@@ -174,7 +173,7 @@ def test_another_secret_is_refused(session, theirs):
 )
 def test_no_server_is_reported_and_then_an_error(monkeypatch, is_there, why):
     monkeypatch.setattr(store_client, "_SECONDS_BETWEEN_REPORTS", 0.2)
-    reports, args = [], (Secret(), threading.Lock(), print, print)
+    reports = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         if not is_there:
@@ -182,7 +181,7 @@ def test_no_server_is_reported_and_then_an_error(monkeypatch, is_there, why):
         else:
             threading.Thread(target=greet, args=[listener], daemon=True).start()
         with pytest.raises(ConnectionError, match=why):
-            StoreClient(address, *args, seconds=1.5, report=reports.append)
+            store_client.connected(address, Secret(), seconds=1.5, report=reports.append)
     assert set(reports) == {why}
 
 
@@ -219,6 +218,90 @@ def test_many_silent_clients_do_not_keep_others_out(address, session):
         own.client.watch("")
         own.client.set("key", 1)
         own.eventually(key=1)
+
+
+class Recorder:
+    """A leader that records what it receives."""
+
+    prefix = "member/"
+
+    def __init__(self):
+        self.seen = []
+
+    def changed(self, key, value, ends):
+        self.seen.append((key, value, ends))
+
+    def refused(self, rank, has_secret):
+        self.seen.append((rank, has_secret))
+
+    def decide(self, now):
+        return {"copy": self.seen[-1][1]} if self.seen else {}
+
+
+@pytest.fixture
+def led():
+    """A store with a leader: its address and the leader."""
+    leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
+    server = StoreServer(listener, SECRET, threading.Lock(), leader)
+    yield f"127.0.0.1:{listener.getsockname()[1]}", leader
+    server.close(0.0)
+
+
+def test_a_leader_receives_changes_with_addresses_and_sets_keys(led):
+    address, leader = led
+    first, second = Session(address), Session(address)
+    first.client.watch("copy")
+    second.client.set("member/1", 7, owned=True)
+    first.eventually(copy=7)
+    second.client.close()
+    first.eventually(copy=None)
+    first.client.close()
+    ends = ("127.0.0.1", "127.0.0.1")
+    assert leader.seen == [("member/1", 7, ends), ("member/1", None, ends)]
+
+
+@pytest.mark.parametrize(("key", "owned"), [("copy", True), ("member/1", False)])
+def test_only_the_leader_sets_other_keys(led, key, owned):
+    own = Session(led[0])
+    own.client.set(key, 1, owned=owned)
+    assert own.is_lost.wait(SOON) and not led[1].seen
+    own.client.close()
+
+
+@pytest.mark.parametrize("theirs", [Secret(), Secret(b"other")])
+def test_both_ends_detect_who_has_another_secret(led, theirs):
+    address, leader = led
+    found = store_client.call(address, theirs, time.monotonic() + SOON, rank=3)
+    assert found.unauthenticated is True and not found.channel
+    assert leader.seen == [(3, bool(theirs.key))]
+
+
+HINTS = [
+    [b'{"rank": "3"}\n'],
+    [b'{"rank": true}\n'],
+    [b'{"rank": 3}\n'] * 2,
+    [b'{"rank": 3, "secret": "' + b"x" * 500 + b'"}\n'],
+]
+
+
+@pytest.mark.parametrize("lines", HINTS)
+def test_wrong_claims_of_unauthenticated_clients_are_not_reported(led, lines):
+    host, port = led[0].split(":")
+    with socket.create_connection((host, int(port)), timeout=SOON) as client:
+        client.sendall(b"".join(lines))
+        with contextlib.suppress(ConnectionResetError):
+            while client.recv(1000):
+                pass
+    assert not led[1].seen
+
+
+def test_a_session_watches_a_limited_number_of_prefixes():
+    own = Store()
+    for number in range(100):
+        own.watch("a", f"{number}/")
+    for prefix in ("100/", "k" * 201):
+        with pytest.raises(ValueError, match="another prefix"):
+            own.watch("a", prefix)
 
 
 @pytest.fixture
