@@ -14,8 +14,7 @@ from tf_adasum.cluster.tasks import Cluster
 @pytest.fixture
 def impatient(monkeypatch):
     """What takes seconds elsewhere, so that those who are there find each other, takes less."""
-    monkeypatch.setattr(coordinator, "_SECONDS_TO_HOLD", 0.8)
-    monkeypatch.setattr(coordinator, "_SECONDS_OF_DOUBT", 2.0)
+    monkeypatch.setattr(coordinator, "_SECONDS_OF_DOUBT", 1.0)
     monkeypatch.setattr(joining, "_SECONDS_TO_SEND_ERROR", (0.5, 4.0))
     monkeypatch.setattr(joining, "_SECONDS_TO_SEND_RESULT", 1.0)
     monkeypatch.setattr(joining, "_SECONDS_OF_DISTRUST", 2.0)

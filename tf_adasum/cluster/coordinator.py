@@ -1,10 +1,14 @@
-"""Collects the addresses of all workers on worker 0, and sends them to all workers.
+"""Decides on worker 0 when all workers have joined. No input or output.
 
-A worker calls worker 0 and sends its address. Worker 0 answers when all workers have called, or
-when something is wrong. Otherwise, it answers after some seconds with the list of missing workers,
-and the worker calls again. So worker 0 can detect which workers are alive. A restarted worker
-replaces its old process. If two workers have the same rank by mistake, both processes call again.
-So worker 0 can distinguish them from a restarted worker. Standard library only.
+Each worker has a session of worker 0's store (`store`), in which it owns a key with its address:
+
+    member/RANK/RUN      set by each worker: see `Member`. RUN is a random name for this start.
+    result               the addresses of all workers, or the error with which the start fails
+    missing              the names of the workers that have not joined
+    refused/RANK/RUN     an error for this worker only
+
+The session of a worker ends with its process, so a restarted worker replaces its old process. Two
+live sessions with the same rank are an error. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,64 +16,91 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
-import select
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
-from tf_adasum.cluster import addresses, handshake, own_address
-from tf_adasum.cluster.handshake import AuthenticationError, Hello, ProtocolError, printable
-from tf_adasum.cluster.listener import Listener, listening_socket
+from tf_adasum.cluster import addresses, own_address
+from tf_adasum.cluster.handshake import printable
 from tf_adasum.cluster.rendezvous_config import RendezvousConfig
-from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.store import LEASE_SECONDS
 from tf_adasum.errors import see
 
-# Seconds after which a call is answered in any case; the caller waits for 10 s.
-_SECONDS_TO_HOLD = 3.0
-# Seconds within which a replaced worker calls again if it is still alive.
-_SECONDS_OF_DOUBT = _SECONDS_TO_HOLD + 2.0
-_MOST_REPLACED = 100  # processes of one rank
-_LONGEST_JOB = 200  # characters of a job's name
-_RUN = re.compile(r"[0-9a-f]{16}")
-_SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # the interface in "fe80::1%eth0"
-
 WORKERS = "number of workers"
+
+# The session of a process on a lost host ends within `LEASE_SECONDS`.
+_SECONDS_OF_DOUBT = LEASE_SECONDS + 1.0
+_SECONDS_BETWEEN_UPDATES = 1.0  # of the key `missing`
+_LONGEST_JOB = 200  # characters of a job's name
+_KEY = re.compile(r"member/(-?[0-9]{1,9})/([0-9a-f]{16})")
+_SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # the interface in "fe80::1%eth0"
 
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A worker that has called worker 0.
+    """A worker, as its key describes it.
 
     Attributes:
-        run: a random name for this start of the worker, see `Hello`.
         host: the worker's host, as the worker sends it.
         port: the worker's port.
         is_given: whether the user has set the worker's host.
         coordinator: the host in the address at which the worker has called worker 0.
         is_local: whether the worker is on worker 0's machine.
         end: the host of worker 0 in the connection.
-        connection: the connection of the worker's last call.
-        doubted_until: a time, by `time.monotonic`. If this worker has replaced a process, worker 0
-            waits until this time, because that process may still be alive and call again.
+        settings: the settings that must match on all workers.
+        job: the name of the worker's job; "" if it is not known.
     """
 
-    run: str
     host: str
     port: int
     is_given: bool
     coordinator: str
     is_local: bool
     end: str
-    connection: socket.socket
-    doubted_until: float = 0.0
+    settings: dict[str, Any]
+    job: str
 
     @property
     def address(self) -> str:
         """The address of the worker, with its port."""
         return joined(self.host, self.port)
+
+    @classmethod
+    def parsed(cls, value: Any, ends: tuple[str, str]) -> Member:
+        """Return the `Member` in the value of a key; raise a ValueError if the value is not valid.
+
+        Args:
+            value: the value, which a client has sent.
+            ends: the IP addresses of worker 0 and of the client in the client's connection.
+        """
+        found = value if isinstance(value, dict) else {}
+        host, port, coordinator, settings = (
+            found.get(name) for name in ("host", "port", "coordinator", "settings")
+        )
+        is_typed = isinstance(host, str) and type(port) is int and isinstance(settings, dict)
+        if not is_typed or not isinstance(coordinator, str) or len(coordinator) > 255:
+            raise ValueError("not a member")
+        address = ipaddress.ip_address(host)
+        mapped = getattr(address, "ipv4_mapped", None)  # "::ffff:0.0.0.0"
+        addresses.split(joined(host, port))
+        addresses.split(joined(coordinator, port))
+        _, has_scope, scope = host.partition("%")
+        is_name = coordinator.isprintable() and " " not in coordinator
+        is_printable = is_name and not (has_scope and not _SCOPE.fullmatch(scope))
+        if not is_printable or (mapped or address).is_unspecified:
+            raise ValueError("not a member")
+        end, peer = ends
+        is_given = found.get("is_given") is True
+        is_local = own_address.is_loopback(peer) or peer == end
+        return cls(
+            host,
+            port,
+            is_given,
+            coordinator,
+            is_local and (is_given or host == peer),
+            end,
+            settings,
+            printable(found.get("job"), _LONGEST_JOB),
+        )
 
 
 def joined(host: str, port: int) -> str:
@@ -78,216 +109,198 @@ def joined(host: str, port: int) -> str:
 
 
 class Coordinator:
-    """A context manager that answers calls of workers.
+    """The leader of worker 0's store, see `store.Leader`.
 
     Args:
-        config: this worker's `RendezvousConfig`.
-        own: this worker's `Hello`, with its settings. Its payload has this worker's port, and
-            this worker's host, which is empty unless the user has set it.
-        secret: the `Secret`.
-
-    Raises:
-        OSError: as in `listener.listening_socket`.
+        config: worker 0's `RendezvousConfig`.
+        run: the random name for this start of worker 0.
+        own: the data of worker 0: a dict with the port, the settings, and the host, which is empty
+            unless the user has set it.
 
     Attributes:
+        addresses: the addresses of all workers; an empty list until all workers have joined.
         wrong: why the start fails on all workers; "" if it has not failed.
-        unauthenticated: for the rank of each caller that failed to authenticate, whether the caller
+        unauthenticated: for the rank of each client that failed to authenticate, whether the client
             claims to have a secret.
     """
 
-    def __init__(self, config: RendezvousConfig, own: Hello, secret: Secret):
+    prefix = "member/"
+
+    def __init__(self, config: RendezvousConfig, run: str, own: dict[str, Any]):
+        self.addresses: list[str] = []
         self.wrong = ""
         self.unauthenticated: dict[int, bool] = {}
-        self._config, self._own, self._secret = config, own, secret
-        self._members: dict[int, Member] = {}
-        self._replaced: dict[int, dict[str, str]] = {}  # from ranks to runs and their addresses
-        self._informed: dict[int, str] = {}
-        self._list: list[str] = []
+        self._config, self._run, self._own = config, run, own
+        self._members: dict[int, dict[str, Member]] = {}  # from ranks to live runs
+        self._runs: dict[int, str] = {}  # of the workers that have joined
+        self._doubted_since: dict[int, float] = {}  # ranks with several live runs
+        self._unread: set[str] = set()  # keys of live sessions that may not have read the result
+        self._reached: set[int] = set()  # ranks that had a live session after the result
+        self._changes: dict[str, Any] = {}  # keys that the server has to set
         self._is_late = False
-        self._lock = threading.Lock()
-        self._settled = threading.Event()
-        own_task = Cluster((config.coordinator,), ("worker 0",), 0)
-        self._listener = Listener(listening_socket(own_task), self._answer, config.num_workers)
+        self._missing = ""
+        self._next_update = 0.0
 
-    def __enter__(self) -> Coordinator:
-        """Begin to answer calls."""
-        self._listener.open()
-        return self
+    # ---- for the server --------------------------------------------------------------------------
 
-    def __exit__(self, *exception) -> None:
-        """Close the port."""
-        self.close()
+    def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
+        """Note that a worker has joined or ended, see `store.Leader`."""
+        found = _KEY.fullmatch(key)
+        if not found or found[2] == self._run:
+            return
+        rank, run = int(found[1]), found[2]
+        if value is None:
+            self._members.get(rank, {}).pop(run, None)
+            self._unread.discard(key)
+            self._changes[f"refused/{rank}/{run}"] = None
+            return
+        try:
+            member = Member.parsed(value, ends)
+        except ValueError:
+            return
+        own_job = printable(self._config.job, _LONGEST_JOB)
+        if own_job and member.job and member.job != own_job:
+            self._refuse(
+                rank,
+                run,
+                f"Another job's worker 0 answers at {self._config.coordinator}. That worker is of "
+                f"job {own_job}, this worker is of job {member.job}. Give each job its own "
+                f"coordinator. {see('TFA-212')}",
+            )
+            return
+        self._unread.add(key)
+        if self.addresses or self.wrong:
+            self._reached.add(rank)
+        wrong = self._wrong(rank, member)
+        if self.addresses:
+            if self._runs.get(rank) != run:
+                self._refuse(rank, run, wrong or self._two_of(rank, member, has_joined=True))
+        elif wrong:
+            self.end(wrong)
+        else:
+            self.unauthenticated.pop(rank, None)
+            self._members.setdefault(rank, {})[run] = member
 
-    def close(self) -> None:
-        """Close the port."""
-        self._settled.set()
-        self._listener.close()
+    def refused(self, rank: int, has_secret: bool) -> None:
+        """Note a client without the secret, see `store.Leader`."""
+        if 0 < rank < self._config.num_workers and not self._members.get(rank):
+            self.unauthenticated[rank] = has_secret
 
-    # ---- for worker 0 ---------------------------------------------------------------------------
+    def decide(self, now: float) -> dict[str, Any]:
+        """Return new values of keys, see `store.Leader`."""
+        if not self.addresses and not self.wrong:
+            self._decide(now)
+        if now >= self._next_update:
+            missing = ", ".join(listed(self.missing()))
+            if missing != self._missing:
+                self._next_update = now + _SECONDS_BETWEEN_UPDATES
+                self._missing = self._changes["missing"] = missing
+        changes, self._changes = self._changes, {}
+        return changes
+
+    def _decide(self, now):
+        """End the start if two sessions of one rank stay; else note whether all have joined."""
+        several = {rank for rank, runs in self._members.items() if len(runs) > 1}
+        self._doubted_since = {rank: self._doubted_since.get(rank, now) for rank in several}
+        for rank, since in self._doubted_since.items():
+            if now > since + _SECONDS_OF_DOUBT:
+                self.end(self._two_of(rank, list(self._members[rank].values())[-1]))
+                return
+        if several or self.missing():
+            return
+        members = {rank: next(iter(runs.values())) for rank, runs in self._members.items() if runs}
+        found = self._all_addresses(members)
+        twice = {address for address in found if found.count(address) > 1}
+        if twice:
+            ranks = [rank for rank, each in enumerate(found) if each in twice]
+            self.end(
+                f"Workers {', '.join(map(str, ranks))} have the same address: "
+                f"{', '.join(sorted(twice))}. On each of these workers, set "
+                f"{own_address.INTERFACE} to the address at which the other workers reach "
+                f"this worker. {see('TFA-206')}"
+            )
+            return
+        self._runs = {rank: next(iter(self._members[rank])) for rank in members}
+        self.addresses = found
+        self._publish({"addresses": found})
+
+    # ---- for worker 0 ----------------------------------------------------------------------------
 
     def missing(self) -> list[int]:
-        """Return the ranks of the workers that have not called."""
-        return [rank for rank in range(1, self._config.num_workers) if rank not in self._members]
+        """Return the ranks of the workers that have not joined."""
+        return [rank for rank in range(1, self._config.num_workers) if not self._members.get(rank)]
 
-    def addresses(self) -> list[str]:
-        """Return the addresses of all workers; an empty list until all workers have called."""
-        with self._lock:
-            now = time.monotonic()
-            in_doubt = any(each.doubted_until > now for each in self._members.values())
-            if not self._list and not self.wrong and not self.missing() and not in_doubt:
-                self._list = self._all_addresses()
-                twice = {address for address in self._list if self._list.count(address) > 1}
-                if twice:
-                    ranks = [rank for rank, each in enumerate(self._list) if each in twice]
-                    self.wrong = (
-                        f"Workers {', '.join(map(str, ranks))} have the same address: "
-                        f"{', '.join(sorted(twice))}. On each of these workers, set "
-                        f"{own_address.INTERFACE} to the address at which the other workers reach "
-                        f"this worker. {see('TFA-206')}"
-                    )
-                    self._list = []
-                self._settled.set()
-            return self._list
-
-    def end(self, why: str, *, is_late: bool = False) -> None:
-        """Let the start fail on all workers.
+    def end(self, why: str, *, is_late: bool = False) -> bool:
+        """Let the start fail on all workers; return False if its result is already known.
 
         Args:
-            why: the message of the error. It is ignored if the start has already failed, or if the
-                addresses of all workers are already known.
+            why: the message of the error.
             is_late: whether the error is a timeout. Defaults to `False`.
         """
-        with self._lock:
-            self._fail(why, is_late=is_late)
+        if self.addresses or self.wrong:
+            return False
+        self.wrong, self._is_late = why, is_late
+        self._publish({"wrong": why, "is_late": is_late})
+        return True
 
     def error(self) -> Exception:
         """Return the exception with which the start fails."""
         return (TimeoutError if self._is_late else ValueError)(self.wrong)
 
     def has_informed_all(self) -> bool:
-        """Return whether all workers (after a timeout, all that called) received the result."""
-        with self._lock:
-            ranks = self._members if self._is_late else range(1, self._config.num_workers)
-            if self._list:
-                return all(self._informed.get(rank) == self._members[rank].run for rank in ranks)
-            return all(rank in self._informed for rank in ranks)
+        """Return whether all workers (after a timeout, all that joined) have read the result.
 
-    # ---- callers -------------------------------------------------------------------------------
+        A worker ends its session when it has read the result.
+        """
+        needed = range(1, 1 if self._is_late else self._config.num_workers)
+        return not self._unread and self._reached.issuperset(needed)
 
-    def _answer(self, connection):
-        callers: list[Hello] = []
+    def _publish(self, result):
+        self._changes["result"] = result
+        self._reached = {int(key.split("/")[1]) for key in self._unread}
 
-        def reply(theirs):
-            response = self._of_another_job(theirs)
-            if response is None:
-                callers.append(theirs)
-                response = self._add_caller(theirs, connection)
-            self._listener.mark_authenticated(connection)
-            if response is None:
-                patience = theirs.payload.get("patience")
-                is_number = type(patience) is float and 0 <= patience
-                self._settled.wait(min(_SECONDS_TO_HOLD, patience if is_number else 0.0))
-                response = self._response(theirs)
-            return dataclasses.replace(self._own, payload={"response": response})
+    def _refuse(self, rank, run, why):
+        self._changes[f"refused/{rank}/{run}"] = {"wrong": why}
 
-        try:
-            handshake.answer(connection, 0, reply, self._secret)
-        except AuthenticationError as error:
-            if 0 < error.rank < self._config.num_workers:
-                self.unauthenticated[error.rank] = error.has_secret
-        except (ProtocolError, EOFError, OSError):
-            pass  # another program; or a worker that has disconnected, and will call again
-        else:
-            if self.wrong or self._list:
-                self._informed.update({each.rank: each.run for each in callers})
-
-    def _of_another_job(self, theirs) -> dict[str, Any] | None:
-        """Return the answer to a caller if it belongs to another job, else None."""
-        jobs = self._config.job, theirs.payload.get("job")
-        own, its = (printable(each, _LONGEST_JOB) for each in jobs)
-        if not own or not its or own == its:
-            return None
-        wrong = (
-            f"Another job's worker 0 answers at {self._config.coordinator}. That worker is of "
-            f"job {own}, this worker is of job {its}. Give each job its own coordinator. "
-            f"{see('TFA-212')}"
-        )
-        return {"wrong": wrong}
-
-    def _add_caller(self, theirs, connection) -> dict[str, Any] | None:
-        """Note a caller; return the answer if the caller has to get it at once, else None."""
-        member = _member(theirs, connection)
-        rank, count = theirs.rank, self._config.num_workers
-        with self._lock:
-            if theirs.run == self._own.run:
-                return {}
-            setting = self._different_setting(theirs)
-            who = f"worker {rank} ({member.address})"
-            if setting is not None:
-                self._fail(
+    def _wrong(self, rank, member):
+        """Return why the start fails because of a worker; "" if it does not."""
+        count = self._config.num_workers
+        who = f"worker {rank} ({member.address})"
+        for setting, own in self._own["settings"].items():
+            if own != member.settings.get(setting):
+                return (
                     f"All workers must be started with the same {setting}. Received: "
-                    f"{self._own.settings.get(setting)} on worker 0 ({self._config.coordinator}), "
-                    f"{printable(str(theirs.settings.get(setting)), 100)} on {who} {see('TFA-207')}"
+                    f"{own} on worker 0 ({self._config.coordinator}), "
+                    f"{printable(str(member.settings.get(setting)), 100)} on {who} {see('TFA-207')}"
                 )
-            elif not 0 <= rank < count:
-                self._fail(
-                    f"A worker's rank must be from 0 to {count - 1}, because there are {count} "
-                    f"workers. Received: {who}"
-                )
-            elif self._list:
-                known = self._members.get(rank)
-                if known is None or known.run != theirs.run:
-                    at = known.address if known else self._config.coordinator
-                    return {"wrong": _two_of(rank, at, member.address, count, has_joined=True)}
-            elif rank == 0:
-                own = self._config.coordinator
-                self._fail(_two_of(0, own, member.address, count))
-            else:
-                self._add_member(rank, member, count)
-        return None
+        if not 0 <= rank < count:
+            return (
+                f"A worker's rank must be from 0 to {count - 1}, because there are {count} "
+                f"workers. Received: {who}"
+            )
+        return self._two_of(0, member) if rank == 0 and not self.addresses else ""
 
-    def _add_member(self, rank, member, count):
-        self.unauthenticated.pop(rank, None)
-        replaced, known = self._replaced.setdefault(rank, {}), self._members.get(rank)
-        if known is not None and known.run != member.run:
-            if member.run in replaced or len(replaced) >= _MOST_REPLACED:
-                self._fail(_two_of(rank, known.address, member.address, count))
-                return
-            replaced[known.run] = known.address
-            if not _is_closed(known.connection):
-                until = time.monotonic() + _SECONDS_OF_DOUBT
-                member = dataclasses.replace(member, doubted_until=until)
-        elif known is not None:
-            member = dataclasses.replace(member, doubted_until=known.doubted_until)
-        self._members[rank] = member
-
-    def _fail(self, why, *, is_late=False):
-        if not self.wrong and not self._list:
-            self.wrong, self._is_late = why, is_late
-            self._settled.set()
-
-    def _different_setting(self, theirs):
-        own = self._own.settings
-        return next(
-            (setting for setting in own if own[setting] != theirs.settings.get(setting)), None
+    def _two_of(self, rank, other, *, has_joined=False):
+        count = self._config.num_workers
+        if has_joined:
+            one = self.addresses[rank] if rank else self._config.coordinator
+        else:
+            others = self._members.get(rank, {}).values()
+            one = next((each.address for each in others), self._config.coordinator)
+        again = " If this worker was restarted after all had joined, restart all workers."
+        return (
+            f"Two workers have the rank {rank}: one at {one} and one at {other.address}. Give each "
+            f"worker its own rank, from 0 to {count - 1}.{again if has_joined else ''} "
+            f"{see('TFA-206')}"
         )
 
-    def _response(self, theirs):
-        with self._lock:
-            if self.wrong:
-                return {"wrong": self.wrong, "is_late": self._is_late}
-            if self._list:
-                return {"addresses": self._list}
-            return {"missing": self.missing()}
-
-    def _all_addresses(self):
+    def _all_addresses(self, members):
         """Return the addresses of all workers, by which the workers reach each other.
 
         A worker on worker 0's machine gets worker 0's host, unless the user has set its host.
         """
-        members = self._members
         remote = [each for _, each in sorted(members.items()) if not each.is_local]
-        own = self._own.payload["host"]
+        own = self._own["host"]
         if not own:
             called = {each.coordinator for each in remote or members.values()}
             own = called.pop() if len(called) == 1 else ""
@@ -296,59 +309,11 @@ class Coordinator:
                 own = remote[0].end
             elif not own or own in ("0.0.0.0", "::"):
                 own = next(iter(members.values())).end
-        hosts = {0: joined(own, self._own.payload["port"])}
+        hosts = {0: joined(own, self._own["port"])}
         for rank, each in members.items():
             is_at_own = each.is_local and not each.is_given
             hosts[rank] = joined(own if is_at_own else each.host, each.port)
         return [hosts[rank] for rank in range(self._config.num_workers)]
-
-
-def _member(theirs, connection):
-    """Return the `Member` of a caller; raise `ProtocolError` if its data is not valid."""
-    payload = theirs.payload
-    host, port, coordinator = (payload.get(name) for name in ("host", "port", "coordinator"))
-    if not isinstance(host, str) or not isinstance(coordinator, str) or len(coordinator) > 255:
-        raise ProtocolError
-    if type(port) is not int or not _RUN.fullmatch(theirs.run):
-        raise ProtocolError
-    try:
-        address = ipaddress.ip_address(host)
-        mapped = getattr(address, "ipv4_mapped", None)  # "::ffff:0.0.0.0"
-        is_address = not (mapped or address).is_unspecified
-        addresses.split(joined(host, port))
-        addresses.split(joined(coordinator, port))
-    except ValueError:
-        raise ProtocolError from None
-    _, has_scope, scope = host.partition("%")
-    is_name = coordinator.isprintable() and " " not in coordinator
-    if not is_address or not is_name or (has_scope and not _SCOPE.fullmatch(scope)):
-        raise ProtocolError  # these texts are shown in terminals
-    end = own_address.of_end(connection.getsockname())
-    peer = own_address.of_end(connection.getpeername())
-    is_given = payload.get("is_given") is True
-    is_local = own_address.is_loopback(peer) or peer == end
-    is_as_seen = is_given or host == peer
-    return Member(
-        theirs.run, host, port, is_given, coordinator, is_local and is_as_seen, end, connection
-    )
-
-
-def _two_of(rank, one, other, count, *, has_joined=False):
-    again = " If this worker was restarted after all had joined, restart all workers."
-    return (
-        f"Two workers have the rank {rank}: one at {one} and one at {other}. Give each worker its "
-        f"own rank, from 0 to {count - 1}.{again if has_joined else ''} {see('TFA-206')}"
-    )
-
-
-def _is_closed(connection) -> bool:
-    """Return whether the caller has closed a connection; a waiting caller keeps it open."""
-    number = connection.fileno()
-    if number < 0:
-        return False  # worker 0 has closed it after its answer
-    poll = select.poll()
-    poll.register(number, select.POLLRDHUP)
-    return bool(poll.poll(0))
 
 
 def listed(ranks: list[int], most: int = 8) -> Iterator[str]:

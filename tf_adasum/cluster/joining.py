@@ -1,9 +1,9 @@
 """Joins workers that know only worker 0's address, their own rank and the number of workers.
 
-Worker 0 listens at this address (`coordinator`). Each worker takes a free port, calls worker 0,
-sends its rank and its address, and receives the addresses of all workers. The handshake and the
-proof of the secret are the same as in the rendezvous (`handshake`). After joining, the workers
-use their own ports for the `rendezvous`, as in any other cluster. Standard library only.
+Worker 0 serves a store (`store`) at this address, and decides when all workers have joined
+(`coordinator`). Each worker takes a free port, begins a session of the store, sets a key with its
+address, and receives the addresses of all workers. After joining, the workers use their own ports
+for the `rendezvous`, as in any other cluster. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import contextlib
 import dataclasses
 import errno
 import os
-import queue
 import secrets
-import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tf_adasum._version import __version__
-from tf_adasum.cluster import addresses, free_ports, handshake, own_address, secret
+from tf_adasum.cluster import addresses, free_ports, own_address, secret, store_client
 from tf_adasum.cluster.coordinator import WORKERS, Coordinator, joined, listed
 from tf_adasum.cluster.environment_variables import START_TIMEOUT
-from tf_adasum.cluster.handshake import AuthenticationError, Hello, ProtocolError, printable
+from tf_adasum.cluster.handshake import printable
+from tf_adasum.cluster.listener import listening_socket
 from tf_adasum.cluster.peer_handshakes import ANOTHER_PROGRAM, NO_ANSWER
 from tf_adasum.cluster.rendezvous import SECONDS_BETWEEN_MESSAGES, different_secrets
 from tf_adasum.cluster.rendezvous_config import MOST_WORKERS, RendezvousConfig
-from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.store import StoreServer
+from tf_adasum.cluster.store_client import Call, StoreClient
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 
@@ -38,15 +38,17 @@ _SECONDS_TO_CONNECT = 2.0
 # answer.
 _SECONDS_BETWEEN_CALLS = (0.1, 1.0)
 _POLL_SECONDS = 0.05
-# Seconds for which a call on worker 0 may last after the timeout, because worker 0 may still wait
-# for other workers.
-_SECONDS_FOR_THE_LAST_CALL = 2.0
+# Seconds after the timeout for which a worker waits for the result, because worker 0 may have the
+# same timeout.
+_SECONDS_FOR_THE_RESULT = 2.0
 # Seconds for which worker 0's port may be in use by an earlier start that is about to end.
 _SECONDS_FOR_THE_PORT = 3.0
+# Seconds for which another worker 0 at the same port may answer.
+_SECONDS_FOR_ANOTHER_WORKER_0 = 3.0
 # Seconds after which a worker fails if no program at worker 0's address proves the secret. Until
 # then, an earlier start that does not have the secret may answer.
 _SECONDS_OF_DISTRUST = 5.0
-# Seconds for which worker 0 sends an error: at least, so that all workers call again, and at most.
+# Seconds for which worker 0 sends an error: at least, so that all workers call, and at most.
 _SECONDS_TO_SEND_ERROR = (1.0, 10.0)
 # The most seconds for which worker 0 sends the addresses, or an error after a timeout.
 _SECONDS_TO_SEND_RESULT = 2.0
@@ -106,13 +108,13 @@ def enter(
     host, taken = addresses.split(config.coordinator)
     own_ports = (each for each in free_ports.candidates() if each != taken)
     (port,) = stack.enter_context(free_ports.held(1, own_ports))
-    own = Hello(
-        config.rank,
-        secrets.token_hex(8),
-        {WORKERS: config.num_workers, "tf_adasum": __version__},
-        {"host": given, "port": port, "job": config.job},
-    )
-    joining = _RendezvousClient(config, own, own_secret, timeout, environment)
+    own = {
+        "settings": {WORKERS: config.num_workers, "tf_adasum": __version__},
+        "host": given,
+        "port": port,
+        "job": config.job,
+    }
+    joining = _Joining(config, own, own_secret, timeout, environment)
     if config.num_workers == 1:
         found = [joined(given or host, port)]
     elif config.rank == 0:
@@ -153,103 +155,149 @@ def _check(config):
         raise ValueError(f"This worker's rank must be from 0 to {most}. {received}")
 
 
-# ---- one call on the coordinator -----------------------------------------------------------------
+# ---- the session with worker 0 -------------------------------------------------------------------
 
 
-@dataclasses.dataclass
-class _Call:
-    """The result of a call on worker 0.
+class _Session:
+    """A context manager: this worker's session with worker 0, which begins again if it ends.
+
+    It runs in a thread, because a name look-up may take long.
+
+    Args:
+        config: the `RendezvousConfig`.
+        run: a random name for this start of the worker.
+        own: the data of this worker, see `coordinator.Member`.
+        secret: the `Secret`.
+        environment: the environment variables with the interface.
+        deadline: the deadline of calls, by `time.monotonic`.
 
     Attributes:
-        response: the answer of worker 0; None if worker 0 was not reached.
-        tried: dict from the addresses of worker 0 to why the call failed.
-        unauthenticated: None, unless the program at worker 0's address failed to authenticate. In
-            this case, whether this program claims to have a secret.
+        last: the last `Call` on worker 0.
+        is_connected: whether the session has begun and not ended.
+        distrusted_since: since when no program at worker 0's address has proved the secret; None if
+            the last call has not failed for this reason.
     """
 
-    response: dict[str, Any] | None = None
-    tried: dict[str, str] = dataclasses.field(default_factory=dict)
-    unauthenticated: bool | None = None
+    def __init__(self, config, run, own, secret, environment, deadline):
+        self.last, self.is_connected = Call(), False
+        self.distrusted_since: float | None = None
+        self._config, self._run, self._own = config, run, own
+        self._secret, self._environment, self._deadline = secret, environment, deadline
+        self._refused = f"refused/{config.rank}/{run}"
+        self._keys: dict[str, Any] = {}
+        self._ended, self._changed = threading.Event(), threading.Event()
 
+    def __enter__(self) -> _Session:
+        """Begin to call worker 0."""
+        threading.Thread(target=self._keep_calling, daemon=True).start()
+        return self
 
-def _call(coordinator: str, own: Hello, own_secret: Secret, environment, deadline) -> _Call:
-    """Call the coordinator at each of its addresses, until one address answers."""
-    call = _Call()
-    host, port = addresses.split(coordinator)
-    try:
-        candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        call.tried[host] = error.strerror or str(error)
-        return call
-    except UnicodeError:
-        call.tried[host] = "not a valid host name"
-        return call
-    for family, kind, protocol, _, where in candidates:
+    def __exit__(self, *exception) -> None:
+        """End the session."""
+        self._ended.set()
+        self._changed.set()
+
+    def missing(self) -> str:
+        """Return the names of the workers that have not joined, as worker 0 sends them."""
+        return printable(self._keys.get("missing"), _LONGEST_ERROR)
+
+    def error(self) -> Exception | None:
+        """Return the error that worker 0 has sent; None if it has not sent an error."""
+        for key in (self._refused, "result"):
+            response = self._keys.get(key)
+            if isinstance(response, dict) and (
+                wrong := printable(response.get("wrong"), _LONGEST_ERROR)
+            ):
+                return (TimeoutError if response.get("is_late") is True else ValueError)(wrong)
+        return None
+
+    def addresses(self) -> list[str]:
+        """Return the addresses that worker 0 has sent; an empty list if it has not sent any."""
+        response = self._keys.get("result")
+        found = response.get("addresses") if isinstance(response, dict) else None
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            return []
         try:
-            with socket.socket(family, kind, protocol) as connection:
-                connection.settimeout(_SECONDS_TO_CONNECT)
-                connection.connect(where)
-                call.tried[where[0]] = NO_ANSWER
-                call.response = _exchange(connection, host, own, own_secret, environment, deadline)
-                return call
-        except ProtocolError:
-            call.tried[where[0]] = ANOTHER_PROGRAM
-        except AuthenticationError as error:
-            call.unauthenticated = error.has_secret
-            call.tried[where[0]] = "the program that answers there does not have the secret"
-        except EOFError:
-            call.tried[where[0]] = "the connection was closed at once"
-        except TimeoutError:
-            call.tried.setdefault(where[0], os.strerror(errno.ETIMEDOUT))
-        except OSError as error:
-            call.tried[where[0]] = error.strerror or str(error)
-    return call
+            ports = [addresses.split(each)[1] for each in found]
+        except ValueError:
+            return []
+        is_all = len(set(found)) == self._config.num_workers == len(found)
+        return found if is_all and ports[self._config.rank] == self._own["port"] else []
 
+    def _keep_calling(self):
+        shortest, longest = _SECONDS_BETWEEN_CALLS
+        pause = shortest
+        while not self._ended.is_set():
+            call = store_client.call(
+                self._config.coordinator,
+                self._secret,
+                self._deadline,
+                rank=self._config.rank,
+                seconds_to_connect=_SECONDS_TO_CONNECT,
+                is_stopped=self._ended.is_set,
+            )
+            self.distrusted_since = (
+                None if call.unauthenticated is None else self.distrusted_since or time.monotonic()
+            )
+            self.last = call
+            if call.channel:
+                self._follow(call.channel)
+            pause = shortest if call.channel else min(longest, pause * 1.5)
+            self._ended.wait(pause)
 
-def _exchange(connection, host, own, own_secret, environment, deadline):
-    """Return the answer of the coordinator at the other end of a connection."""
-    end = connection.getsockname()
-    ipv6_first = ":" in own_address.of_end(end)
-    given = own_address.given(environment, ipv6_first=ipv6_first)
-    payload = {
-        **own.payload,
-        "host": given or own_address.of_end(end),
-        "is_given": bool(given),
-        "coordinator": host,
-        "patience": max(0.0, deadline - time.monotonic()) + _SECONDS_FOR_THE_LAST_CALL / 2,
-    }
-    theirs = handshake.call(connection, dataclasses.replace(own, payload=payload), own_secret)
-    response = theirs.payload.get("response")
-    if theirs.rank != 0 or not isinstance(response, dict):
-        raise ProtocolError
-    return response
+    def _follow(self, channel):
+        """Follow the keys of worker 0 until the session ends."""
+        self._changed.clear()
+        self._keys = {}
+        host, _ = addresses.split(self._config.coordinator)
+        end = own_address.of_end(channel.socket.getsockname())
+        given = own_address.given(self._environment, ipv6_first=":" in end)
+        member = {**self._own, "host": given or end, "is_given": bool(given), "coordinator": host}
+        client = StoreClient(channel, threading.Lock(), self._deliver, self._changed.set)
+        self.is_connected = True
+        client.set(f"member/{self._config.rank}/{self._run}", member, owned=True)
+        for key in (self._refused, "result", "missing"):
+            client.watch(key)
+        if not self._ended.is_set():
+            self._changed.wait()  # until the session ends
+        self.is_connected = False
+        client.close()
+
+    def _deliver(self, key, value):
+        if key in (self._refused, "result", "missing"):
+            self._keys[key] = value
 
 
 # ---- this worker's part --------------------------------------------------------------------------
 
 
-class _RendezvousClient:
+class _Joining:
     def __init__(self, config, own, own_secret, timeout, environment):
         self._config, self._own, self._secret = config, own, own_secret
         self._timeout, self._environment = timeout, environment
+        self._run = secrets.token_hex(8)
         self._deadline = time.monotonic() + timeout
         self._next_message = time.monotonic() + SECONDS_BETWEEN_MESSAGES
         self._first = f"worker 0 ({config.coordinator})"
         self._name = self._first if config.rank == 0 else f"worker {config.rank}"
 
     def as_worker_0(self, stack) -> list[str]:
-        """Return the addresses when all workers have called; `stack` keeps the coordinator open."""
-        coordinator = stack.enter_context(self._listening())
-        with self._calling() as calls:
-            own_call, (at_least, at_most) = _Call(), _SECONDS_TO_SEND_ERROR
-            while not (found := coordinator.addresses()) and not coordinator.wrong:
-                own_call = _last_of(calls) or own_call
-                if wrong := _wrong(own_call.response or {}):  # from another worker 0
-                    coordinator.end(wrong)
-                    at_most = 0.0  # all other workers have called
-                if time.monotonic() > self._deadline:
-                    self._give_up(coordinator, own_call)
-                    at_most = _SECONDS_TO_SEND_RESULT
+        """Return the addresses when all workers have joined; `stack` keeps the store open."""
+        lock = threading.Lock()
+        coordinator = Coordinator(self._config, self._run, self._own)
+        listener, count = self._listening(), self._config.num_workers
+        server = StoreServer(listener, self._secret, lock, coordinator, clients=count)
+        stack.callback(server.close, 0.0)
+        at_least, at_most = _SECONDS_TO_SEND_ERROR
+        with self._session() as session:
+            while not coordinator.addresses and not coordinator.wrong:
+                with lock:
+                    if error := session.error():  # from another worker 0
+                        if coordinator.end(str(error)):
+                            at_most = 0.0  # all other workers have joined there
+                    elif time.monotonic() > self._deadline:
+                        at_most = _SECONDS_TO_SEND_RESULT
+                        self._give_up(coordinator, session)
                 if self._is_report_due():
                     missing = ", ".join(listed(coordinator.missing())) or "a restarted worker"
                     _report(f"waiting for {missing}.")
@@ -261,105 +309,62 @@ class _RendezvousClient:
             time.sleep(_POLL_SECONDS)
         if coordinator.wrong:
             raise coordinator.error()
-        timer = threading.Timer(_SECONDS_TO_STAY, coordinator.close)
+        timer = threading.Timer(_SECONDS_TO_STAY, server.close, [0.0])
         timer.daemon = True
         timer.start()
-        return found
+        return coordinator.addresses
 
     def as_other_worker(self) -> list[str]:
         """Return the addresses of all workers, as worker 0 sends them."""
-        last, unauthenticated_since = _Call(), None
-        with self._calling() as calls:
-            while time.monotonic() < self._deadline:
-                call = _last_of(calls)
-                if (found := self._end(call)) is not None:
+        until = self._deadline + _SECONDS_FOR_THE_RESULT
+        with self._session() as session:
+            while (now := time.monotonic()) < until:
+                if error := session.error():
+                    raise error
+                if found := session.addresses():
                     return found
-                last = call or last
-                if call is not None:
-                    is_trusted = call.unauthenticated is None
-                    unauthenticated_since = (
-                        None if is_trusted else unauthenticated_since or time.monotonic()
-                    )
-                if (
-                    unauthenticated_since
-                    and time.monotonic() > unauthenticated_since + _SECONDS_OF_DISTRUST
-                ):
+                since, last = session.distrusted_since, session.last
+                if since is not None and now > since + _SECONDS_OF_DISTRUST:
                     break
-                if self._is_report_due() and last.response is None:
+                if now > self._deadline and last.tried and not session.is_connected:
+                    break
+                if self._is_report_due() and not session.is_connected:
                     _report(f"waiting for {self._first}. {self._tried(last)}".rstrip())
                 time.sleep(_POLL_SECONDS)
-            else:  # use worker 0's answer if it comes at the same time as the timeout
-                with contextlib.suppress(queue.Empty):
-                    last = calls.get(timeout=_SECONDS_FOR_THE_LAST_CALL)
-                    if (found := self._end(last)) is not None:
-                        return found
-        if last.unauthenticated is not None:
-            others = {self._first: last.unauthenticated}
-            raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
-        if last.response is not None:
-            missing = last.response.get("missing")
-            is_list = isinstance(missing, list)
-            ranks = [rank for rank in missing if type(rank) is int] if is_list else []
-            raise TimeoutError(self._late(", ".join(listed(ranks)) or "others"))
-        raise TimeoutError(self._late(self._first, self._tried(last)))
-
-    def _end(self, call) -> list[str] | None:
-        """Return the addresses if worker 0 has sent them; raise an error that worker 0 has sent."""
-        response = (call and call.response) or {}
-        if wrong := _wrong(response):
-            raise (TimeoutError if response.get("is_late") is True else ValueError)(wrong)
-        found = response.get("addresses")
-        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-            return None
-        try:
-            ports = [addresses.split(each)[1] for each in found]
-        except ValueError:
-            return None
-        is_all = len(set(found)) == self._config.num_workers == len(found)
-        return found if is_all and ports[self._own.rank] == self._own.payload["port"] else None
+            last = session.last
+            if last.unauthenticated is not None:
+                others = {self._first: last.unauthenticated}
+                raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
+            if session.is_connected:
+                raise TimeoutError(self._late(session.missing() or "others"))
+            raise TimeoutError(self._late(self._first, self._tried(last)))
 
     def _listening(self):
         until = time.monotonic() + min(_SECONDS_FOR_THE_PORT, self._timeout)
+        own_task = Cluster((self._config.coordinator,), ("worker 0",), 0)
         while True:
             try:
-                return Coordinator(self._config, self._own, self._secret)
+                return listening_socket(own_task)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
                 if time.monotonic() > until:
-                    if wrong := _wrong(self._call().response or {}):  # from another worker 0
-                        raise ValueError(wrong) from None
+                    self._raise_error_of_another_worker_0()
                     raise
             time.sleep(_SECONDS_BETWEEN_CALLS[0])
 
-    def _call(self) -> _Call:
-        where = self._config.coordinator
-        return _call(where, self._own, self._secret, self._environment, self._deadline)
+    def _raise_error_of_another_worker_0(self):
+        until = time.monotonic() + _SECONDS_FOR_ANOTHER_WORKER_0
+        with self._session() as session:
+            while time.monotonic() < until and (session.last.channel or not session.last.tried):
+                if error := session.error():
+                    raise ValueError(str(error)) from None
+                time.sleep(_POLL_SECONDS)
 
-    @contextlib.contextmanager
-    def _calling(self) -> Iterator[queue.SimpleQueue[_Call]]:
-        """Call the coordinator until the block ends.
-
-        The calls are made in a thread, because a name look-up may take long.
-        """
-        calls: queue.SimpleQueue[_Call] = queue.SimpleQueue()
-        ended = threading.Event()
-
-        def keep_calling():
-            pause, longest = _SECONDS_BETWEEN_CALLS
-            while not ended.is_set():
-                call = self._call()
-                calls.put(call)
-                pause = _SECONDS_BETWEEN_CALLS[0] if call.response else min(longest, pause * 1.5)
-                if self._config.rank == 0:  # worker 0 calls itself; one call is enough
-                    pause = longest if call.response is None else self._timeout
-                ended.wait(pause)
-
-        threading.Thread(target=keep_calling, daemon=True).start()
-        try:
-            yield calls
-        finally:
-            ended.set()
+    def _session(self):
+        deadline = self._deadline + _SECONDS_FOR_THE_RESULT
+        config, environment = self._config, self._environment
+        return _Session(config, self._run, self._own, self._secret, environment, deadline)
 
     def _is_report_due(self):
         if time.monotonic() < self._next_message:
@@ -369,7 +374,7 @@ class _RendezvousClient:
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def _give_up(self, coordinator, own_call):
+    def _give_up(self, coordinator, session):
         missing = coordinator.missing()
         unauthenticated = {
             f"worker {rank}": coordinator.unauthenticated[rank]
@@ -380,8 +385,9 @@ class _RendezvousClient:
             text = different_secrets(self._first, bool(self._secret.key), unauthenticated)
             coordinator.end(text)
             return
-        failures = self._tried(own_call) if own_call.response is None else ""
-        coordinator.end(self._late(", ".join(listed(missing)), failures), is_late=True)
+        failures = "" if session.is_connected else self._tried(session.last)
+        absent = ", ".join(listed(missing)) or "a restarted worker"
+        coordinator.end(self._late(absent, failures), is_late=True)
 
     def _late(self, absent, failures=""):
         sentences = [
@@ -415,17 +421,3 @@ class _RendezvousClient:
 
 def _report(text):
     print(f"tf_adasum: {text}", file=sys.stderr, flush=True)
-
-
-def _last_of(calls):
-    """Empty the queue `calls`, and return its last call; None if the queue was empty."""
-    last = None
-    with contextlib.suppress(queue.Empty):
-        while True:
-            last = calls.get_nowait()
-    return last
-
-
-def _wrong(response):
-    """Return why the start fails on all workers; "" if it does not fail."""
-    return printable(response.get("wrong"), _LONGEST_ERROR)

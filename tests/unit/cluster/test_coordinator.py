@@ -1,20 +1,54 @@
-"""What workers, and unauthenticated clients, may send to worker 0, and worker 0 to workers."""
+"""Worker 0's decisions, without connections; then what clients and servers may send."""
 
 import contextlib
+import socket
 import threading
-import time
-import types
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.joining_workers import assert_together, configs_of, impatient, run  # noqa: F401 - a fixture
-from support.rendezvous_tasks import SOON, cluster_of, connected, program_at
+from support.rendezvous_tasks import SOON, cluster_of, connected
 
-from tf_adasum.cluster import coordinator, handshake, joining, listener
-from tf_adasum.cluster.handshake import Hello, ProtocolError
+from tf_adasum.cluster import addresses, coordinator, store, store_client
+from tf_adasum.cluster.coordinator import WORKERS, Coordinator, Member
+from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.store import StoreServer
+from tf_adasum.cluster.store_client import StoreClient
 
 pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
+
+ENDS = "127.0.0.1", "127.0.0.1"
+
+
+class Decisions:
+    """Worker 0 of a job, and the keys that it has set."""
+
+    def __init__(self, count, job="", own="a:1", given=""):
+        config = RendezvousConfig(own, 0, count, "a test", job)
+        settings = {WORKERS: count, "tf_adasum": "1.0"}
+        of_0 = {"settings": settings, "host": given, "port": 7000}
+        self.made = Coordinator(config, "0" * 16, of_0)
+        self.settings, self.keys, self.now = settings, {}, 0.0
+
+    def join(self, rank, run="a", ends=ENDS, **data):
+        """Let a worker join, unless `data` is wrong; then decide."""
+        value = {"host": ends[1], "port": 7000 + rank, "coordinator": "a"}
+        value |= {"settings": self.settings, "job": "", **data}
+        self.made.changed(f"member/{rank}/{run * 16}", value, ends)
+        self.decide()
+
+    def leave(self, rank, run="a"):
+        """Let the session of a worker end; then decide."""
+        self.made.changed(f"member/{rank}/{run * 16}", None, ENDS)
+        self.decide()
+
+    def decide(self, seconds=0.0):
+        self.now += seconds
+        self.keys |= self.made.decide(self.now)
+
+    @property
+    def wrong(self):
+        return self.keys.get("result", {}).get("wrong", "")
 
 
 # ---- addresses -----------------------------------------------------------------------------------
@@ -22,23 +56,16 @@ pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatien
 
 def list_of(own, *members, given=""):
     """The list that worker 0 makes of these: (announced, called at, worker 0's end, its peer)."""
-    made = coordinator.Coordinator.__new__(coordinator.Coordinator)
-    made._config = joining.RendezvousConfig(own, 0, len(members) + 1, "a test")
-    made._own = Hello(0, "0" * 16, {}, {"host": given, "port": 7000})
-    made._members = {}
-    for rank, (host, called, end, peer, *is_given) in enumerate(members, 1):
-        payload = {"host": host, "port": 7000 + rank, "coordinator": called}
-        theirs = Hello(rank, "0" * 16, {}, {**payload, "is_given": bool(is_given)})
-        connection = types.SimpleNamespace(
-            getsockname=lambda end=end: (end, 1), getpeername=lambda peer=peer: (peer, 1)
-        )
-        made._members[rank] = coordinator._member(theirs, connection)
-    return made._all_addresses()
+    made = Decisions(len(members) + 1, own=own, given=given)
+    for rank, (host, called, *ends, is_given) in enumerate(members, 1):
+        made.join(rank, host=host, coordinator=called, ends=tuple(ends), is_given=is_given)
+    assert made.keys["result"] == {"addresses": made.made.addresses}
+    return made.made.addresses
 
 
-LOCAL = ("127.0.0.1", "a", "127.0.1.1", "127.0.0.1")
-REMOTE = ("10.0.0.2", "a", "10.0.0.1", "10.0.0.2")
-BY_NUMBER = ("10.0.0.2", "10.0.0.1", "10.0.0.1", "10.0.0.2")
+LOCAL = ("127.0.0.1", "a", "127.0.1.1", "127.0.0.1", False)
+REMOTE = ("10.0.0.2", "a", "10.0.0.1", "10.0.0.2", False)
+BY_NUMBER = ("10.0.0.2", "10.0.0.1", "10.0.0.1", "10.0.0.2", False)
 
 
 @pytest.mark.parametrize(
@@ -49,17 +76,23 @@ BY_NUMBER = ("10.0.0.2", "10.0.0.1", "10.0.0.1", "10.0.0.2")
         ("localhost:1", [LOCAL, REMOTE], ["a", "a", "10.0.0.2"]),
         ("127.0.1.1:1", [LOCAL, BY_NUMBER], ["10.0.0.1", "10.0.0.1", "10.0.0.2"]),
         # Those of worker 0's machine by the name of worker 0, whichever way they came.
-        ("a:1", [("10.0.0.1", "a", "10.0.0.1", "10.0.0.1"), REMOTE], ["a", "a", "10.0.0.2"]),
+        ("a:1", [("10.0.0.1", "a", "10.0.0.1", "10.0.0.1", False), REMOTE], ["a", "a", "10.0.0.2"]),
         # All interfaces are no address.
-        ("0.0.0.0:1", [("10.0.0.2", "0.0.0.0", "10.0.0.1", "10.0.0.2")], ["10.0.0.1", "10.0.0.2"]),
-        ("0.0.0.0:1", [("127.0.0.1", "0.0.0.0", *["127.0.0.1"] * 2)], ["127.0.0.1"] * 2),
+        (
+            "0.0.0.0:1",
+            [("10.0.0.2", "0.0.0.0", "10.0.0.1", "10.0.0.2", False)],
+            ["10.0.0.1", "10.0.0.2"],
+        ),
+        ("0.0.0.0:1", [("127.0.0.1", "0.0.0.0", *["127.0.0.1"] * 2, False)], ["127.0.0.1"] * 2),
         # Others call worker 0 by several names.
         ("a:1", [REMOTE, BY_NUMBER], ["10.0.0.1", "10.0.0.2", "10.0.0.2"]),
-        # IPv4 over a socket of IPv6, and IPv6.
-        ("a:1", [("10.0.0.2", "a", "::ffff:10.0.0.1", "::ffff:10.0.0.2")], ["a", "10.0.0.2"]),
-        ("[fd00::1]:1", [("fd00::2", "fd00::1", "fd00::1", "fd00::2")], ["[fd00::1]", "[fd00::2]"]),
+        (
+            "[fd00::1]:1",
+            [("fd00::2", "fd00::1", "fd00::1", "fd00::2", False)],
+            ["[fd00::1]", "[fd00::2]"],
+        ),
         # Behind a translation of addresses its own word counts; it is not on worker 0's machine.
-        ("a:1", [("192.168.1.2", "a", "10.0.0.1", "10.0.0.9")], ["a", "192.168.1.2"]),
+        ("a:1", [("192.168.1.2", "a", "10.0.0.1", "10.0.0.9", False)], ["a", "192.168.1.2"]),
         # What was given counts.
         ("a:1", [("10.1.0.1", "a", "10.0.0.1", "10.0.0.1", True)], ["a", "10.1.0.1"]),
     ],
@@ -74,50 +107,144 @@ def test_worker_0_may_set_its_address():
     assert found == ["10.1.0.1:7000", "10.1.0.1:7001", "10.0.0.2:7002"]
 
 
-# ---- callers -------------------------------------------------------------------------------------
+# ---- who joins -----------------------------------------------------------------------------------
 
 
-def call_as(config, *, settings=None, **payload):
-    """Call worker 0 as this worker; return the response of worker 0."""
-    own_settings = {coordinator.WORKERS: config.num_workers, "tf_adasum": joining.__version__}
-    payload = {
-        "host": "127.0.0.1",
-        "port": 9,
-        "coordinator": "127.0.0.1",
-        "patience": 0.0,
-        **payload,
-    }
-    own = Hello(config.rank, "a" * 16, {**own_settings, **(settings or {})}, payload)
-    with connected(cluster_of(config.coordinator)) as connection:
-        return handshake.call(connection, own, Secret()).payload["response"]
+def test_all_have_joined():
+    made = Decisions(3)
+    made.decide()
+    assert made.keys == {"missing": "worker 1, worker 2"}
+    made.join(2)
+    made.decide(1.0)
+    assert made.keys == {"missing": "worker 1"} and made.made.missing() == [1]
+    made.join(1)
+    assert made.keys["result"] == {"addresses": ["a:7000", "a:7001", "a:7002"]}
 
 
-@contextlib.contextmanager
-def while_worker_0_waits(configs, *, timeout=SOON):
-    """Run worker 0 in a thread; yield the list that gets its outcome after the block."""
-    outcomes = []
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(run, configs[:1], timeout=timeout)
-        yield outcomes
-        outcomes += waiting.result(2 * SOON)[0]
+def test_the_names_of_missing_workers_are_updated_once_per_second():
+    made = Decisions(200)
+    made.decide()
+    for rank in range(1, 190):
+        made.join(rank)
+    assert made.keys == {"missing": ", ".join(f"worker {n}" for n in range(1, 9)) + ", 191 more"}
+    made.decide(1.0)
+    assert made.keys["missing"].startswith("worker 190, ")
 
 
-def test_a_worker_that_starts_again_replaces_itself():
-    configs = configs_of(3)
-    with while_worker_0_waits(configs) as outcomes:
-        assert call_as(configs[1]) == {"missing": [2]}
-        outcomes += run(configs[1:])[0]
-    assert "127.0.0.1:9" not in assert_together(outcomes, 3)
+def test_a_worker_that_ends_is_missing_and_a_restarted_worker_replaces_it():
+    made = Decisions(3)
+    made.join(1, "a", port=9)
+    made.leave(1, "a")
+    made.join(2)
+    assert "result" not in made.keys and made.made.missing() == [1]
+    made.join(1, "b")
+    assert made.made.addresses == ["a:7000", "a:7001", "a:7002"]
 
 
-def test_another_release_is_an_error_on_all():
-    configs = configs_of(2)
-    with while_worker_0_waits(configs) as outcomes:
-        response = call_as(configs[1], settings={"tf_adasum": "9.9"})
-    (error,) = outcomes
-    assert isinstance(error, ValueError) and response["wrong"] == str(error)
-    assert "the same tf_adasum. Received: " in str(error)
-    assert "9.9 on worker 1 (127.0.0.1:9)" in str(error)
+def test_the_session_of_a_restarted_worker_s_old_process_may_end_late():
+    made = Decisions(3)
+    made.join(1, "a", port=9)
+    made.join(1, "b")
+    made.join(2)
+    made.decide(coordinator._SECONDS_OF_DOUBT)
+    assert "result" not in made.keys
+    made.leave(1, "a")
+    assert made.made.addresses[1] == "a:7001"
+
+
+def test_two_live_sessions_of_one_rank_are_an_error():
+    made = Decisions(3)
+    made.join(1, "a")
+    made.join(1, "b", port=9)
+    made.decide(coordinator._SECONDS_OF_DOUBT + 0.1)
+    one, other = "127.0.0.1:7001", "127.0.0.1:9"
+    assert f"Two workers have the rank 1: one at {one} and one at {other}." in made.wrong
+    assert made.keys["result"]["is_late"] is False
+
+
+@pytest.mark.parametrize(
+    ("rank", "data", "words"),
+    [
+        (
+            1,
+            {"settings": {WORKERS: 3, "tf_adasum": "9.9\x1b"}},
+            "tf_adasum. Received: 1.0 on worker",
+        ),
+        (
+            1,
+            {"settings": {WORKERS: 3, "tf_adasum": "9.9\x1b"}},
+            "9.9? on worker 1 (127.0.0.1:7001)",
+        ),
+        (1, {"settings": {}}, "the same number of workers. Received: 3 on worker 0 (a:1), None on"),
+        (3, {}, "from 0 to 2, because there are 3 workers. Received: worker 3 (127.0.0.1:7003)"),
+        (-1, {}, "from 0 to 2, because there are 3 workers. Received: worker -1"),
+        (0, {"port": 9}, "Two workers have the rank 0: one at a:1 and one at 127.0.0.1:9"),
+    ],
+)
+def test_a_worker_that_does_not_fit_is_an_error_on_all(rank, data, words):
+    made = Decisions(3)
+    made.join(rank, **data)
+    assert words in made.wrong and type(made.made.error()) is ValueError
+    assert not made.made.end("another error") and words in made.made.wrong
+
+
+def test_two_workers_with_one_address():
+    made = Decisions(3)
+    made.join(1, port=9)
+    made.join(2, port=9)
+    assert "Workers 1, 2 have the same address: a:9. On each" in made.wrong
+
+
+def test_a_late_worker_is_refused_alone():
+    made = Decisions(2)
+    made.join(1)
+    made.join(1)  # its connection was lost
+    assert not [key for key in made.keys if key.startswith("refused")]
+    made.join(1, "b", port=9)
+    wrong = made.keys["refused/1/" + "b" * 16]["wrong"]
+    assert "rank 1: one at a:7001 and one at 127.0.0.1:9" in wrong and "restart all" in wrong
+    made.join(5, "c")
+    assert "from 0 to 1" in made.keys["refused/5/" + "c" * 16]["wrong"]
+    assert not made.made.has_informed_all()
+    made.leave(1, "b")
+    assert made.keys["refused/1/" + "b" * 16] is None
+    made.leave(5, "c")
+    made.leave(1)
+    assert made.made.has_informed_all()
+
+
+def test_a_worker_of_another_job_is_refused_alone():
+    made = Decisions(2, job="17.0")
+    made.join(1, "b", job="18.0")
+    wrong = made.keys["refused/1/" + "b" * 16]["wrong"]
+    assert "That worker is of job 17.0, this worker is of job 18.0." in wrong
+    made.join(1)
+    assert made.made.addresses
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_who_has_read_an_error(is_late):
+    made = Decisions(3)
+    made.join(1)
+    assert made.made.end("why", is_late=is_late)
+    made.decide()
+    assert made.keys["result"] == {"wrong": "why", "is_late": is_late}
+    assert type(made.made.error()) is (TimeoutError if is_late else ValueError)
+    assert not made.made.has_informed_all()
+    made.leave(1)
+    assert made.made.has_informed_all() == is_late, "worker 2 has not joined yet"
+    made.join(2)
+    made.leave(2)
+    assert made.made.has_informed_all()
+
+
+def test_clients_without_the_secret_are_remembered_until_they_join():
+    made = Decisions(3)
+    for rank in (-1, 0, 1, 2, 3, 10**30):
+        made.made.refused(rank, True)
+    made.join(1)
+    made.made.refused(1, True)
+    assert made.made.unauthenticated == {2: True}
 
 
 WRONG = {
@@ -131,72 +258,93 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_caller_that_makes_no_sense_is_no_worker(name):
-    configs = configs_of(2)
-    with while_worker_0_waits(configs) as outcomes:
-        for value in WRONG[name]:
-            with pytest.raises((ProtocolError, EOFError, OSError)):
-                call_as(configs[1], **{name: value})
-        outcomes += run(configs[1:])[0]
-    assert_together(outcomes, 2)
+def test_a_client_with_invalid_data_is_no_worker(name):
+    valid = {"host": "127.0.0.1", "port": 9, "coordinator": "a", "settings": {}}
+    assert Member.parsed(valid, ENDS).address == "127.0.0.1:9"
+    for value in WRONG[name]:
+        with pytest.raises(ValueError):
+            Member.parsed({**valid, name: value}, ENDS)
+        made = Decisions(2)
+        made.join(1, **{name: value})
+        assert made.made.missing() == [1]
 
 
-@pytest.mark.parametrize("patience", [-1.0, 1e300, "a", None, True])
-def test_no_patience_holds_worker_0_s_answer_for_long(patience):
-    configs = configs_of(3)
-    with while_worker_0_waits(configs, timeout=1):
-        since = time.monotonic()
-        response = call_as(configs[1], patience=patience)
-        waited = time.monotonic() - since
-    assert waited < 8 and (response.get("missing") == [2] or response["is_late"])
+@pytest.mark.parametrize("key", ["member/", "member/1", "member/1/2", "member/x/" + "a" * 16])
+def test_keys_of_no_worker(key):
+    made = Decisions(2)
+    made.made.changed(key, {"host": "127.0.0.1"}, ENDS)
+    made.made.changed(key, None, ENDS)
+    assert made.made.missing() == [1]
 
 
-def test_silent_callers_do_not_end_the_calls_of_workers_that_wait(monkeypatch):
-    monkeypatch.setattr(listener, "MOST_UNAUTHENTICATED", 4)
-    monkeypatch.setattr(coordinator, "_SECONDS_TO_HOLD", float(SOON))
-    is_in, take_in = threading.Event(), coordinator.Coordinator._add_member
-    monkeypatch.setattr(
-        coordinator.Coordinator, "_add_member", lambda *rest: take_in(*rest) or is_in.set()
-    )
+# ---- over connections ----------------------------------------------------------------------------
+
+
+def test_silent_clients_do_not_end_the_sessions_of_workers(monkeypatch):
+    monkeypatch.setattr(store, "_MOST_UNAUTHENTICATED", 4)
     configs = configs_of(4)
-    with (
-        contextlib.ExitStack() as stack,
-        ThreadPoolExecutor(1) as pool,
-        while_worker_0_waits(configs) as outcomes,
-    ):
-        held = pool.submit(call_as, configs[1], patience=60.0, port=10)
-        assert is_in.wait(SOON)
-        for _ in range(20):
-            stack.enter_context(connected(cluster_of(configs[0].coordinator)))
-        outcomes += run(configs[2:])[0]
-    (found,) = {outcome.addresses for outcome in outcomes}
-    assert held.result() == {"addresses": list(found)} and found[1] == "127.0.0.1:10"
+    with contextlib.ExitStack() as stack:
+
+        def connect():
+            for _ in range(20):
+                stack.enter_context(connected(cluster_of(configs[0].coordinator)))
+
+        timer = threading.Timer(0.5, connect)
+        timer.start()
+        assert_together(run(configs, delays=[0, 0, 0, 1])[0], 4)
 
 
-# ---- what worker 0 may send ----------------------------------------------------------------------
+def test_clients_cannot_set_the_result():
+    configs = configs_of(2)
+    (listener, made), lost = (listener_of(configs), Decisions(2)), threading.Event()
+    server = StoreServer(listener, Secret(), threading.Lock(), made.made)
+    channel = store_client.connected(configs[0].coordinator, Secret(), seconds=SOON)
+    client = StoreClient(channel, threading.Lock(), lambda key, value: None, lost.set)
+    client.set("result", {"wrong": "forged"}, owned=True)
+    assert lost.wait(SOON)
+    client.close()
+    server.close()
+
+
+def listener_of(configs):
+    return socket.create_server(addresses.split(configs[0].coordinator))
+
+
+class Forged:
+    """A leader that answers each worker with the same keys."""
+
+    prefix = "member/"
+
+    def __init__(self, response):
+        self._response, self._changes = response, {}
+
+    def changed(self, key, value, ends):
+        self._changes = self._response if value else {}
+
+    def refused(self, rank, has_secret):
+        raise AssertionError
+
+    def decide(self, now):
+        changes, self._changes = self._changes, {}
+        return changes
 
 
 @pytest.mark.parametrize(
     "response",
     [
         {"missing": [None, "a", 2]},
-        {"missing": [], "addresses": 3},
-        {"missing": [2], "addresses": ["127.0.0.1:1"]},
-        {"missing": 7, "addresses": ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]},
-        {"missing": [2], "addresses": ["a", "b", "c"]},
-        {"missing": [2], "wrong": {"a": "b"}},
-        ["response"],
-        None,
+        {"result": {"addresses": 3}},
+        {"result": {"addresses": ["127.0.0.1:1"]}},
+        {"result": {"addresses": ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]}},
+        {"result": {"addresses": ["a", "b", "c"]}, "missing": 7},
+        {"result": {"wrong": {"a": "b"}}},
+        {"result": ["response"]},
+        {"result": None},
     ],
 )
 def test_responses_that_make_no_sense_end_no_worker(response):
     configs = configs_of(3)
-    own = Hello(0, "0" * 16, {}, {"response": response})
-
-    def answer(connection, done):
-        with contextlib.suppress(ProtocolError):
-            handshake.answer(connection, 0, lambda _: own, Secret())
-
-    with program_at(cluster_of(configs[0].coordinator), answer):
-        ((outcome,), _) = run(configs[1:2], timeout=0.5)
-    assert type(outcome) is TimeoutError, outcome
+    server = StoreServer(listener_of(configs), Secret(), threading.Lock(), Forged(response))
+    ((outcome,), _) = run(configs[1:2], timeout=0.5)
+    server.close(0.0)
+    assert type(outcome) is TimeoutError and "but others did not" in str(outcome), outcome

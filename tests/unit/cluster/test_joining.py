@@ -15,7 +15,7 @@ from support.rendezvous_tasks import SOON, cluster_of, needs_ipv6, program_at
 from support.rendezvous_tasks import run as run_rendezvous
 
 import tf_adasum
-from tf_adasum.cluster import addresses, joining, own_address, secret
+from tf_adasum.cluster import addresses, joining, own_address, secret, store_client
 
 ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
 pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
@@ -198,8 +198,12 @@ def test_two_workers_0_on_two_machines_are_an_error_on_all(monkeypatch):
     configs = configs_of(3)
     port = addresses.split(configs[0].coordinator)[1]
     elsewhere = dataclasses.replace(configs[0], coordinator=f"127.0.0.3:{port}")
-    call = joining._call
-    monkeypatch.setattr(joining, "_call", lambda _, *rest: call(configs[0].coordinator, *rest))
+    call = store_client.call
+
+    def call_first(_, *rest, **options):
+        return call(configs[0].coordinator, *rest, **options)
+
+    monkeypatch.setattr(store_client, "call", call_first)
     outcomes, seconds = run([*configs, elsewhere], delays=[0, 0, 1, 0])
     assert_all_raise(outcomes, ValueError, "Two workers have the rank 0")
     assert max(seconds) < SOON
