@@ -41,10 +41,9 @@ _POLL_SECONDS = 0.05
 # Seconds after the timeout for which a worker waits for the result, because worker 0 may have the
 # same timeout.
 _SECONDS_FOR_THE_RESULT = 2.0
-# Seconds for which worker 0's port may be in use by an earlier start that is about to end.
+# Seconds for which worker 0's port may be in use by an earlier start that is about to end. Then
+# another worker 0 at this port has the same time to answer.
 _SECONDS_FOR_THE_PORT = 3.0
-# Seconds for which another worker 0 at the same port may answer.
-_SECONDS_FOR_ANOTHER_WORKER_0 = 3.0
 # Seconds after which a worker fails if no program at worker 0's address proves the secret. Until
 # then, an earlier start that does not have the secret may answer.
 _SECONDS_OF_DISTRUST = 5.0
@@ -162,14 +161,6 @@ class _Session:
     """A context manager: this worker's session with worker 0, which begins again if it ends.
 
     It runs in a thread, because a name look-up may take long.
-
-    Args:
-        config: the `RendezvousConfig`.
-        run: a random name for this start of the worker.
-        own: the data of this worker, see `coordinator.Member`.
-        secret: the `Secret`.
-        environment: the environment variables with the interface.
-        deadline: the deadline of calls, by `time.monotonic`.
 
     Attributes:
         last: the last `Call` on worker 0.
@@ -354,7 +345,7 @@ class _Joining:
             time.sleep(_SECONDS_BETWEEN_CALLS[0])
 
     def _raise_error_of_another_worker_0(self):
-        until = time.monotonic() + _SECONDS_FOR_ANOTHER_WORKER_0
+        until = time.monotonic() + _SECONDS_FOR_THE_PORT
         with self._session() as session:
             while time.monotonic() < until and (session.last.channel or not session.last.tried):
                 if error := session.error():
