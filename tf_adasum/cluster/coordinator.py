@@ -30,7 +30,7 @@ WORKERS = "number of workers"
 # The session of a process on a lost host ends within `LEASE_SECONDS`.
 _SECONDS_OF_DOUBT = LEASE_SECONDS + 1.0
 _SECONDS_BETWEEN_UPDATES = 1.0  # of the key `missing`
-_LONGEST_JOB = 200  # characters of a job's name
+LONGEST_JOB = 200  # characters of a job's name
 _KEY = re.compile(r"member/(-?[0-9]{1,9})/([0-9a-f]{16})")
 _SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # the interface in "fe80::1%eth0"
 
@@ -99,7 +99,7 @@ class Member:
             is_local and (is_given or host == peer),
             end,
             settings,
-            printable(found.get("job"), _LONGEST_JOB),
+            printable(found.get("job"), LONGEST_JOB),
         )
 
 
@@ -158,7 +158,7 @@ class Coordinator:
             member = Member.parsed(value, ends)
         except ValueError:
             return
-        own_job = printable(self._config.job, _LONGEST_JOB)
+        own_job = printable(self._config.job, LONGEST_JOB)
         if own_job and member.job and member.job != own_job:
             self._refuse(
                 rank,

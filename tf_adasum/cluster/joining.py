@@ -21,7 +21,7 @@ from typing import Any
 
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, free_ports, own_address, secret, store_client
-from tf_adasum.cluster.coordinator import WORKERS, Coordinator, joined, listed
+from tf_adasum.cluster.coordinator import LONGEST_JOB, WORKERS, Coordinator, joined, listed
 from tf_adasum.cluster.environment_variables import START_TIMEOUT
 from tf_adasum.cluster.handshake import printable
 from tf_adasum.cluster.listener import listening_socket
@@ -111,7 +111,7 @@ def enter(
         "settings": {WORKERS: config.num_workers, "tf_adasum": __version__},
         "host": given,
         "port": port,
-        "job": config.job,
+        "job": config.job[:LONGEST_JOB],
     }
     joining = _Joining(config, own, own_secret, timeout, environment)
     if config.num_workers == 1:

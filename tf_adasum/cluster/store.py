@@ -22,7 +22,7 @@ from tf_adasum.cluster.secret import Secret
 LEASE_SECONDS = 5.0
 HEARTBEAT_SECONDS = 1.0
 
-_MOST_KEYS = 20_000  # at most half of them are owned by sessions
+_MOST_KEYS = 30_000  # at most a third of them are owned by sessions, so a leader can set its keys
 _LONGEST_KEY = 200  # characters; also of a prefix
 _MOST_PREFIXES = 100  # of a session
 _LONGEST_MESSAGE_TO_LEADER = 1 << 12  # bytes
@@ -58,8 +58,9 @@ class Store:
         Raises:
             ValueError: if the key is too long, or there are too many keys.
         """
+        # A leader sets at most one key for each owned key, and two others.
         is_full = key not in self._values and (
-            len(self._values) >= _MOST_KEYS or (owned and len(self._owners) >= _MOST_KEYS // 2)
+            len(self._values) >= _MOST_KEYS or (owned and len(self._owners) >= _MOST_KEYS // 3)
         )
         if value is not None and (len(key) > _LONGEST_KEY or is_full):
             raise ValueError(f"The store cannot hold another key. Received: {key[:_LONGEST_KEY]!r}")

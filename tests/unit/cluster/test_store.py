@@ -85,6 +85,16 @@ def test_the_store_has_limits(key, monkeypatch):
         own.set("a", key, 1)
 
 
+def test_sessions_own_a_third_of_the_keys(monkeypatch):
+    monkeypatch.setattr(store, "_MOST_KEYS", 6)
+    own = Store()
+    for number in range(2):
+        own.set("a", f"own{number}", 1, owned=True)
+    with pytest.raises(ValueError, match="cannot hold another key"):
+        own.set("b", "own2", 1, owned=True)
+    own.set("leader", "result", 1)
+
+
 # ---- over connections --------------------------------------------------------------------------
 
 
