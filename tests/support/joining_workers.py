@@ -6,7 +6,7 @@ import pytest
 
 from support.rendezvous_tasks import SOON, run_in_threads
 from support.worker_group import free_ports
-from tf_adasum.cluster import coordinator, joining
+from tf_adasum.cluster import joining, participant, start_round
 from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.tasks import Cluster
 
@@ -14,10 +14,12 @@ from tf_adasum.cluster.tasks import Cluster
 @pytest.fixture
 def impatient(monkeypatch):
     """What takes seconds elsewhere, so that those who are there find each other, takes less."""
-    monkeypatch.setattr(coordinator, "_SECONDS_OF_DOUBT", 1.0)
-    monkeypatch.setattr(joining, "_SECONDS_TO_SEND_ERROR", (0.5, 4.0))
+    monkeypatch.setattr(start_round, "_SECONDS_OF_DOUBT", 1.0)
+    monkeypatch.setitem(participant.SECONDS_TO_SEND_ERROR, "", (0.5, 4.0))
+    monkeypatch.setitem(participant.SECONDS_TO_SEND_ERROR, "late", (0.5, 1.0))
     monkeypatch.setattr(joining, "_SECONDS_TO_SEND_RESULT", 1.0)
-    monkeypatch.setattr(joining, "_SECONDS_OF_DISTRUST", 2.0)
+    monkeypatch.setattr(participant, "SECONDS_OF_DISTRUST", 2.0)
+    monkeypatch.setitem(participant.SECONDS_TO_SEND_ERROR, "secret", (3.0, 0.0))
 
 
 def configs_of(count, host="127.0.0.1"):

@@ -77,8 +77,7 @@ def run(clusters, *, timeout=SOON, delays=None, settings=None, environments=None
         cluster, own = clusters[place], settings[place] if settings else SETTINGS
         environment = environments[place] if environments else {}
         payloads = run_rendezvous(cluster, own, timeout, {"of": cluster.rank}, environment)
-        is_client = cluster.is_star_topology and cluster.rank > 0
-        others = {0} if is_client else set(range(len(cluster.addresses))) - {cluster.rank}
+        others = {0} if cluster.rank else range(1, len(cluster.addresses))
         assert payloads == {rank: {"of": rank} for rank in others}
 
     return run_in_threads(take_part, len(clusters), delays=delays, limit=limit)

@@ -12,31 +12,23 @@ import contextlib
 import dataclasses
 import errno
 import os
-import secrets
-import sys
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from tf_adasum._version import __version__
-from tf_adasum.cluster import addresses, free_ports, own_address, secret, store_client
-from tf_adasum.cluster.coordinator import LONGEST_JOB, WORKERS, Coordinator, joined, listed
+from tf_adasum.cluster import addresses, free_ports, own_address, secret
+from tf_adasum.cluster.coordinator import LONGEST_JOB, WORKERS, Coordinator, joined
 from tf_adasum.cluster.environment_variables import START_TIMEOUT
-from tf_adasum.cluster.handshake import printable
 from tf_adasum.cluster.listener import listening_socket
-from tf_adasum.cluster.peer_handshakes import ANOTHER_PROGRAM, NO_ANSWER
-from tf_adasum.cluster.rendezvous import SECONDS_BETWEEN_MESSAGES, different_secrets
+from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.rendezvous_config import MOST_WORKERS, RendezvousConfig
+from tf_adasum.cluster.session import SECONDS_BETWEEN_CALLS
 from tf_adasum.cluster.store import StoreServer
-from tf_adasum.cluster.store_client import Call, StoreClient
+from tf_adasum.cluster.store_client import ANOTHER_PROGRAM, NO_ANSWER
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 
-_SECONDS_TO_CONNECT = 2.0
-# Seconds between calls on worker 0: the shortest pause, and the longest pause if worker 0 does not
-# answer.
-_SECONDS_BETWEEN_CALLS = (0.1, 1.0)
 _POLL_SECONDS = 0.05
 # Seconds after the timeout for which a worker waits for the result, because worker 0 may have the
 # same timeout.
@@ -53,7 +45,6 @@ _SECONDS_TO_SEND_ERROR = (1.0, 10.0)
 _SECONDS_TO_SEND_RESULT = 2.0
 # Seconds for which worker 0 then answers workers that have not received the result, or restart.
 _SECONDS_TO_STAY = 10.0
-_LONGEST_ERROR = 4000  # characters
 
 
 @dataclasses.dataclass
@@ -154,152 +145,25 @@ def _check(config):
         raise ValueError(f"This worker's rank must be from 0 to {most}. {received}")
 
 
-# ---- the session with worker 0 -------------------------------------------------------------------
-
-
-class _Session:
-    """A context manager: this worker's session with worker 0, which begins again if it ends.
-
-    It runs in a thread, because a name look-up may take long.
-
-    Attributes:
-        last: the last `Call` on worker 0.
-        is_connected: whether the session has begun and not ended.
-        distrusted_since: since when no program at worker 0's address has proved the secret; None if
-            the last call has not failed for this reason.
-    """
-
-    def __init__(self, config, run, own, secret, environment, deadline):
-        self.last, self.is_connected = Call(), False
-        self.distrusted_since: float | None = None
-        self._config, self._run, self._own = config, run, own
-        self._secret, self._environment, self._deadline = secret, environment, deadline
-        self._refused = f"refused/{config.rank}/{run}"
-        self._keys: dict[str, Any] = {}
-        self._ended, self._changed = threading.Event(), threading.Event()
-
-    def __enter__(self) -> _Session:
-        """Begin to call worker 0."""
-        threading.Thread(target=self._keep_calling, daemon=True).start()
-        return self
-
-    def __exit__(self, *exception) -> None:
-        """End the session."""
-        self._ended.set()
-        self._changed.set()
-
-    def missing(self) -> str:
-        """Return the names of the workers that have not joined, as worker 0 sends them."""
-        return printable(self._keys.get("missing"), _LONGEST_ERROR)
-
-    def error(self) -> Exception | None:
-        """Return the error that worker 0 has sent; None if it has not sent an error."""
-        for key in (self._refused, "result"):
-            response = self._keys.get(key)
-            if isinstance(response, dict) and (
-                wrong := printable(response.get("wrong"), _LONGEST_ERROR)
-            ):
-                return (TimeoutError if response.get("is_late") is True else ValueError)(wrong)
-        return None
-
-    def addresses(self) -> list[str]:
-        """Return the addresses that worker 0 has sent; an empty list if it has not sent any."""
-        response = self._keys.get("result")
-        found = response.get("addresses") if isinstance(response, dict) else None
-        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-            return []
-        try:
-            ports = [addresses.split(each)[1] for each in found]
-        except ValueError:
-            return []
-        is_all = len(set(found)) == self._config.num_workers == len(found)
-        return found if is_all and ports[self._config.rank] == self._own["port"] else []
-
-    def _keep_calling(self):
-        shortest, longest = _SECONDS_BETWEEN_CALLS
-        pause = shortest
-        while not self._ended.is_set():
-            call = store_client.call(
-                self._config.coordinator,
-                self._secret,
-                self._deadline,
-                rank=self._config.rank,
-                seconds_to_connect=_SECONDS_TO_CONNECT,
-                is_stopped=self._ended.is_set,
-            )
-            self.distrusted_since = (
-                None if call.unauthenticated is None else self.distrusted_since or time.monotonic()
-            )
-            self.last = call
-            if call.channel:
-                self._follow(call.channel)
-            pause = shortest if call.channel else min(longest, pause * 1.5)
-            self._ended.wait(pause)
-
-    def _follow(self, channel):
-        """Follow the keys of worker 0 until the session ends."""
-        self._changed.clear()
-        self._keys = {}
-        host, _ = addresses.split(self._config.coordinator)
-        end = own_address.of_end(channel.socket.getsockname())
-        given = own_address.given(self._environment, ipv6_first=":" in end)
-        member = {**self._own, "host": given or end, "is_given": bool(given), "coordinator": host}
-        client = StoreClient(channel, threading.Lock(), self._deliver, self._changed.set)
-        self.is_connected = True
-        client.set(f"member/{self._config.rank}/{self._run}", member, owned=True)
-        for key in (self._refused, "result", "missing"):
-            client.watch(key)
-        if not self._ended.is_set():
-            self._changed.wait()  # until the session ends
-        self.is_connected = False
-        client.close()
-
-    def _deliver(self, key, value):
-        if key in (self._refused, "result", "missing"):
-            self._keys[key] = value
-
-
 # ---- this worker's part --------------------------------------------------------------------------
 
 
-class _Joining:
+class _Joining(Participant):
     def __init__(self, config, own, own_secret, timeout, environment):
-        self._config, self._own, self._secret = config, own, own_secret
-        self._timeout, self._environment = timeout, environment
-        self._run = secrets.token_hex(8)
-        self._deadline = time.monotonic() + timeout
-        self._next_message = time.monotonic() + SECONDS_BETWEEN_MESSAGES
-        self._first = f"worker 0 ({config.coordinator})"
-        self._name = self._first if config.rank == 0 else f"worker {config.rank}"
+        first = f"worker 0 ({config.coordinator})"
+        names = first, first if config.rank == 0 else f"worker {config.rank}"
+        super().__init__(config.coordinator, config.rank, names, own_secret, timeout)
+        self._config, self._own, self._environment = config, own, environment
+        self._coordinator: Coordinator | None = None
 
     def as_worker_0(self, stack) -> list[str]:
         """Return the addresses when all workers have joined; `stack` keeps the store open."""
-        lock = threading.Lock()
-        coordinator = Coordinator(self._config, self._run, self._own)
-        listener, count = self._listening(), self._config.num_workers
-        server = StoreServer(listener, self._secret, lock, coordinator, clients=count)
+        lock, count = threading.Lock(), self._config.num_workers
+        coordinator = self._coordinator = Coordinator(self._config, self._run, self._own)
+        server = StoreServer(self._listening(), self._secret, lock, coordinator, clients=count)
         stack.callback(server.close, 0.0)
-        at_least, at_most = _SECONDS_TO_SEND_ERROR
-        with self._session() as session:
-            while not coordinator.addresses and not coordinator.wrong:
-                with lock:
-                    if error := session.error():  # from another worker 0
-                        if coordinator.end(str(error)):
-                            at_most = 0.0  # all other workers have joined there
-                    elif time.monotonic() > self._deadline:
-                        at_most = _SECONDS_TO_SEND_RESULT
-                        self._give_up(coordinator, session)
-                if self._is_report_due():
-                    missing = ", ".join(listed(coordinator.missing())) or "a restarted worker"
-                    _report(f"waiting for {missing}.")
-                time.sleep(_POLL_SECONDS)
-        if coordinator.wrong:
-            time.sleep(at_least)
-        until = time.monotonic() + (at_most if coordinator.wrong else _SECONDS_TO_SEND_RESULT)
-        while not coordinator.has_informed_all() and time.monotonic() < until:
-            time.sleep(_POLL_SECONDS)
-        if coordinator.wrong:
-            raise coordinator.error()
+        with self._session() as self._own_session:
+            self._lead(coordinator, lock, _SECONDS_TO_SEND_RESULT)
         timer = threading.Timer(_SECONDS_TO_STAY, server.close, [0.0])
         timer.daemon = True
         timer.start()
@@ -307,28 +171,7 @@ class _Joining:
 
     def as_other_worker(self) -> list[str]:
         """Return the addresses of all workers, as worker 0 sends them."""
-        until = self._deadline + _SECONDS_FOR_THE_RESULT
-        with self._session() as session:
-            while (now := time.monotonic()) < until:
-                if error := session.error():
-                    raise error
-                if found := session.addresses():
-                    return found
-                since, last = session.distrusted_since, session.last
-                if since is not None and now > since + _SECONDS_OF_DISTRUST:
-                    break
-                if now > self._deadline and last.tried and not session.is_connected:
-                    break
-                if self._is_report_due() and not session.is_connected:
-                    _report(f"waiting for {self._first}. {self._tried(last)}".rstrip())
-                time.sleep(_POLL_SECONDS)
-            last = session.last
-            if last.unauthenticated is not None:
-                others = {self._first: last.unauthenticated}
-                raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
-            if session.is_connected:
-                raise TimeoutError(self._late(session.missing() or "others"))
-            raise TimeoutError(self._late(self._first, self._tried(last)))
+        return self._follow(self._session())
 
     def _listening(self):
         until = time.monotonic() + min(_SECONDS_FOR_THE_PORT, self._timeout)
@@ -342,7 +185,7 @@ class _Joining:
                 if time.monotonic() > until:
                     self._raise_error_of_another_worker_0()
                     raise
-            time.sleep(_SECONDS_BETWEEN_CALLS[0])
+            time.sleep(SECONDS_BETWEEN_CALLS[0])
 
     def _raise_error_of_another_worker_0(self):
         until = time.monotonic() + _SECONDS_FOR_THE_PORT
@@ -350,41 +193,45 @@ class _Joining:
             while time.monotonic() < until and (session.last.channel or not session.last.tried):
                 if error := session.error():
                     raise ValueError(str(error)) from None
-                time.sleep(_POLL_SECONDS)
+                time.sleep(SECONDS_BETWEEN_CALLS[0])
 
-    def _session(self):
-        deadline = self._deadline + _SECONDS_FOR_THE_RESULT
-        config, environment = self._config, self._environment
-        return _Session(config, self._run, self._own, self._secret, environment, deadline)
+    def _error_of_another_worker_0(self):
+        return self._own_session.error()
 
-    def _is_report_due(self):
-        if time.monotonic() < self._next_message:
-            return False
-        self._next_message += SECONDS_BETWEEN_MESSAGES
-        return True
+    def _description(self, channel):
+        host, _ = addresses.split(self._config.coordinator)
+        end = own_address.of_end(channel.socket.getsockname())
+        given = own_address.given(self._environment, ipv6_first=":" in end)
+        return {**self._own, "host": given or end, "is_given": bool(given), "coordinator": host}
+
+    def _result(self, session):
+        found = session.result.get("addresses")
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            return None
+        try:
+            ports = [addresses.split(each)[1] for each in found]
+        except ValueError:
+            return None
+        is_all = len(set(found)) == self._config.num_workers == len(found)
+        return found if is_all and ports[self._config.rank] == self._own["port"] else None
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def _give_up(self, coordinator, session):
-        missing = coordinator.missing()
-        unauthenticated = {
-            f"worker {rank}": coordinator.unauthenticated[rank]
-            for rank in missing
-            if rank in coordinator.unauthenticated
-        }
-        if unauthenticated:
-            text = different_secrets(self._first, bool(self._secret.key), unauthenticated)
-            coordinator.end(text)
-            return
-        failures = "" if session.is_connected else self._tried(session.last)
-        absent = ", ".join(listed(missing)) or "a restarted worker"
-        coordinator.end(self._late(absent, failures), is_late=True)
+    def _absent(self, session):
+        if session is None:
+            missing = self._coordinator.named(self._coordinator.missing())
+            own = self._own_session
+            failures = "" if own.is_connected else self._tried(own.tried)
+            return missing or "a restarted worker", [failures]
+        if session.is_connected:
+            return session.text("missing") or "others", []
+        return self._first, [self._tried(session.tried)]
 
-    def _late(self, absent, failures=""):
+    def _late(self, absent, failures):
         sentences = [
             f"{self._name} waited {self._timeout:g} s, but {absent} did not start, or cannot be "
             "reached.",
-            failures,
+            *failures,
             f"Start all {self._config.num_workers} workers, check that {self._first} can be "
             "reached from the other workers' machines, or wait longer with "
             f"{START_TIMEOUT}=SECONDS or tf.distribute.experimental.CommunicationOptions("
@@ -393,9 +240,9 @@ class _Joining:
         ]
         return " ".join(filter(None, sentences))
 
-    def _tried(self, call):
+    def _tried(self, tried):
         host, _ = addresses.split(self._config.coordinator)
-        whys = set(call.tried.values())
+        whys = set(tried.values())
         if whys == {ANOTHER_PROGRAM}:
             return f"Another program answers at the address of {self._first}."
         if whys == {NO_ANSWER}:
@@ -403,12 +250,8 @@ class _Joining:
                 f"The program at the address of {self._first} does not answer. It is another "
                 "program, or a suspended worker."
             )
-        tried = ", ".join(
-            why if where == host else f"{where}: {why}" for where, why in call.tried.items()
+        shown = ", ".join(
+            why if where == host else f"{where}: {why}" for where, why in tried.items()
         )
         name = "worker 0 itself" if self._config.rank == 0 else self._name
-        return f"{name} cannot reach {self._first}: {tried}." if tried else ""
-
-
-def _report(text):
-    print(f"tf_adasum: {text}", file=sys.stderr, flush=True)
+        return f"{name} cannot reach {self._first}: {shown}." if shown else ""

@@ -32,6 +32,12 @@ def decode(line: bytes) -> dict[str, Any] | None:
     return message if isinstance(message, dict) else None
 
 
+def printable(text: Any, longest: int) -> str:
+    """Return a received text in a form that can be printed; "" if it is not a text."""
+    shown = text[:longest] if isinstance(text, str) else ""
+    return "".join(each if each.isprintable() else "?" for each in shown)
+
+
 def receive(
     connection: socket.socket, seconds: float, longest_line: int = LONGEST_LINE
 ) -> dict[str, Any] | None:

@@ -1,36 +1,47 @@
 """The rendezvous, in which the tasks of a cluster connect before TensorFlow starts its server.
 
 TensorFlow's own start-up prints nothing while it waits for a task that never comes, and does not
-detect that tasks were started with different settings. So every task first listens on its own port,
-and connects to the other tasks, or only to task 0 (`peer_handshakes`). The handshake between two
-tasks is in `handshake`. When all tasks are connected, they release the ports for TensorFlow.
-Standard library only.
+detect that tasks were started with different settings. So every task first serves a store (`store`)
+at its own port. Each task begins a session with task 0, and sends its settings. Tasks also test
+whether they reach each other's ports (`port_probes`), because a task that cannot be reached would
+fail later, in TensorFlow. Task 0 decides (`rendezvous_round`), and all tasks receive the same
+result. Then they release the ports for TensorFlow. Standard library only.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
 import socket
-import sys
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from tf_adasum.cluster import addresses, secret
 from tf_adasum.cluster.environment_variables import START_TIMEOUT
-from tf_adasum.cluster.peer_handshakes import (
-    ANOTHER_PROGRAM,
-    NO_ANSWER,
-    SECONDS_BETWEEN_ROUNDS,
-    PeerHandshakes,
+from tf_adasum.cluster.listener import listening_socket
+from tf_adasum.cluster.participant import Participant
+from tf_adasum.cluster.port_probes import PortProbes, reason
+from tf_adasum.cluster.rendezvous_round import (
+    SECONDS_TO_START_AGAIN,
+    OwnTask,
+    RendezvousRound,
+    failure_sentences,
+    lost,
 )
+from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError, see
 
-SECONDS_BETWEEN_MESSAGES = 10.0
 _SECONDS_FOR_A_SERVER = 10.0
-_SECONDS_FOR_THE_LAST_CALLS = 2.0  # after the timeout
-_MOST_SENTENCES = 8
+_SECONDS_BETWEEN_TRIES = 0.1  # to connect to this server
+# The most seconds for which task 0 waits until all tasks know that the rendezvous has succeeded.
+_SECONDS_TO_SEND_RESULT = 10.0
+_SECONDS_BETWEEN_UPDATES = 0.5  # of a task's failures
+_LONGEST_CLUSTER = 1 << 14  # characters
 # A gRPC server begins each HTTP/2 connection with a SETTINGS frame. Byte 3 of a frame is its type.
 _FRAME_TYPE_INDEX, _SETTINGS_FRAME = 3, 0x04
 
@@ -55,7 +66,7 @@ def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> Non
             begun = b""
         if len(begun) > _FRAME_TYPE_INDEX and begun[_FRAME_TYPE_INDEX] == _SETTINGS_FRAME:
             return
-        time.sleep(SECONDS_BETWEEN_ROUNDS)
+        time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
 def run(
@@ -65,19 +76,19 @@ def run(
     payload: dict[str, Any] | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> dict[int, dict[str, Any]]:
-    """Wait until all tasks of the cluster are connected, as described in `peer_handshakes`.
+    """Wait until all tasks of the cluster are connected, and exchange data.
 
     Args:
         cluster: the `Cluster`.
         settings: dict of the settings that must match on all tasks; JSON types.
         timeout: seconds.
-        payload: dict of other data for the other tasks; JSON types. Defaults to nothing.
+        payload: dict of other data, for task 0 or, on task 0, for all tasks; JSON types. Defaults
+            to nothing.
         environment: the environment variables with the secret, see `secret.read`. Defaults to
             ``os.environ``.
 
     Returns:
-        Dict from ranks to payloads: of all other tasks, or only of task 0 if this task has joined
-        through task 0.
+        Dict from ranks to payloads: of all other tasks on task 0, of task 0 on the others.
 
     Raises:
         OSError: if another process uses this task's port.
@@ -89,122 +100,124 @@ def run(
     The messages name the tasks.
     """
     own_secret = secret.read(environment)
-    settings = {"cluster": list(cluster.addresses), **settings}
-    deadline = time.monotonic() + timeout
-    next_message = time.monotonic() + SECONDS_BETWEEN_MESSAGES
-    with PeerHandshakes(cluster, settings, payload or {}, own_secret) as peers:
-        lost = ""
-        while (
-            not (is_over := peers.is_over())
-            and not (lost := peers.lost())
-            and time.monotonic() < deadline
-        ):
-            peers.call_round(deadline)
-            if time.monotonic() > next_message:
-                next_message += SECONDS_BETWEEN_MESSAGES
-                others = cluster.named(peers.missing()) or "workers that cannot reach all others"
-                reasons = " ".join(_failures(cluster, peers))
-                line = f"tf_adasum: waiting for {others}. {reasons}".rstrip()
-                print(line, file=sys.stderr, flush=True)
-            peers.wait(SECONDS_BETWEEN_ROUNDS)
-        if lost:
-            time.sleep(_SECONDS_FOR_THE_LAST_CALLS)  # the other tasks call, and receive this error
-        elif not is_over:
-            peers.wait_for_calls(_SECONDS_FOR_THE_LAST_CALLS)
-        # Errors are raised only now, when all other tasks have received this task's settings.
-        # Otherwise, they would report this task as missing.
-        _check_secrets(cluster, peers, bool(own_secret.key))
-        if difference := peers.difference():
-            raise ValueError(difference)
-        if lost:
-            raise WorkerLostError(f"{lost}. Restart all workers. {see('TFA-501')}")
-        if not is_over:
-            raise TimeoutError(_who_is_missing(cluster, peers, timeout))
-        return {rank: other.payload for rank, other in peers.hellos.items()}
+    settings = {"cluster": _setting(cluster), **settings}
+    with Rendezvous(cluster, settings, payload or {}, own_secret, timeout) as own_part:
+        return own_part.wait()
 
 
-def _check_secrets(cluster, peers, has_secret):
-    """Raise a ValueError if a task has not proved that it knows the secret."""
-    ranks = [rank for rank in sorted(peers.unauthenticated) if rank not in peers.hellos]
-    if ranks:
-        others = {cluster.named([rank]): peers.unauthenticated[rank] for rank in ranks}
-        raise ValueError(different_secrets(cluster.named([cluster.rank]), has_secret, others))
+def _setting(cluster):
+    """Return the addresses as a setting that is compared; their hash if they are very long."""
+    found = list(cluster.addresses)
+    text = json.dumps(found)
+    if len(text) <= _LONGEST_CLUSTER:
+        return found
+    return f"{len(found)} addresses, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -> str:
-    """Return the error message for tasks that were started with different secrets.
+class Rendezvous(Participant):
+    """A context manager for one task's part of the rendezvous; it opens the task's port.
 
     Args:
-        name: the name of this task.
-        has_secret: whether this task has a secret.
-        others: dict from the names of the other tasks to whether they have a secret.
+        cluster: the `Cluster`.
+        settings: dict of the settings that must match on all tasks.
+        payload: dict of other data.
+        own_secret: the `Secret`.
+        timeout: seconds.
+
+    Raises:
+        OSError: if this task cannot listen on its port.
     """
-    words = {(False, True): "a secret", (True, True): "a different secret"}
-    received = [f"{'a secret' if has_secret else 'no secret'} on {name}"]
-    received += [
-        f"{words.get((has_secret, its), 'no secret')} on {other}" for other, its in others.items()
-    ]
-    return (
-        f"All workers must be started with the same secret, in the variable {secret.NAME} or "
-        f"in a file that {secret.FILE_NAME} names. Received: {', '.join(received)} "
-        f"{see('TFA-207')}"
-    )
 
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: dict[str, Any],
+        payload: dict[str, Any],
+        own_secret: secret.Secret,
+        timeout: float,
+    ):
+        rank = cluster.rank
+        names = cluster.named([0]), cluster.named([rank])
+        super().__init__(cluster.addresses[0], rank, names, own_secret, timeout)
+        self._cluster, self._settings, self._payload = cluster, settings, payload
+        self._probes = PortProbes(cluster, self._run, own_secret, self._deadline)
+        self._lock, self._next_update = threading.Lock(), 0.0
+        self._own_task = OwnTask(rank, self._run)
+        own = settings, payload, self._probes, bool(own_secret.key)
+        self._round = RendezvousRound(cluster, self._run, *own)
+        self._stack = contextlib.ExitStack()
 
-def _who_is_missing(cluster, peers, timeout):
-    absent = [rank for rank in peers.missing() if rank not in peers.hellos]
-    what = (
-        f"{cluster.named(absent)} did not start, or cannot be reached"
-        if absent
-        else "not all workers have reached each other"
-    )
-    sentences = [
-        f"{cluster.named([cluster.rank])} waited {timeout:g} s, but {what}.",
-        *_failures(cluster, peers),
-        "Start every task of the cluster, check that each address can be reached from the other "
-        f"tasks' machines, or wait longer with {START_TIMEOUT}=SECONDS or "
-        "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...). "
-        f"{see('TFA-201')}",
-    ]
-    return " ".join(sentences)
+    def __enter__(self) -> Rendezvous:
+        """Begin to serve this task's store, and to connect to other tasks."""
+        leader = self._own_task if self._rank else self._round
+        listener, count = listening_socket(self._cluster), len(self._cluster.addresses)
+        server = StoreServer(listener, self._secret, self._lock, leader, clients=count)
+        self._stack.callback(server.close, 0.0)
+        self._stack.enter_context(self._probes)
+        return self
 
+    def __exit__(self, *exception) -> None:
+        """Close the port."""
+        self._stack.close()
 
-def _failures(cluster, peers):
-    """Return sentences about which tasks cannot reach which tasks, and why."""
-    missing = peers.missing()
-    unreached: dict[str, list[int]] = {}
-    for rank in missing:
-        if rank in peers.failures and not peers.has_reached(rank):
-            unreached.setdefault(peers.failures[rank], []).append(rank)
-    sentences = []
-    for failure, ranks in unreached.items():
-        if failure == ANOTHER_PROGRAM:
-            sentence = f"Another program answers at the address of {cluster.named(ranks)}."
-        elif failure == NO_ANSWER:
-            sentence = (
-                f"The program at the address of {cluster.named(ranks)} does not answer. It is "
-                "another program, or a suspended worker."
-            )
-        else:
-            sentence = (
-                f"{cluster.names[cluster.rank]} cannot reach {cluster.named(ranks)}: {failure}."
-            )
-        sentences.append(sentence)
-    everybody = range(len(cluster.addresses))
-    absent = {rank for rank in missing if rank not in peers.hellos}
-    for who, failures in sorted(peers.failures_of_others().items()):
-        of_other: dict[str, list[int]] = {}
-        for whom, failure in sorted(failures.items()):
-            if whom in everybody and whom not in absent:
-                of_other.setdefault(failure, []).append(whom)
-        for failure, ranks in of_other.items():
-            sentences.append(
-                f"{cluster.names[who]} cannot reach {cluster.named(ranks)}: {failure}."
-            )
-        is_silent = who in missing and peers.has_reached(who) and cluster.rank not in failures
-        if is_silent:
-            sentences.append(
-                f"{cluster.names[who]} has not reached {cluster.named([cluster.rank])}."
-            )
-    more = len(sentences) - _MOST_SENTENCES
-    return sentences if more <= 0 else [*sentences[:_MOST_SENTENCES], f"{more} more such failures."]
+    def wait(self) -> dict[int, dict[str, Any]]:
+        """Wait for the result; return the payloads of other tasks, see `run`."""
+        if self._rank:
+            return {0: self._follow(self._session("failures", "task"))["payload"]}
+        self._lead(self._round, self._lock, _SECONDS_TO_SEND_RESULT)
+        return self._round.payloads()
+
+    def _description(self, channel=None):
+        del channel
+        return {
+            "settings": self._settings,
+            "payload": self._payload,
+            "failures": {str(to): why for to, why in self._probes.failures().items()},
+            "has_reached_all": self._probes.have_reached_all,
+        }
+
+    def _result(self, session):
+        return session.result if isinstance(session.result.get("payload"), dict) else None
+
+    def _check(self, session):
+        self._probes.update()
+        self._own_task.failure = self._failure(session)
+        self._own_task.is_connected = session.is_connected
+        now, since = time.monotonic(), session.refused_since
+        if session.was_connected and since is not None and now > since + SECONDS_TO_START_AGAIN:
+            raise WorkerLostError(lost(self._cluster, 0))
+        value = self._description()
+        if session.sent != value and (now > self._next_update or value["has_reached_all"]):
+            session.set(value)
+            self._next_update = now + _SECONDS_BETWEEN_UPDATES
+
+    def _failure(self, session):
+        """Return why this task cannot reach task 0; "" if it can, or has not tried."""
+        if session.is_connected:
+            return self._probes.mismatch(0, session.value("task"))
+        return reason(session.tried)
+
+    def _absent(self, session):
+        if session is None:
+            return self._round.absent(), self._round.failures()
+        failure = self._failure(session)
+        if session.is_connected and not failure:
+            return session.text("missing"), [session.text("failures")]
+        absent = "" if self._own_task.is_reached_by_task_0 else self._first
+        return absent, failure_sentences(self._cluster, self._rank, {0: failure})
+
+    def _late(self, absent, failures):
+        what = (
+            f"{absent} did not start, or cannot be reached"
+            if absent
+            else "not all workers have reached each other"
+        )
+        sentences = [
+            f"{self._name} waited {self._timeout:g} s, but {what}.",
+            *failures,
+            "Start every task of the cluster, check that each address can be reached from the "
+            f"other tasks' machines, or wait longer with {START_TIMEOUT}=SECONDS or "
+            "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...). "
+            f"{see('TFA-201')}",
+        ]
+        return " ".join(filter(None, sentences))

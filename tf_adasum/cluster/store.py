@@ -9,6 +9,7 @@ If the server has a `Leader`, only the leader can set the other keys. Standard l
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -16,7 +17,7 @@ from collections.abc import Hashable
 from typing import Any, Protocol
 
 from tf_adasum.cluster import json_lines, own_address
-from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel
+from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
 
 LEASE_SECONDS = 5.0
@@ -25,11 +26,10 @@ HEARTBEAT_SECONDS = 1.0
 _MOST_KEYS = 30_000  # at most a third of them are owned by sessions, so a leader can set its keys
 _LONGEST_KEY = 200  # characters; also of a prefix
 _MOST_PREFIXES = 100  # of a session
-_LONGEST_MESSAGE_TO_LEADER = 1 << 12  # bytes
 # Clients that have not proved the secret: how many there may be, and for how long.
 _MOST_UNAUTHENTICATED = 32
 _SECONDS_TO_AUTHENTICATE = 5.0
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.5
 _SECONDS_TO_CLOSE = 2.0  # in which clients can read the last changes
 
 Change = tuple[Hashable, str, Any]  # the session that receives it, the key, and the new value
@@ -119,7 +119,7 @@ class Leader(Protocol):
         """Note what a client without the secret claims: its rank, and whether it has a secret."""
 
     def decide(self, now: float) -> dict[str, Any]:
-        """Return new values of keys. This method is called after each change, and every 0.2 s."""
+        """Return new values of keys. This method is called after each change, and every 0.5 s."""
 
 
 class StoreServer:
@@ -146,12 +146,12 @@ class StoreServer:
         listener.setblocking(False)
         self._listener, self._secret, self._lock = listener, secret, fork_lock
         self._leader, self._most_unauthenticated = leader, _MOST_UNAUTHENTICATED + clients
-        self._longest_message = _LONGEST_MESSAGE_TO_LEADER if leader else LONGEST_MESSAGE
         self._store = Store()
         if leader:
             self._store.watch(leader, leader.prefix)
         self._channels: dict[Channel, tuple[str, str]] = {}  # with the ends of the connection
         self._closing_at = float("inf")
+        self._wakes, self._wake = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -162,6 +162,8 @@ class StoreServer:
             seconds: for how long to wait for clients. Defaults to 2.
         """
         self._closing_at = time.monotonic() + seconds
+        with contextlib.suppress(OSError):  # this method may be called twice
+            self._wake.send(b"\0")
         self._thread.join()
 
     def _serve(self):
@@ -171,16 +173,21 @@ class StoreServer:
             with self._lock:
                 for channel in self._channels:
                     channel.close()
-                self._listener.close()
+                for each in (self._listener, self._wakes, self._wake):
+                    each.close()
 
     def _serve_until_closing(self):
+        seconds = 0.0  # so that the leader decides at once
         while time.monotonic() < self._closing_at:
             if self._closing_at < float("inf") and not self._channels:
                 return
             # A client that sends while this process is suspended must not count as silent.
             now = time.monotonic()
             sockets = [self._listener, *(each.socket for each in self._channels)]
-            ready = json_lines.wait(sockets, _POLL_SECONDS)
+            if self._closing_at == float("inf"):
+                sockets.append(self._wakes)
+            ready = json_lines.wait(sockets, seconds)
+            seconds = _POLL_SECONDS
             with self._lock:
                 if self._listener.fileno() in ready:
                     self._accept()
@@ -198,12 +205,7 @@ class StoreServer:
             while True:
                 connection, peer = self._listener.accept()
                 ends = own_address.of_end(connection.getsockname()), own_address.of_end(peer)
-                channel = Channel(
-                    connection,
-                    self._secret,
-                    is_server=True,
-                    longest_message=self._longest_message,
-                )
+                channel = Channel(connection, self._secret, is_server=True)
                 self._channels[channel] = ends
         except BlockingIOError:  # no more callers
             pass

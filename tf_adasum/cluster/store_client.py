@@ -14,10 +14,14 @@ from typing import Any
 
 from tf_adasum.cluster import addresses, json_lines
 from tf_adasum.cluster.channel import Channel
-from tf_adasum.cluster.peer_handshakes import ANOTHER_PROGRAM, NO_ANSWER, UNPROVEN
 from tf_adasum.cluster.secret import FILE_NAME, NAME, Secret
 from tf_adasum.cluster.store import HEARTBEAT_SECONDS, LEASE_SECONDS
 from tf_adasum.errors import see
+
+# Why a call failed, if no system call failed.
+ANOTHER_PROGRAM = "another program answers there"
+NO_ANSWER = "the connection is accepted, but no answer comes"
+UNPROVEN = "the program that answers there does not have the secret"
 
 _POLL_SECONDS = 0.2
 _RETRY_SECONDS = 0.5
@@ -38,7 +42,7 @@ class StoreClient:
             deleted. It runs in a thread that holds `fork_lock`, and must not wait.
         lost: function that is called once, in the same way, if the connection ends before `close`.
         tick: function that is called in the same way after each change, and at least every 0.2 s.
-            Defaults to None.
+            Defaults to None, which saves these wake-ups.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class StoreClient:
     ):
         self._channel, self._lock = channel, fork_lock
         self._deliver, self._lost, self._tick = deliver, lost, tick or (lambda: None)
+        self._poll_seconds = _POLL_SECONDS if tick else HEARTBEAT_SECONDS
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
@@ -74,13 +79,17 @@ class StoreClient:
         with self._lock:
             self._channel.send({"op": "watch", "prefix": prefix})
 
-    def close(self) -> None:
-        """End the session."""
+    def close(self, seconds: float = 0.0) -> None:
+        """End the session.
+
+        Args:
+            seconds: the longest time to wait until the server has read all data. Defaults to 0.
+        """
         self._closing.set()
-        with contextlib.suppress(OSError):
-            self._channel.socket.shutdown(socket.SHUT_RD)  # the thread waits for data
+        with contextlib.suppress(OSError):  # the thread waits for data, or for the server to close
+            self._channel.socket.shutdown(socket.SHUT_WR if seconds else socket.SHUT_RD)
         self._thread.join()
-        self._channel.close()
+        self._channel.close(time.monotonic() + seconds)
 
     def _follow(self):
         try:
@@ -93,7 +102,7 @@ class StoreClient:
     def _receive_until_end(self):
         heartbeat_at = 0.0
         while not self._closing.is_set() and self._channel.is_open:
-            json_lines.wait([self._channel.socket], _POLL_SECONDS)
+            json_lines.wait([self._channel.socket], self._poll_seconds)
             with self._lock:
                 now = time.monotonic()
                 if now > heartbeat_at:
@@ -132,6 +141,7 @@ def call(
     rank: int | None = None,
     seconds_to_connect: float = LEASE_SECONDS,
     is_stopped: Callable[[], bool] = lambda: False,
+    found: Call | None = None,
 ) -> Call:
     """Connect to a server at each of its addresses, until one address answers.
 
@@ -142,8 +152,10 @@ def call(
         rank: the rank of this worker, for the server's error messages. Defaults to None.
         seconds_to_connect: the longest time for one address. Defaults to `LEASE_SECONDS`.
         is_stopped: function that returns whether to stop.
+        found: the `Call` that is filled and returned; another thread can read it before this
+            function returns. Defaults to a new one.
     """
-    found = Call()
+    found = found or Call()
     host, port = addresses.split(address)
     try:
         candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -166,6 +178,7 @@ def call(
             if connection:
                 connection.close()
             continue
+        found.tried[str(where[0])] = NO_ANSWER
         channel = Channel(
             connection, secret, is_server=False, longest_message=json_lines.LONGEST_LINE, rank=rank
         )
@@ -174,6 +187,7 @@ def call(
             json_lines.wait([channel.socket], _POLL_SECONDS)
             channel.receive()
             if channel.is_authenticated:
+                del found.tried[str(where[0])]
                 found.channel = channel
                 return found
         found.tried[str(where[0])] = NO_ANSWER if channel.is_open else _why_closed(channel)

@@ -8,10 +8,11 @@ import pytest
 from support.joining_workers import assert_together, configs_of, impatient, run  # noqa: F401 - a fixture
 from support.rendezvous_tasks import SOON, cluster_of, connected
 
-from tf_adasum.cluster import addresses, coordinator, store, store_client
+from tf_adasum.cluster import addresses, start_round, store, store_client
 from tf_adasum.cluster.coordinator import WORKERS, Coordinator, Member
 from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.start_round import HAS_RESULT, error_of
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import StoreClient
 
@@ -36,6 +37,10 @@ class Decisions:
         value |= {"settings": self.settings, "job": "", **data}
         self.made.changed(f"member/{rank}/{run * 16}", value, ends)
         self.decide()
+
+    def read(self, rank, run="a"):
+        """Let a worker confirm that it has read the result."""
+        self.made.changed(f"member/{rank}/{run * 16}", HAS_RESULT, ENDS)
 
     def leave(self, rank, run="a"):
         """Let the session of a worker end; then decide."""
@@ -146,7 +151,7 @@ def test_the_session_of_a_restarted_worker_s_old_process_may_end_late():
     made.join(1, "a", port=9)
     made.join(1, "b")
     made.join(2)
-    made.decide(coordinator._SECONDS_OF_DOUBT)
+    made.decide(start_round._SECONDS_OF_DOUBT)
     assert "result" not in made.keys
     made.leave(1, "a")
     assert made.made.addresses[1] == "a:7001"
@@ -156,10 +161,10 @@ def test_two_live_sessions_of_one_rank_are_an_error():
     made = Decisions(3)
     made.join(1, "a")
     made.join(1, "b", port=9)
-    made.decide(coordinator._SECONDS_OF_DOUBT + 0.1)
+    made.decide(start_round._SECONDS_OF_DOUBT + 0.1)
     one, other = "127.0.0.1:7001", "127.0.0.1:9"
     assert f"Two workers have the rank 1: one at {one} and one at {other}." in made.wrong
-    assert made.keys["result"]["is_late"] is False
+    assert made.keys["result"]["kind"] == ""
 
 
 @pytest.mark.parametrize(
@@ -184,8 +189,8 @@ def test_two_live_sessions_of_one_rank_are_an_error():
 def test_a_worker_that_does_not_fit_is_an_error_on_all(rank, data, words):
     made = Decisions(3)
     made.join(rank, **data)
-    assert words in made.wrong and type(made.made.error()) is ValueError
-    assert not made.made.end("another error") and words in made.made.wrong
+    assert words in made.wrong and type(error_of(made.made.result)) is ValueError
+    assert not made.made.end("another error") and words in made.made.result["wrong"]
 
 
 def test_two_workers_with_one_address():
@@ -205,11 +210,11 @@ def test_a_late_worker_is_refused_alone():
     assert "rank 1: one at a:7001 and one at 127.0.0.1:9" in wrong and "restart all" in wrong
     made.join(5, "c")
     assert "from 0 to 1" in made.keys["refused/5/" + "c" * 16]["wrong"]
-    assert not made.made.has_informed_all()
     made.leave(1, "b")
     assert made.keys["refused/1/" + "b" * 16] is None
     made.leave(5, "c")
-    made.leave(1)
+    assert not made.made.has_informed_all()
+    made.read(1)
     assert made.made.has_informed_all()
 
 
@@ -222,19 +227,23 @@ def test_a_worker_of_another_job_is_refused_alone():
     assert made.made.addresses
 
 
-@pytest.mark.parametrize("is_late", [False, True])
-def test_who_has_read_an_error(is_late):
+@pytest.mark.parametrize("kind", ["", "late"])
+def test_who_has_read_an_error(kind):
     made = Decisions(3)
     made.join(1)
-    assert made.made.end("why", is_late=is_late)
+    made.read(1)  # too early
+    assert made.made.end("why", kind)
     made.decide()
-    assert made.keys["result"] == {"wrong": "why", "is_late": is_late}
-    assert type(made.made.error()) is (TimeoutError if is_late else ValueError)
+    assert made.keys["result"] == {"wrong": "why", "kind": kind}
+    assert type(error_of(made.made.result)) is (TimeoutError if kind else ValueError)
     assert not made.made.has_informed_all()
     made.leave(1)
-    assert made.made.has_informed_all() == is_late, "worker 2 has not joined yet"
+    assert made.made.has_informed_all() == (kind == "late"), "it may call again"
+    made.read(1)
+    assert made.made.has_informed_all() == (kind == "late"), "worker 2 has not joined yet"
     made.join(2)
-    made.leave(2)
+    assert not made.made.has_informed_all()
+    made.read(2)
     assert made.made.has_informed_all()
 
 

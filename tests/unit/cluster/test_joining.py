@@ -15,7 +15,7 @@ from support.rendezvous_tasks import SOON, cluster_of, needs_ipv6, program_at
 from support.rendezvous_tasks import run as run_rendezvous
 
 import tf_adasum
-from tf_adasum.cluster import addresses, joining, own_address, secret, store_client
+from tf_adasum.cluster import addresses, joining, own_address, participant, secret, store_client
 
 ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
 pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
@@ -83,7 +83,7 @@ def assert_all_raise(outcomes, kind, *parts):
 
 
 def test_missing_workers_are_named_on_all(monkeypatch, capsys):
-    monkeypatch.setattr(joining, "SECONDS_BETWEEN_MESSAGES", 1.5)
+    monkeypatch.setattr(participant, "SECONDS_BETWEEN_MESSAGES", 1.5)
     configs = configs_of(5)
     outcomes, seconds = run([configs[rank] for rank in (0, 2, 3)], timeout=2)
     missing = "worker 1, worker 4 did not start"
@@ -98,7 +98,7 @@ REFUSED = os.strerror(errno.ECONNREFUSED)
 
 
 def test_worker_0_that_is_not_there_is_named_with_what_was_tried(monkeypatch, capsys):
-    monkeypatch.setattr(joining, "SECONDS_BETWEEN_MESSAGES", 0.3)
+    monkeypatch.setattr(participant, "SECONDS_BETWEEN_MESSAGES", 0.3)
     port = configs_of(1)[0].coordinator.rpartition(":")[2]
     resolve = socket.getaddrinfo
 

@@ -1,0 +1,179 @@
+"""One worker's part of a start: worker 0 waits for the others, and the others for the result.
+
+Worker 0 serves a store with a `StartRound`, and the others have a `Session` with it. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import abc
+import secrets
+import sys
+import threading
+import time
+from typing import Any
+
+from tf_adasum.cluster.channel import Channel
+from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.session import Session
+from tf_adasum.cluster.start_round import StartRound, different_secrets, error_of
+
+SECONDS_BETWEEN_MESSAGES = 10.0
+# Seconds after the timeout for which a worker waits for the result, because worker 0 may have the
+# same timeout.
+SECONDS_FOR_THE_RESULT = 2.0
+_POLL_SECONDS = 0.05  # of worker 0
+_SECONDS_WITHOUT_NEWS = 0.2
+# Seconds after which a worker fails if no program at worker 0's address proves the secret. Until
+# then, an earlier start that does not have the secret may answer.
+SECONDS_OF_DISTRUST = 3.0
+# Seconds for which worker 0 sends an error of each kind: at least, so that all workers call, and at
+# most. If another worker 0 has sent the error, all others are there.
+SECONDS_TO_SEND_ERROR = {
+    "": (1.0, 10.0),
+    "late": (1.0, 2.0),
+    "lost": (1.0, 2.0),
+    "secret": (SECONDS_OF_DISTRUST + 1.0, 0.0),  # workers without the secret cannot read it
+    "elsewhere": (1.0, 0.0),
+}
+
+
+class Participant(abc.ABC):
+    """One worker's part of a start.
+
+    Args:
+        address: "host:port" of worker 0's store.
+        rank: the rank of this worker.
+        names: the names of worker 0 and of this worker, with addresses if they are known.
+        secret: the `Secret`.
+        timeout: seconds.
+    """
+
+    def __init__(
+        self, address: str, rank: int, names: tuple[str, str], secret: Secret, timeout: float
+    ):
+        self._address, self._rank, self._secret = address, rank, secret
+        (self._first, self._name), self._timeout = names, timeout
+        self._run = secrets.token_hex(8)  # the random name for this start
+        self._deadline = time.monotonic() + timeout
+        self._next_message = time.monotonic() + SECONDS_BETWEEN_MESSAGES
+
+    # ---- what a subclass knows -------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _description(self, channel: Channel) -> dict[str, Any]:
+        """Return the value of this worker's key, for a connection to worker 0."""
+
+    @abc.abstractmethod
+    def _result(self, session: Session) -> Any:
+        """Return the result that worker 0 has sent; None if it has not sent any."""
+
+    @abc.abstractmethod
+    def _absent(self, session: Session | None) -> tuple[str, list[str]]:
+        """Return the names of absent workers, and sentences about failures.
+
+        Args:
+            session: the session with worker 0; None on worker 0, where the lock is held.
+        """
+
+    @abc.abstractmethod
+    def _late(self, absent: str, failures: list[str]) -> str:
+        """Return the error message after the timeout, see `_absent`."""
+
+    def _error_of_another_worker_0(self) -> Exception | None:
+        """Return the error that another worker 0 has sent to this worker 0; None without one."""
+        return None
+
+    def _check(self, session: Session) -> None:  # noqa: B027 - nothing by default
+        """Update this worker's key, or raise an error, while this worker waits for the result."""
+
+    # ---- worker 0 --------------------------------------------------------------------------------
+
+    def _lead(self, leader: StartRound, lock: threading.Lock, seconds: float) -> None:
+        """Wait on worker 0 until the result is decided, and the other workers have read it.
+
+        Args:
+            leader: the leader of the store.
+            lock: the store's lock.
+            seconds: for how long the other workers may take to read that the start has succeeded.
+
+        Raises:
+            ValueError, TimeoutError, WorkerLostError: if the start fails.
+        """
+        while leader.result is None:
+            with lock:
+                if error := self._error_of_another_worker_0():
+                    leader.end(str(error), "elsewhere")
+                elif time.monotonic() > self._deadline:
+                    self._give_up(leader)
+                report = self._absent(None) if self._is_report_due() else None
+            if report:
+                _report(*report)
+            time.sleep(_POLL_SECONDS)
+        error = error_of(leader.result)
+        if error:
+            at_least, seconds = SECONDS_TO_SEND_ERROR[leader.result["kind"]]
+            time.sleep(at_least)
+        until = time.monotonic() + seconds
+        while not leader.has_informed_all() and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+        if error:
+            raise error
+
+    def _give_up(self, leader):
+        unproven = leader.unproven()
+        if unproven:
+            text = different_secrets(self._first, bool(self._secret.key), unproven)
+            leader.end(text, "secret")
+        else:
+            leader.end(self._late(*self._absent(None)), "late")
+
+    # ---- the other workers -----------------------------------------------------------------------
+
+    def _session(self, *keys: str) -> Session:
+        """Return a session with worker 0.
+
+        Args:
+            *keys: the keys that the session receives, in addition to the usual ones.
+        """
+        until = self._deadline + SECONDS_FOR_THE_RESULT
+        arguments = self._rank, self._run, self._secret, until, self._description, keys
+        return Session(self._address, *arguments)
+
+    def _follow(self, session: Session) -> Any:
+        """Return worker 0's result, as soon as it comes."""
+        until = self._deadline + SECONDS_FOR_THE_RESULT
+        with session:
+            while (now := time.monotonic()) < until:
+                if error := session.error():
+                    session.confirm()
+                    raise error
+                if result := self._result(session):
+                    session.confirm()
+                    return result
+                self._check(session)
+                since = session.distrusted_since
+                if since is not None and now > since + SECONDS_OF_DISTRUST:
+                    break
+                if now > self._deadline and session.tried and not session.is_connected:
+                    break
+                if self._is_report_due():
+                    _report(*self._absent(session))
+                session.wait(_SECONDS_WITHOUT_NEWS)
+            unproven = session.last.unauthenticated
+            if unproven is not None and not session.is_connected:
+                others = {self._first: unproven}
+                raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
+            raise TimeoutError(self._late(*self._absent(session)))
+
+    def _is_report_due(self):
+        if time.monotonic() < self._next_message:
+            return False
+        self._next_message += SECONDS_BETWEEN_MESSAGES
+        return True
+
+
+def _report(absent, failures):
+    others = absent or "workers that cannot reach all others"
+    line = " ".join(filter(None, [f"tf_adasum: waiting for {others}.", *failures]))
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,142 @@
+"""Tests before TensorFlow starts whether the other tasks can be reached at their ports.
+
+Each task serves a store (`store`) at its port, with the key `task`: its rank, its random name for
+this start, whether it is connected to task 0, and why it cannot reach task 0. Task 0 waits until it
+is connected. A probe is a short `Session` of another task's store. It
+authenticates both ends, and tells the other task that this task has reached it. Standard library
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tf_adasum.cluster.json_lines import printable
+from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.session import Session
+from tf_adasum.cluster.store_client import ANOTHER_PROGRAM, UNPROVEN
+from tf_adasum.cluster.tasks import Cluster
+
+_MOST_FOR_ALL_PAIRS = 48  # tasks; with more tasks, a task only probes 2 to the power of k further
+_MOST_SESSIONS = 64  # at a time
+_LONGEST_REASON = 200  # characters
+
+
+class PortProbes:
+    """A context manager: probes tasks until each has answered. It is used by one thread at a time.
+
+    Task 0 probes all. The others have a session with task 0. They probe each other unless they have
+    joined through task 0, because then it is enough that task 0 reaches them.
+
+    Args:
+        cluster: the `Cluster`.
+        run: the random name for this start of this task.
+        secret: the `Secret`.
+        deadline: the deadline of the probes, by `time.monotonic`.
+
+    Attributes:
+        reached: the ranks that have answered.
+        blocked: dict from ranks that have answered to why they cannot reach task 0; only the ranks
+            that cannot.
+    """
+
+    def __init__(self, cluster: Cluster, run: str, secret: Secret, deadline: float):
+        self.reached: set[int] = set()
+        self.blocked: dict[int, str] = {}
+        self._cluster, self._run, self._secret, self._deadline = cluster, run, secret, deadline
+        self._ranks = self._waiting = _ranks_to_probe(cluster)
+        self._sessions: dict[int, Session] = {}
+
+    def __enter__(self) -> PortProbes:
+        """Return this object; `update` begins to probe."""
+        return self
+
+    def __exit__(self, *exception) -> None:
+        """End the probes."""
+        for session in self._sessions.values():
+            session.__exit__()
+
+    @property
+    def have_reached_all(self) -> bool:
+        """Whether all tasks have answered that this task has to probe."""
+        return self.reached.issuperset(self._ranks)
+
+    def update(self) -> None:
+        """Note which tasks have answered, and begin to probe others."""
+        for rank, session in list(self._sessions.items()):
+            task = session.value("task")
+            if task is None or self.mismatch(rank, task):
+                continue
+            self.reached.add(rank)
+            self.blocked.pop(rank, None)
+            if why := printable(task.get("failure"), _LONGEST_REASON):
+                self.blocked[rank] = why
+            elif self._cluster.rank or task.get("is_connected") is True:
+                self._sessions.pop(rank).__exit__()
+        room = _MOST_SESSIONS - len(self._sessions)
+        for rank in self._waiting[:room]:
+            self._sessions[rank] = Session(
+                self._cluster.addresses[rank],
+                self._cluster.rank,
+                self._run,
+                self._secret,
+                self._deadline,
+                lambda channel: {"is_probe": True},
+                ("task",),
+            ).__enter__()
+        self._waiting = self._waiting[room:]
+
+    def again(self, rank: int) -> None:
+        """Probe a task again that has answered before."""
+        if rank in self.reached and rank not in self._sessions:
+            self.reached.discard(rank)
+            self._waiting = [rank, *self._waiting]
+
+    def failures(self) -> dict[int, str]:
+        """Return a dict from the ranks that have not answered to the reasons."""
+        found = {
+            rank: self.mismatch(rank, session.value("task")) or reason(session.tried)
+            for rank, session in self._sessions.items()
+        }
+        return {rank: why for rank, why in found.items() if why}
+
+    def unproven(self) -> dict[int, bool]:
+        """Return the ranks that lack the secret, and whether they claim to have a secret."""
+        found = {rank: each.last.unauthenticated for rank, each in self._sessions.items()}
+        return {rank: claim for rank, claim in found.items() if claim is not None}
+
+    def refused_since(self, rank: int) -> float | None:
+        """Return since when the port of a task refuses connections; None if it does not."""
+        session = self._sessions.get(rank)
+        return session.refused_since if session else None
+
+    def mismatch(self, rank: int, task: Any) -> str:
+        """Return why the key `task` is not that of a rank; "" if it is, or has not arrived yet."""
+        if task is None:
+            return ""
+        other = task.get("rank") if isinstance(task, dict) else None
+        if type(other) is not int:
+            return ANOTHER_PROGRAM
+        if other == rank:
+            return ""
+        if task.get("run") == self._run:
+            return "this task itself answers there"
+        names = self._cluster.names
+        return f"{names[other] if 0 <= other < len(names) else f'task {other}'} answers there"
+
+
+def _ranks_to_probe(cluster):
+    count, rank = len(cluster.addresses), cluster.rank
+    if rank > 0 and cluster.is_star_topology:
+        return []
+    if rank == 0 or count <= _MOST_FOR_ALL_PAIRS:
+        return [each for each in range(1, count) if each != rank]
+    distances = (1 << k for k in range(count.bit_length()))
+    return sorted({(rank + distance) % count for distance in distances} - {0, rank})
+
+
+def reason(tried: Mapping[str, str]) -> str:
+    """Return why a call has failed, from `Call.tried`; "" if it has not failed."""
+    whys = list(dict.fromkeys(tried.values()))
+    return UNPROVEN if UNPROVEN in whys else ", ".join(whys)

@@ -1,0 +1,236 @@
+"""Decides on task 0 when all tasks of a rendezvous are connected. No input or output.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tf_adasum.cluster.json_lines import printable
+from tf_adasum.cluster.port_probes import PortProbes
+from tf_adasum.cluster.start_round import StartRound, different_secrets, different_settings
+from tf_adasum.cluster.store_client import ANOTHER_PROGRAM, NO_ANSWER
+from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.errors import see
+
+# A task is lost if its session has ended and its port refuses connections for this many seconds.
+# Before this time is over, the task may be about to restart.
+SECONDS_TO_START_AGAIN = 5.0
+_MOST_NAMES = _MOST_SENTENCES = 8
+_LONGEST_REASON = 200  # characters
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A task, as its key describes it.
+
+    Attributes:
+        host: the IP address of the task in its connection.
+        settings: the settings that must match on all tasks.
+        payload: other data.
+        failures: dict from the ranks that the task cannot reach to the reasons.
+        has_reached_all: whether the task has reached all tasks that it has to probe.
+    """
+
+    host: str
+    settings: dict[str, Any]
+    payload: dict[str, Any]
+    failures: dict[int, str]
+    has_reached_all: bool
+
+
+class RendezvousRound(StartRound):
+    """The round in which all tasks compare their settings, and reach each other.
+
+    Args:
+        cluster: the `Cluster`.
+        run: the random name for this start of task 0.
+        settings: the settings of task 0.
+        payload: other data of task 0, for all tasks.
+        probes: the `PortProbes` of task 0.
+        has_secret: whether task 0 has a secret.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        run: str,
+        settings: dict[str, Any],
+        payload: dict[str, Any],
+        probes: PortProbes,
+        has_secret: bool,
+    ):
+        super().__init__(len(cluster.addresses), run)
+        self._cluster, self._settings, self._payload = cluster, settings, payload
+        self._probes, self._has_secret = probes, has_secret
+        self._last: dict[int, Member] = {}  # when the start succeeded
+        self._known: set[int] = set()  # ranks that have had a session
+        self._changes["task"] = {"rank": 0, "run": run}
+
+    def payloads(self) -> dict[int, dict[str, Any]]:
+        """Return the payloads of the other tasks."""
+        return {rank: self._last[rank].payload for rank in range(1, self._count)}
+
+    def _parsed(self, value, ends):
+        found = value if isinstance(value, dict) else {}
+        settings, payload = found.get("settings"), found.get("payload")
+        if not isinstance(settings, dict) or not isinstance(payload, dict):
+            raise ValueError("not a task")
+        reasons = found.get("failures")
+        failures = {
+            int(rank): printable(why, _LONGEST_REASON)
+            for rank, why in (reasons.items() if isinstance(reasons, dict) else ())
+            if rank.isdecimal() and len(rank) < 10 and isinstance(why, str)
+        }
+        return Member(ends[1], settings, payload, failures, found.get("has_reached_all") is True)
+
+    def _address(self, rank, member):
+        if member is not None and not 0 < rank < self._count:
+            return member.host
+        host = f" on {member.host}" if member is not None else ""
+        return f"{self._cluster.addresses[rank]}{host}"
+
+    def _wrong(self, rank, member):
+        is_task = 0 <= rank < self._count
+        name = self._cluster.named([rank]) if is_task else f"task {rank} on {member.host}"
+        first = self._cluster.named([0])
+        return different_settings(self._settings, member.settings, first, name)
+
+    def _decide(self, members, now):
+        self._known |= members.keys()
+        probes = self._probes
+        probes.update()
+        for rank in self._known - members.keys():
+            probes.again(rank)
+            since = probes.refused_since(rank)
+            if since is not None and now > since + SECONDS_TO_START_AGAIN:
+                self.end(lost(self._cluster, rank), "lost")
+                return
+        others = range(1, self._count)
+        unproven = self.unauthenticated.keys() & probes.unproven().keys()
+        if unproven and unproven.union(members).issuperset(others):
+            text = different_secrets(self.named([0]), self._has_secret, self.unproven())
+            self.end(text, "secret")
+        elif (
+            len(members) == len(others)
+            and probes.have_reached_all
+            and all(each.has_reached_all for each in members.values())
+        ):
+            self._last = members
+            self._succeed({"payload": self._payload})
+
+    def named(self, ranks):
+        """Return the names of some tasks, see `StartRound.named`."""
+        return self._cluster.named(ranks)
+
+    def unproven(self):
+        """Return who lacks the secret, see `StartRound.unproven`."""
+        probed = self._probes.unproven()
+        missing = [rank for rank in self.missing() if rank in probed]
+        return {**{self.named([rank]): probed[rank] for rank in missing}, **super().unproven()}
+
+    def _news(self):
+        return {"missing": self.absent(), "failures": " ".join(self.failures())}
+
+    def absent(self) -> str:
+        """Return the names of the tasks that have not started, or cannot be reached."""
+        reached = self._probes.reached
+        ranks = [rank for rank in self.missing() if rank not in reached]
+        more = f", {len(ranks) - _MOST_NAMES} more" if len(ranks) > _MOST_NAMES else ""
+        return self.named(ranks[:_MOST_NAMES]) + more
+
+    def failures(self) -> list[str]:
+        """Return sentences about which tasks cannot reach which tasks, and why."""
+        cluster, probes, missing = self._cluster, self._probes, self.missing()
+        sentences = failure_sentences(cluster, 0, probes.failures())
+        for rank in missing:
+            if why := probes.blocked.get(rank):
+                sentences += failure_sentences(cluster, rank, {0: why})
+            elif rank in probes.reached:
+                sentences.append(f"{cluster.names[rank]} has not reached {cluster.named([0])}.")
+        absent = {rank for rank in missing if rank not in probes.reached}
+        for rank in range(1, self._count):
+            for member in self._members.get(rank, {}).values():
+                others = {to: why for to, why in member.failures.items() if to not in absent}
+                sentences += failure_sentences(cluster, rank, others)
+        sentences = list(dict.fromkeys(sentences))
+        more = len(sentences) - _MOST_SENTENCES
+        if more > 0:
+            return [*sentences[:_MOST_SENTENCES], f"{more} more such failures."]
+        return sentences
+
+
+class OwnTask:
+    """The leader of the store of another task: it says who this task is.
+
+    Args:
+        rank: the rank of this task.
+        run: the random name for this start of this task.
+
+    Attributes:
+        is_connected: whether this task has a session with task 0.
+        failure: why this task cannot reach task 0; "" if it can, or has not tried.
+        is_reached_by_task_0: whether task 0 has probed this task.
+    """
+
+    prefix = "member/"
+
+    def __init__(self, rank: int, run: str):
+        self.is_connected, self.failure, self.is_reached_by_task_0 = False, "", False
+        self._task: dict[str, Any] = {"rank": rank, "run": run}
+        self._sent: dict[str, Any] = {}
+
+    def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
+        """Note a caller, see `store.Leader`."""
+        del ends
+        self.is_reached_by_task_0 |= key.startswith("member/0/") and value is not None
+
+    def refused(self, rank: int, has_secret: bool) -> None:
+        """Ignore a client without the secret: task 0 reports it."""
+
+    def decide(self, now: float) -> dict[str, Any]:
+        """Return new values of keys, see `store.Leader`."""
+        del now
+        task = {**self._task, "is_connected": self.is_connected, "failure": self.failure}
+        if task == self._sent:
+            return {}
+        self._sent = task
+        return {"task": task}
+
+
+def lost(cluster: Cluster, rank: int) -> str:
+    """Return the error message for a task that has ended during the rendezvous."""
+    return (
+        f"{cluster.named([rank])} was lost while the workers started: its process has ended "
+        f"without reporting an error. Restart all workers. {see('TFA-501')}"
+    )
+
+
+def failure_sentences(cluster: Cluster, who: int, failures: Mapping[int, str]) -> list[str]:
+    """Return sentences about which tasks a task cannot reach.
+
+    Args:
+        cluster: the `Cluster`.
+        who: the rank of the task.
+        failures: dict from the ranks that it cannot reach to the reasons; "" for no reason.
+    """
+    ranks_of: dict[str, list[int]] = {}
+    for rank, why in sorted(failures.items()):
+        if why and 0 <= rank < len(cluster.addresses):
+            ranks_of.setdefault(why, []).append(rank)
+    sentences = []
+    for why, ranks in ranks_of.items():
+        others = cluster.named(ranks)
+        sentence = f"{cluster.names[who]} cannot reach {others}: {why}."
+        if why == ANOTHER_PROGRAM:
+            sentence = f"Another program answers at the address of {others}."
+        elif why == NO_ANSWER:
+            sentence = (
+                f"The program at the address of {others} does not answer. It is another program, "
+                "or a suspended worker."
+            )
+        sentences.append(sentence)
+    return sentences

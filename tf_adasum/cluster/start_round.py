@@ -1,0 +1,275 @@
+"""Decides on worker 0 when all workers have come. No input or output.
+
+Each worker has a session of worker 0's store (`store`), in which it owns a key that describes it:
+
+    member/RANK/RUN      set by each worker. RUN is a random name for this start
+    result               the result for all workers, or the error with which the start fails
+    missing              the names of the workers that have not come
+    refused/RANK/RUN     an error for this worker only
+
+A worker that has read the result sets its key to `HAS_RESULT`. The session of a worker ends with
+its process, so a restarted worker replaces its old process. Two live sessions with the same rank
+are an error. Standard library only.
+"""
+
+from __future__ import annotations
+
+import abc
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tf_adasum.cluster import secret
+from tf_adasum.cluster.json_lines import printable
+from tf_adasum.cluster.store import LEASE_SECONDS
+from tf_adasum.errors import WorkerLostError, see
+
+HAS_RESULT = {"has_result": True}
+
+# The session of a process on a lost host ends within `LEASE_SECONDS`.
+_SECONDS_OF_DOUBT = LEASE_SECONDS + 1.0
+_SECONDS_BETWEEN_UPDATES = 1.0  # of keys such as `missing`
+_LONGEST_ERROR = 4000  # characters
+_KEY = re.compile(r"member/(-?[0-9]{1,9})/([0-9a-f]{16})")
+_ERRORS = {"": ValueError, "late": TimeoutError, "lost": WorkerLostError}
+
+
+def error_of(result: Any) -> Exception | None:
+    """Return the error in the value of the key `result` or `refused`; None if there is none."""
+    wrong = printable(result.get("wrong"), _LONGEST_ERROR) if isinstance(result, dict) else ""
+    if not wrong:
+        return None
+    kind = result.get("kind")
+    return _ERRORS[kind if isinstance(kind, str) and kind in _ERRORS else ""](wrong)
+
+
+class StartRound(abc.ABC):
+    """The leader of worker 0's store, see `store.Leader`.
+
+    Args:
+        count: the number of workers.
+        run: the random name for this start of worker 0.
+
+    Attributes:
+        result: the value of the key `result`; None until it is set.
+        unauthenticated: for the rank of each client that failed to authenticate, whether the client
+            claims to have a secret.
+    """
+
+    prefix = "member/"
+
+    def __init__(self, count: int, run: str):
+        self.result: dict[str, Any] | None = None
+        self.unauthenticated: dict[int, bool] = {}
+        self._count, self._run = count, run
+        self._members: dict[int, dict[str, Any]] = {}  # from ranks to live runs
+        self._runs: dict[int, str] = {}  # of the workers for which the start has succeeded
+        self._doubted_since: dict[int, float] = {}  # ranks with several live runs
+        self._informed: set[int] = set()  # ranks that have read the result
+        self._changes: dict[str, Any] = {}  # keys that the server has to set
+        self._updates: dict[str, Any] = {}  # the last result of `_news`
+        self._next_update = 0.0
+
+    # ---- decisions of a subclass -----------------------------------------------------------------
+
+    @abc.abstractmethod
+    def _parsed(self, value: Any, ends: tuple[str, str]) -> Any:
+        """Return the member in the value of a key.
+
+        Args:
+            value: the value, which a client has sent.
+            ends: the IP addresses of worker 0 and of the client in the client's connection.
+
+        Raises:
+            ValueError: if the value is not valid.
+        """
+
+    @abc.abstractmethod
+    def _address(self, rank: int, member: Any) -> str:
+        """Return the address of a worker for messages; `member` is None for worker 0."""
+
+    @abc.abstractmethod
+    def _wrong(self, rank: int, member: Any) -> str:
+        """Return why the start fails because of a worker; "" if it does not."""
+
+    @abc.abstractmethod
+    def _decide(self, members: dict[int, Any], now: float) -> None:
+        """Decide whether the start succeeds, from the members that have come."""
+
+    @abc.abstractmethod
+    def _news(self) -> dict[str, Any]:
+        """Return the values of keys such as `missing`, which are sent if they have changed."""
+
+    @abc.abstractmethod
+    def named(self, ranks: Iterable[int]) -> str:
+        """Return the names of some workers, for messages."""
+
+    def _of_another_job(self, member: Any) -> str:
+        """Return the error for a worker of another job; "" if it belongs to this job."""
+        del member
+        return ""
+
+    # ---- for the server --------------------------------------------------------------------------
+
+    def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
+        """Note that a worker has come or ended, see `store.Leader`."""
+        found = _KEY.fullmatch(key)
+        if not found or found[2] == self._run:
+            return
+        rank, run = int(found[1]), found[2]
+        if value is None:
+            self._members.get(rank, {}).pop(run, None)
+            self._changes[f"refused/{rank}/{run}"] = None
+            return
+        if value == HAS_RESULT:
+            if self.result is not None:
+                self._informed.add(rank)
+            return
+        try:
+            member = self._parsed(value, ends)
+        except ValueError:
+            return
+        if wrong := self._of_another_job(member):
+            self._refuse(rank, run, wrong)
+            return
+        wrong = self._wrong(rank, member) or self._wrong_rank(rank, member)
+        if self._runs:
+            if self._runs.get(rank) != run:
+                self._refuse(rank, run, wrong or self._two_of(rank, member))
+        elif wrong:
+            self.end(wrong)
+        if not wrong:
+            self.unauthenticated.pop(rank, None)
+            self._members.setdefault(rank, {})[run] = member
+
+    def refused(self, rank: int, has_secret: bool) -> None:
+        """Note a client without the secret, see `store.Leader`."""
+        if 0 < rank < self._count and not self._members.get(rank):
+            self.unauthenticated[rank] = has_secret
+
+    def decide(self, now: float) -> dict[str, Any]:
+        """Return new values of keys, see `store.Leader`."""
+        if self.result is None:
+            self._end_or_decide(now)
+        if now >= self._next_update:
+            self._next_update = now + _SECONDS_BETWEEN_UPDATES
+            news = self._news()
+            sent = self._updates
+            self._changes |= {key: each for key, each in news.items() if each != sent.get(key)}
+            self._updates = news
+        changes, self._changes = self._changes, {}
+        return changes
+
+    def _end_or_decide(self, now):
+        """End the start if two sessions of one rank stay; else let the subclass decide."""
+        several = {rank for rank, runs in self._members.items() if len(runs) > 1}
+        self._doubted_since = {rank: self._doubted_since.get(rank, now) for rank in several}
+        for rank, since in self._doubted_since.items():
+            if now > since + _SECONDS_OF_DOUBT:
+                self.end(self._two_of(rank, list(self._members[rank].values())[-1]))
+                return
+        if not several:
+            members = self._members.items()
+            self._decide({rank: next(iter(runs.values())) for rank, runs in members if runs}, now)
+
+    # ---- for worker 0 ----------------------------------------------------------------------------
+
+    def missing(self) -> list[int]:
+        """Return the ranks of the workers that have not come."""
+        return [rank for rank in range(1, self._count) if not self._members.get(rank)]
+
+    def unproven(self) -> dict[str, bool]:
+        """Return for the names of workers without the secret whether they claim to have one."""
+        unproven = self.unauthenticated
+        return {self.named([rank]): unproven[rank] for rank in self.missing() if rank in unproven}
+
+    def end(self, why: str, kind: str = "") -> bool:
+        """Let the start fail on all workers; return False if its result is already known.
+
+        Args:
+            why: the message of the error.
+            kind: "late" for a timeout, "lost" for a worker that has ended, "secret" for different
+                secrets, "elsewhere" if another worker 0 has sent the error. Defaults to "", any
+                other error.
+        """
+        if self.result is not None:
+            return False
+        self._publish({"wrong": why, "kind": kind})
+        return True
+
+    def has_informed_all(self) -> bool:
+        """Return whether all workers (after a timeout, all that have come) have read the result."""
+        is_late = self.result is not None and self.result.get("kind") == "late"
+        needed = {rank for rank, runs in self._members.items() if runs}
+        return self._informed.issuperset(needed if is_late else range(1, self._count))
+
+    def _succeed(self, result):
+        """Publish the result of a start that has succeeded."""
+        self._runs = {rank: next(iter(runs)) for rank, runs in self._members.items() if runs}
+        self._publish(result)
+
+    def _publish(self, result):
+        self._changes["result"] = self.result = result
+
+    def _refuse(self, rank, run, why):
+        self._changes[f"refused/{rank}/{run}"] = {"wrong": why}
+
+    def _wrong_rank(self, rank, member):
+        if not 0 <= rank < self._count:
+            return (
+                f"A worker's rank must be from 0 to {self._count - 1}, because there are "
+                f"{self._count} workers. Received: worker {rank} ({self._address(rank, member)})"
+            )
+        return self._two_of(0, member) if rank == 0 and not self._runs else ""
+
+    def _two_of(self, rank, other):
+        others = () if self._runs else self._members.get(rank, {}).values()
+        one = next((each for each in others if each is not other), None)
+        again = " If this worker was restarted after all had joined, restart all workers."
+        return (
+            f"Two workers have the rank {rank}: one at {self._address(rank, one)} and one at "
+            f"{self._address(rank, other)}. Give each worker its own rank, from 0 to "
+            f"{self._count - 1}.{again if self._runs else ''} {see('TFA-206')}"
+        )
+
+
+def different_settings(
+    own: dict[str, Any], others: dict[str, Any], own_name: str, other_name: str
+) -> str:
+    """Return the error if settings of worker 0 and of another worker differ; "" if they do not.
+
+    Args:
+        own: the settings of worker 0.
+        others: the settings of the other worker.
+        own_name: the name of worker 0, with its address.
+        other_name: the name of the other worker.
+    """
+    for setting in dict.fromkeys([*own, *others]):
+        if own.get(setting) != others.get(setting):
+            return (
+                f"All workers must be started with the same {printable(setting, 100)}. Received: "
+                f"{own.get(setting)} on {own_name}, "
+                f"{printable(str(others.get(setting)), _LONGEST_ERROR)} on {other_name} "
+                f"{see('TFA-207')}"
+            )
+    return ""
+
+
+def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -> str:
+    """Return the error message for workers that were started with different secrets.
+
+    Args:
+        name: the name of this worker.
+        has_secret: whether this worker has a secret.
+        others: dict from the names of the other workers to whether they have a secret.
+    """
+    words = {(False, True): "a secret", (True, True): "a different secret"}
+    received = [f"{'a secret' if has_secret else 'no secret'} on {name}"]
+    received += [
+        f"{words.get((has_secret, its), 'no secret')} on {other}" for other, its in others.items()
+    ]
+    return (
+        f"All workers must be started with the same secret, in the variable {secret.NAME} or "
+        f"in a file that {secret.FILE_NAME} names. Received: {', '.join(received)} "
+        f"{see('TFA-207')}"
+    )
