@@ -19,8 +19,9 @@ ON_ALL_WORKERS = "ValueError on all workers"  # they have compared what they hav
 SAID_BY = {
     "cluster/coordinator.py": "ValueError",
     "cluster/joining.py": "TimeoutError",
-    "cluster/peer_handshakes.py": "ValueError",
     "cluster/rendezvous.py": "TimeoutError",
+    "cluster/rendezvous_round.py": "WorkerLostError",
+    "cluster/start_round.py": "ValueError",
     "cluster/start_timeout.py": "the end of the process",
     "launch/failures.py": "the launcher",
     "replicas/equal_variables.py": "ReplicasDiffer",

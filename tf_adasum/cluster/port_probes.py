@@ -3,7 +3,7 @@
 Each task serves a store (`store`) at its port, with the key `task`: its rank, its random name for
 this start, whether it is connected to task 0, and why it cannot reach task 0. Task 0 waits until it
 is connected. A probe is a short `Session` of another task's store. It
-authenticates both ends, and tells the other task that this task has reached it. Standard library
+authenticates both ends, and the other task notes that it was reached. Standard library
 only.
 """
 

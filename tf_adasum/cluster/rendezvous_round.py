@@ -164,7 +164,7 @@ class RendezvousRound(StartRound):
 
 
 class OwnTask:
-    """The leader of the store of another task: it says who this task is.
+    """The leader of the store of a task that is not task 0: it publishes who this task is.
 
     Args:
         rank: the rank of this task.

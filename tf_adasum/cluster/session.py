@@ -88,7 +88,7 @@ class Session:
     @property
     def tried(self) -> dict[str, str]:
         """Why worker 0's addresses cannot be reached, see `Call.tried`."""
-        return dict(self._current.tried or self.last.tried)
+        return dict(self.last.tried or self._current.tried)
 
     def value(self, key: str) -> Any:
         """Return the value of a key; None if it has not arrived."""
@@ -110,7 +110,7 @@ class Session:
         return next(filter(None, found), None)
 
     def confirm(self) -> None:
-        """Tell worker 0 that this worker has read the result."""
+        """Confirm to worker 0 that this worker has read the result."""
         self.set(start_round.HAS_RESULT)
 
     def set(self, value: dict[str, Any]) -> None:

@@ -4,7 +4,8 @@
 `store_client`. A client is a session: keys that it owns are deleted when its connection ends, or
 when it has been silent for `LEASE_SECONDS`. A client that watches a prefix receives every change of
 matching keys. All clients receive changes in the same order. Leases and watches are those of etcd.
-If the server has a `Leader`, only the leader can set the other keys. Standard library only.
+If the server has a `Leader`, each client can own one key, and only the leader sets other keys.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -150,6 +151,7 @@ class StoreServer:
         if leader:
             self._store.watch(leader, leader.prefix)
         self._channels: dict[Channel, tuple[str, str]] = {}  # with the ends of the connection
+        self._own_keys: dict[Channel, str] = {}  # of clients, if there is a leader
         self._closing_at = float("inf")
         self._wakes, self._wake = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -227,8 +229,10 @@ class StoreServer:
     def _apply(self, channel, message):
         if message["op"] == "set":
             key, owned = str(message["key"]), message["owned"] is True
-            if self._leader and not (owned and key.startswith(self._leader.prefix)):
-                raise ValueError("Only the leader can set this key.")
+            if self._leader:
+                own = self._own_keys.setdefault(channel, key)
+                if not owned or own != key or not key.startswith(self._leader.prefix):
+                    raise ValueError("Only the leader can set this key.")
             return self._store.set(channel, key, message["value"], owned=owned)
         if message["op"] == "watch":
             return self._store.watch(channel, str(message["prefix"]))
@@ -244,6 +248,7 @@ class StoreServer:
                 channel.close()
                 self._deliver(self._store.end(channel), channel)
                 del self._channels[channel]
+                self._own_keys.pop(channel, None)
 
     def _deliver(self, changes, source=None):
         for session, key, value in changes:
