@@ -115,7 +115,10 @@ class Participant(abc.ABC):
             at_least, seconds = SECONDS_TO_SEND_ERROR[leader.result["kind"]]
             time.sleep(at_least)
         until = time.monotonic() + seconds
-        while not leader.has_informed_all() and time.monotonic() < until:
+        while time.monotonic() < until:
+            with lock:
+                if leader.has_informed_all():
+                    break
             time.sleep(_POLL_SECONDS)
         if error:
             raise error

@@ -145,6 +145,7 @@ class Rendezvous(Participant):
         self._own_task = OwnTask(rank, self._run)
         own = settings, payload, self._probes, bool(own_secret.key)
         self._round = RendezvousRound(cluster, self._run, *own)
+        self._own_value = self._value()  # another thread reads it, for a new session
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Rendezvous:
@@ -167,14 +168,9 @@ class Rendezvous(Participant):
         self._lead(self._round, self._lock, _SECONDS_TO_SEND_RESULT)
         return self._round.payloads()
 
-    def _description(self, channel=None):
+    def _description(self, channel):
         del channel
-        return {
-            "settings": self._settings,
-            "payload": self._payload,
-            "failures": {str(to): why for to, why in self._probes.failures().items()},
-            "has_reached_all": self._probes.have_reached_all,
-        }
+        return self._own_value
 
     def _result(self, session):
         return session.result if isinstance(session.result.get("payload"), dict) else None
@@ -186,10 +182,19 @@ class Rendezvous(Participant):
         now, since = time.monotonic(), session.refused_since
         if session.was_connected and since is not None and now > since + SECONDS_TO_START_AGAIN:
             raise WorkerLostError(lost(self._cluster, 0))
-        value = self._description()
+        value = self._own_value = self._value()
         if session.sent != value and (now > self._next_update or value["has_reached_all"]):
             session.set(value)
             self._next_update = now + _SECONDS_BETWEEN_UPDATES
+
+    def _value(self):
+        """Return the value of this task's key, see `rendezvous_round.Member`."""
+        return {
+            "settings": self._settings,
+            "payload": self._payload,
+            "failures": {str(to): why for to, why in self._probes.failures().items()},
+            "has_reached_all": self._probes.have_reached_all,
+        }
 
     def _failure(self, session):
         """Return why this task cannot reach task 0; "" if it can, or has not tried."""
