@@ -43,6 +43,7 @@ def parts(resnet50_shapes):
         "cost_model.md": cost_model_parts(resnet50_shapes),
         "kernels.md": {"gpu kernels": gpu_kernels_part()},
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
+        "clusters.md": {"start time": start_time_part()},
         "launcher.md": {"small steps": small_steps_part()},
         "how_to/elastic.md": {"elastic": elastic_part()},
         "evidence/many_hosts.md": {
@@ -304,6 +305,14 @@ def slow_accuracy_part():
     rows = report.tables(path.read_text())
     cells = [[cell.partition(" (")[0] for cell in row.values()] for row in rows]
     return from_report(report.table(list(rows[0]), cells), path, of_folder=True)
+
+
+def start_time_part():
+    """Return the table of seconds in which workers find each other."""
+    path = newest("start_time")
+    rows = report.tables(path.read_text())
+    cells = [[cell.partition(" (")[0] for cell in row.values()] for row in rows]
+    return from_report(report.table(list(rows[0]), cells), path)
 
 
 def elastic_part():

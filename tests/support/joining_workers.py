@@ -14,11 +14,11 @@ from tf_adasum.cluster.tasks import Cluster
 @pytest.fixture
 def impatient(monkeypatch):
     """What takes seconds elsewhere, so that those who are there find each other, takes less."""
-    monkeypatch.setattr(start_round, "_SECONDS_OF_DOUBT", 1.0)
+    monkeypatch.setattr(start_round, "_GRACE_SECONDS", 1.0)
     monkeypatch.setitem(participant.SECONDS_TO_SEND_ERROR, "", (0.5, 4.0))
     monkeypatch.setitem(participant.SECONDS_TO_SEND_ERROR, "late", (0.5, 1.0))
     monkeypatch.setattr(joining, "_SECONDS_TO_SEND_RESULT", 1.0)
-    monkeypatch.setattr(participant, "SECONDS_OF_DISTRUST", 2.0)
+    monkeypatch.setattr(participant, "SECONDS_UNAUTHENTICATED", 2.0)
     monkeypatch.setitem(participant.SECONDS_TO_SEND_ERROR, "secret", (3.0, 0.0))
 
 

@@ -11,8 +11,9 @@ Each line is a JSON object. A proof is made with the `Secret`, and covers the ro
 both nonces. The proof of a message also covers its number and its text. So a message cannot be
 changed, repeated, left out or used in another connection. The connection is not encrypted.
 
-The first line of each end also contains whether this end has a secret. These lines are not
-authenticated: the ranks and the secrets in them may only be used in error messages.
+The line with the client's rank and the line with the server's nonce also contain whether their
+sender has a secret. These lines are not authenticated. So the rank and this claim may only be used
+in error messages.
 
 If the server gives all its clients the same nonce in another way, a client can send its first
 message at once. Then the server has to refuse a `client_nonce` that it has seen before, because
@@ -54,9 +55,10 @@ class Channel:
         is_open: False after either end has closed the connection, after an invalid message, or when
             more than 4 MiB wait to be sent because the other end reads too slowly.
         is_authenticated: whether the other end has proved that it has the secret.
-        is_refused: whether the other end has sent a wrong proof.
-        is_unknown: whether the other end has sent data that is not part of this protocol, or a
-            wrong proof.
+        is_refused: whether authentication failed: the other end has sent a wrong proof or, to a
+            client, "refused".
+        is_unknown: whether the other end has sent data that is not part of this protocol, or
+            authentication failed.
         claimed_rank: on the server, the rank that the client claims to have; None if it sent none.
         claims_secret: whether the other end claims to have a secret.
         opened_at: when the connection began, by `time.monotonic`.
@@ -115,7 +117,7 @@ class Channel:
         self._sent += 1
 
     def send_newest(self, message: Any) -> None:
-        """Send a message when the other end has read the ones before; a newer one replaces it."""
+        """Send a message after all earlier data; until then, a newer message replaces it."""
         self._newest = message
         self.flush()
 
@@ -177,7 +179,7 @@ class Channel:
         self.is_open = False
 
     def _authenticate(self, line: dict[str, Any]) -> bool:
-        """Take in a line of the handshake; return False if it is wrong."""
+        """Process a line of the handshake; return False if the line is wrong."""
         nonce, proof = line.get("nonce"), line.get("proof")
         is_nonce = isinstance(nonce, str) and _NONCE.fullmatch(nonce) is not None
         if self._own == "client" and not self._nonces:

@@ -1,4 +1,4 @@
-"""Decides on worker 0 which addresses the workers get, when all have joined. No input or output.
+"""Worker 0's decision which addresses the workers get. It does no input or output.
 
 The value of a worker's key is a `Member`, and the result contains the addresses of all workers, see
 `start_round`. Standard library only.
@@ -98,7 +98,7 @@ def joined(host: str, port: int) -> str:
 
 
 class Coordinator(StartRound):
-    """The round in which workers learn each other's addresses.
+    """Collects the addresses of all workers, and returns them as the result for all workers.
 
     Args:
         config: worker 0's `RendezvousConfig`.
@@ -128,8 +128,8 @@ class Coordinator(StartRound):
         if not own_job or not member.job or member.job == own_job:
             return ""
         return (
-            f"Another job's worker 0 answers at {self._config.coordinator}. That worker is of "
-            f"job {own_job}, this worker is of job {member.job}. Give each job its own "
+            f"Another job's worker 0 answers at {self._config.coordinator}. That worker belongs to "
+            f"job {own_job}, but this worker belongs to job {member.job}. Give each job its own "
             f"coordinator. {see('TFA-212')}"
         )
 

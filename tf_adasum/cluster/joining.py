@@ -29,28 +29,20 @@ from tf_adasum.cluster.store_client import ANOTHER_PROGRAM, NO_ANSWER
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 
-_POLL_SECONDS = 0.05
-# Seconds after the timeout for which a worker waits for the result, because worker 0 may have the
-# same timeout.
-_SECONDS_FOR_THE_RESULT = 2.0
-# Seconds for which worker 0's port may be in use by an earlier start that is about to end. Then
-# another worker 0 at this port has the same time to answer.
+# Seconds for which worker 0 retries if its port is in use, because an earlier start may be about to
+# end. After this time, it asks the program at the port for an error for the same number of seconds.
 _SECONDS_FOR_THE_PORT = 3.0
-# Seconds after which a worker fails if no program at worker 0's address proves the secret. Until
-# then, an earlier start that does not have the secret may answer.
-_SECONDS_OF_DISTRUST = 5.0
-# Seconds for which worker 0 sends an error: at least, so that all workers call, and at most.
-_SECONDS_TO_SEND_ERROR = (1.0, 10.0)
-# The most seconds for which worker 0 sends the addresses, or an error after a timeout.
+# The most seconds for which worker 0 waits until all workers have received the addresses.
 _SECONDS_TO_SEND_RESULT = 2.0
-# Seconds for which worker 0 then answers workers that have not received the result, or restart.
+# Seconds for which worker 0 then still answers workers that have not received the result, and
+# refuses restarted workers.
 _SECONDS_TO_STAY = 10.0
 
 
 @dataclasses.dataclass
 class _Joined:
     cluster: Cluster
-    open: contextlib.ExitStack  # holds this worker's port and, on worker 0, the coordinator
+    open: contextlib.ExitStack  # holds this worker's port and, on worker 0, the store's server
 
 
 _joined: dict[RendezvousConfig, _Joined] = {}
@@ -163,7 +155,7 @@ class _Joining(Participant):
         server = StoreServer(self._listening(), self._secret, lock, coordinator, clients=count)
         stack.callback(server.close, 0.0)
         with self._session() as self._own_session:
-            self._lead(coordinator, lock, _SECONDS_TO_SEND_RESULT)
+            self._lead(coordinator, server, lock, _SECONDS_TO_SEND_RESULT)
         timer = threading.Timer(_SECONDS_TO_STAY, server.close, [0.0])
         timer.daemon = True
         timer.start()
@@ -222,9 +214,9 @@ class _Joining(Participant):
             missing = self._coordinator.named(self._coordinator.missing())
             own = self._own_session
             failures = "" if own.is_connected else self._tried(own.tried)
-            return missing or "a restarted worker", [failures]
+            return missing or "a worker that is being restarted", [failures]
         if session.is_connected:
-            return session.text("missing") or "others", []
+            return session.text("missing") or "other workers", []
         return self._first, [self._tried(session.tried)]
 
     def _late(self, absent, failures):

@@ -1,7 +1,7 @@
-"""One worker's part of a start: worker 0 waits for the others, and the others for the result.
+"""One worker's part in the start of a cluster.
 
-Worker 0 serves a store with a `StartRound`, and the others have a `Session` with it. Standard
-library only.
+Worker 0 serves a store with a `StartRound`, and waits until all workers have joined. Each other
+worker has a `Session` with this store, and waits for the result. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,29 +17,32 @@ from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.session import Session
 from tf_adasum.cluster.start_round import StartRound, different_secrets, error_of
+from tf_adasum.cluster.store import StoreServer
 
 SECONDS_BETWEEN_MESSAGES = 10.0
-# Seconds after the timeout for which a worker waits for the result, because worker 0 may have the
-# same timeout.
+# After its timeout, a worker waits for this many more seconds, because worker 0 may have the same
+# timeout, and then sends an error that is more precise.
 SECONDS_FOR_THE_RESULT = 2.0
-_POLL_SECONDS = 0.05  # of worker 0
-_SECONDS_WITHOUT_NEWS = 0.2
+_POLL_SECONDS = 0.05  # between worker 0's checks
+_SECONDS_BETWEEN_CHECKS = 0.2  # of the other workers, if no key changes
 # Seconds after which a worker fails if no program at worker 0's address proves the secret. Until
 # then, an earlier start that does not have the secret may answer.
-SECONDS_OF_DISTRUST = 3.0
-# Seconds for which worker 0 sends an error of each kind: at least, so that all workers call, and at
-# most. If another worker 0 has sent the error, all others are there.
+SECONDS_UNAUTHENTICATED = 3.0
+# Two times in seconds for which worker 0 sends an error of each kind. It first waits for the first
+# time, so that all workers can connect. Then it waits until all workers have read the error, but
+# not longer than the second time. If another worker 0 has sent the error, the second time is 0,
+# because the other workers are connected to that worker 0.
 SECONDS_TO_SEND_ERROR = {
     "": (1.0, 10.0),
     "late": (1.0, 2.0),
     "lost": (1.0, 2.0),
-    "secret": (SECONDS_OF_DISTRUST + 1.0, 0.0),  # workers without the secret cannot read it
+    "secret": (SECONDS_UNAUTHENTICATED + 1.0, 0.0),  # workers without the secret cannot read it
     "elsewhere": (1.0, 0.0),
 }
 
 
 class Participant(abc.ABC):
-    """One worker's part of a start.
+    """One worker's part in the start of a cluster.
 
     Args:
         address: "host:port" of worker 0's store.
@@ -58,7 +61,7 @@ class Participant(abc.ABC):
         self._deadline = time.monotonic() + timeout
         self._next_message = time.monotonic() + SECONDS_BETWEEN_MESSAGES
 
-    # ---- what a subclass knows -------------------------------------------------------------------
+    # ---- methods for subclasses ------------------------------------------------------------------
 
     @abc.abstractmethod
     def _description(self, channel: Channel) -> dict[str, Any]:
@@ -66,11 +69,11 @@ class Participant(abc.ABC):
 
     @abc.abstractmethod
     def _result(self, session: Session) -> Any:
-        """Return the result that worker 0 has sent; None if it has not sent any."""
+        """Return the result that worker 0 has sent; None until a valid result has arrived."""
 
     @abc.abstractmethod
     def _absent(self, session: Session | None) -> tuple[str, list[str]]:
-        """Return the names of absent workers, and sentences about failures.
+        """Return the names of absent workers, and sentences about failed connections.
 
         Args:
             session: the session with worker 0; None on worker 0, where the lock is held.
@@ -81,7 +84,7 @@ class Participant(abc.ABC):
         """Return the error message after the timeout, see `_absent`."""
 
     def _error_of_another_worker_0(self) -> Exception | None:
-        """Return the error that another worker 0 has sent to this worker 0; None without one."""
+        """Return the error that another worker 0 has sent to this worker 0; else None."""
         return None
 
     def _check(self, session: Session) -> None:  # noqa: B027 - nothing by default
@@ -89,13 +92,16 @@ class Participant(abc.ABC):
 
     # ---- worker 0 --------------------------------------------------------------------------------
 
-    def _lead(self, leader: StartRound, lock: threading.Lock, seconds: float) -> None:
-        """Wait on worker 0 until the result is decided, and the other workers have read it.
+    def _lead(
+        self, leader: StartRound, server: StoreServer, lock: threading.Lock, seconds: float
+    ) -> None:
+        """On worker 0, wait for the result, and until the other workers have read it.
 
         Args:
             leader: the leader of the store.
+            server: the store's server.
             lock: the store's lock.
-            seconds: for how long the other workers may take to read that the start has succeeded.
+            seconds: the longest time for the other workers to read that the start has succeeded.
 
         Raises:
             ValueError, TimeoutError, WorkerLostError: if the start fails.
@@ -109,6 +115,7 @@ class Participant(abc.ABC):
                 report = self._absent(None) if self._is_report_due() else None
             if report:
                 _report(*report)
+            server.wake()
             time.sleep(_POLL_SECONDS)
         error = error_of(leader.result)
         if error:
@@ -137,14 +144,14 @@ class Participant(abc.ABC):
         """Return a session with worker 0.
 
         Args:
-            *keys: the keys that the session receives, in addition to the usual ones.
+            *keys: the keys to receive in addition to the keys that each session receives.
         """
         until = self._deadline + SECONDS_FOR_THE_RESULT
         arguments = self._rank, self._run, self._secret, until, self._description, keys
         return Session(self._address, *arguments)
 
     def _follow(self, session: Session) -> Any:
-        """Return worker 0's result, as soon as it comes."""
+        """Wait for worker 0's result, and return it; raise an error if the start fails."""
         until = self._deadline + SECONDS_FOR_THE_RESULT
         with session:
             while (now := time.monotonic()) < until:
@@ -155,14 +162,14 @@ class Participant(abc.ABC):
                     session.confirm()
                     return result
                 self._check(session)
-                since = session.distrusted_since
-                if since is not None and now > since + SECONDS_OF_DISTRUST:
+                since = session.unauthenticated_since
+                if since is not None and now > since + SECONDS_UNAUTHENTICATED:
                     break
                 if now > self._deadline and session.tried and not session.is_connected:
                     break
                 if self._is_report_due():
                     _report(*self._absent(session))
-                session.wait(_SECONDS_WITHOUT_NEWS)
+                session.wait(_SECONDS_BETWEEN_CHECKS)
             unproven = session.last.unauthenticated
             if unproven is not None and not session.is_connected:
                 others = {self._first: unproven}

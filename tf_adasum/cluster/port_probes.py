@@ -1,10 +1,12 @@
 """Tests before TensorFlow starts whether the other tasks can be reached at their ports.
 
-Each task serves a store (`store`) at its port, with the key `task`: its rank, its random name for
-this start, whether it is connected to task 0, and why it cannot reach task 0. Task 0 waits until it
-is connected. A probe is a short `Session` of another task's store. It
-authenticates both ends, and the other task notes that it was reached. Standard library
-only.
+Each task serves a store (`store`) at its port. The key `task` of this store has the task's rank and
+its random name for this start. If the task is not task 0, the key also has whether the task is
+connected to task 0, and why it cannot reach task 0.
+
+A probe is a short `Session` with another task's store, in which both ends authenticate. If task 0
+probes a task, the task notes that task 0 can reach it, and the probe stays open until the task is
+connected to task 0. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from tf_adasum.cluster.session import Session
 from tf_adasum.cluster.store_client import ANOTHER_PROGRAM, UNPROVEN
 from tf_adasum.cluster.tasks import Cluster
 
-_MOST_FOR_ALL_PAIRS = 48  # tasks; with more tasks, a task only probes 2 to the power of k further
+# With more tasks, each task only probes the tasks whose ranks are larger by 1, 2, 4, 8 and so on.
+_MOST_FOR_ALL_PAIRS = 48
 _MOST_SESSIONS = 64  # at a time
 _LONGEST_REASON = 200  # characters
 
 
 class PortProbes:
-    """A context manager: probes tasks until each has answered. It is used by one thread at a time.
+    """A context manager that probes tasks until each has answered. It is not thread-safe.
 
     Task 0 probes all. The others have a session with task 0. They probe each other unless they have
     joined through task 0, because then it is enough that task 0 reaches them.
@@ -37,8 +40,8 @@ class PortProbes:
 
     Attributes:
         reached: the ranks that have answered.
-        blocked: dict from ranks that have answered to why they cannot reach task 0; only the ranks
-            that cannot.
+        blocked: dict from the ranks of tasks that have answered, but cannot reach task 0, to the
+            reasons.
     """
 
     def __init__(self, cluster: Cluster, run: str, secret: Secret, deadline: float):
@@ -59,7 +62,7 @@ class PortProbes:
 
     @property
     def have_reached_all(self) -> bool:
-        """Whether all tasks have answered that this task has to probe."""
+        """Whether all tasks that this task has to probe have answered."""
         return self.reached.issuperset(self._ranks)
 
     def update(self) -> None:
@@ -88,7 +91,7 @@ class PortProbes:
         self._waiting = self._waiting[room:]
 
     def again(self, rank: int) -> None:
-        """Probe a task again that has answered before."""
+        """Probe again a task that has answered before."""
         if rank in self.reached and rank not in self._sessions:
             self.reached.discard(rank)
             self._waiting = [rank, *self._waiting]
@@ -102,7 +105,7 @@ class PortProbes:
         return {rank: why for rank, why in found.items() if why}
 
     def unproven(self) -> dict[int, bool]:
-        """Return the ranks that lack the secret, and whether they claim to have a secret."""
+        """Return for each rank without the secret whether it claims to have a secret."""
         found = {rank: each.last.unauthenticated for rank, each in self._sessions.items()}
         return {rank: claim for rank, claim in found.items() if claim is not None}
 
@@ -112,7 +115,12 @@ class PortProbes:
         return session.refused_since if session else None
 
     def mismatch(self, rank: int, task: Any) -> str:
-        """Return why the key `task` is not that of a rank; "" if it is, or has not arrived yet."""
+        """Return why the program that answers is not the task with this rank; "" if it is.
+
+        Args:
+            rank: the rank.
+            task: the value of the key `task`; None if it has not arrived. Then "" is returned.
+        """
         if task is None:
             return ""
         other = task.get("rank") if isinstance(task, dict) else None

@@ -26,7 +26,7 @@ from tf_adasum.cluster.listener import listening_socket
 from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.port_probes import PortProbes, reason
 from tf_adasum.cluster.rendezvous_round import (
-    SECONDS_TO_START_AGAIN,
+    SECONDS_TO_RESTART,
     OwnTask,
     RendezvousRound,
     failure_sentences,
@@ -37,8 +37,8 @@ from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError, see
 
 _SECONDS_FOR_A_SERVER = 10.0
-_SECONDS_BETWEEN_TRIES = 0.1  # to connect to this server
-# The most seconds for which task 0 waits until all tasks know that the rendezvous has succeeded.
+_SECONDS_BETWEEN_TRIES = 0.1  # to connect to TensorFlow's server
+# The most seconds for which task 0 waits until all tasks have received the result.
 _SECONDS_TO_SEND_RESULT = 10.0
 _SECONDS_BETWEEN_UPDATES = 0.5  # of a task's failures
 _LONGEST_CLUSTER = 1 << 14  # characters
@@ -152,8 +152,8 @@ class Rendezvous(Participant):
         """Begin to serve this task's store, and to connect to other tasks."""
         leader = self._own_task if self._rank else self._round
         listener, count = listening_socket(self._cluster), len(self._cluster.addresses)
-        server = StoreServer(listener, self._secret, self._lock, leader, clients=count)
-        self._stack.callback(server.close, 0.0)
+        self._server = StoreServer(listener, self._secret, self._lock, leader, clients=count)
+        self._stack.callback(self._server.close, 0.0)
         self._stack.enter_context(self._probes)
         return self
 
@@ -165,7 +165,7 @@ class Rendezvous(Participant):
         """Wait for the result; return the payloads of other tasks, see `run`."""
         if self._rank:
             return {0: self._follow(self._session("failures", "task"))["payload"]}
-        self._lead(self._round, self._lock, _SECONDS_TO_SEND_RESULT)
+        self._lead(self._round, self._server, self._lock, _SECONDS_TO_SEND_RESULT)
         return self._round.payloads()
 
     def _description(self, channel):
@@ -177,10 +177,12 @@ class Rendezvous(Participant):
 
     def _check(self, session):
         self._probes.update()
-        self._own_task.failure = self._failure(session)
-        self._own_task.is_connected = session.is_connected
+        state = self._failure(session), session.is_connected
+        if state != (self._own_task.failure, self._own_task.is_connected):
+            self._own_task.failure, self._own_task.is_connected = state
+            self._server.wake()
         now, since = time.monotonic(), session.refused_since
-        if session.was_connected and since is not None and now > since + SECONDS_TO_START_AGAIN:
+        if session.was_connected and since is not None and now > since + SECONDS_TO_RESTART:
             raise WorkerLostError(lost(self._cluster, 0))
         value = self._own_value = self._value()
         if session.sent != value and (now > self._next_update or value["has_reached_all"]):

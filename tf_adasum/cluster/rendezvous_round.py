@@ -1,4 +1,4 @@
-"""Decides on task 0 when all tasks of a rendezvous are connected. No input or output.
+"""Task 0's decision whether a rendezvous succeeds or fails. It uses the network only for probes.
 
 Standard library only.
 """
@@ -18,7 +18,7 @@ from tf_adasum.errors import see
 
 # A task is lost if its session has ended and its port refuses connections for this many seconds.
 # Before this time is over, the task may be about to restart.
-SECONDS_TO_START_AGAIN = 5.0
+SECONDS_TO_RESTART = 5.0
 _MOST_NAMES = _MOST_SENTENCES = 8
 _LONGEST_REASON = 200  # characters
 
@@ -43,7 +43,7 @@ class Member:
 
 
 class RendezvousRound(StartRound):
-    """The round in which all tasks compare their settings, and reach each other.
+    """Compares the settings of all tasks, and waits until the tasks have reached each other.
 
     Args:
         cluster: the `Cluster`.
@@ -90,7 +90,7 @@ class RendezvousRound(StartRound):
     def _address(self, rank, member):
         if member is not None and not 0 < rank < self._count:
             return member.host
-        host = f" on {member.host}" if member is not None else ""
+        host = f" (connected from {member.host})" if member is not None else ""
         return f"{self._cluster.addresses[rank]}{host}"
 
     def _wrong(self, rank, member):
@@ -106,7 +106,7 @@ class RendezvousRound(StartRound):
         for rank in self._known - members.keys():
             probes.again(rank)
             since = probes.refused_since(rank)
-            if since is not None and now > since + SECONDS_TO_START_AGAIN:
+            if since is not None and now > since + SECONDS_TO_RESTART:
                 self.end(lost(self._cluster, rank), "lost")
                 return
         others = range(1, self._count)
@@ -127,7 +127,7 @@ class RendezvousRound(StartRound):
         return self._cluster.named(ranks)
 
     def unproven(self):
-        """Return who lacks the secret, see `StartRound.unproven`."""
+        """Return the tasks without the secret, see `StartRound.unproven`."""
         probed = self._probes.unproven()
         missing = [rank for rank in self.missing() if rank in probed]
         return {**{self.named([rank]): probed[rank] for rank in missing}, **super().unproven()}
@@ -143,7 +143,7 @@ class RendezvousRound(StartRound):
         return self.named(ranks[:_MOST_NAMES]) + more
 
     def failures(self) -> list[str]:
-        """Return sentences about which tasks cannot reach which tasks, and why."""
+        """Return sentences about failed connections between tasks, with the reasons."""
         cluster, probes, missing = self._cluster, self._probes, self.missing()
         sentences = failure_sentences(cluster, 0, probes.failures())
         for rank in missing:
@@ -159,12 +159,12 @@ class RendezvousRound(StartRound):
         sentences = list(dict.fromkeys(sentences))
         more = len(sentences) - _MOST_SENTENCES
         if more > 0:
-            return [*sentences[:_MOST_SENTENCES], f"{more} more such failures."]
+            return [*sentences[:_MOST_SENTENCES], f"There are {more} more such failures."]
         return sentences
 
 
 class OwnTask:
-    """The leader of the store of a task that is not task 0: it publishes who this task is.
+    """The leader of the store of any other task than task 0. It sets the key `task`.
 
     Args:
         rank: the rank of this task.
@@ -184,11 +184,11 @@ class OwnTask:
         self._sent: dict[str, Any] = {}
 
     def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
-        """Note a caller, see `store.Leader`."""
+        """Note whether task 0 has probed this task, see `store.Leader`."""
         del ends
         self.is_reached_by_task_0 |= key.startswith("member/0/") and value is not None
 
-    def refused(self, rank: int, has_secret: bool) -> None:
+    def authentication_failed(self, rank: int, has_secret: bool) -> None:
         """Ignore a client without the secret: task 0 reports it."""
 
     def decide(self, now: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A worker's session with worker 0's store, see `start_round`. Standard library only."""
+"""A worker's session with the store of worker 0 or of another worker. Standard library only."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _SECONDS_TO_CONNECT = 2.0
 SECONDS_BETWEEN_CALLS = (0.1, 1.0)
 _SECONDS_TO_CONFIRM = 1.0
 _LONGEST_TEXT = 4000  # characters
-_REFUSED = {os.strerror(errno.ECONNREFUSED)}
+_CONNECTION_REFUSED = {os.strerror(errno.ECONNREFUSED)}
 
 
 class Session:
-    """A context manager: a session with worker 0, which begins again if it ends.
+    """A context manager that keeps a session with a worker's store, and reconnects if it ends.
 
-    It runs in a thread, because a name look-up may take long.
+    It runs in a thread, because a name look-up may take long. Below, "worker 0" is the worker with
+    the store; `PortProbes` also uses this class for other workers.
 
     Args:
         address: "host:port" of worker 0's store.
@@ -36,13 +37,13 @@ class Session:
         deadline: the deadline of calls, by `time.monotonic`.
         describe: function that returns the value of this worker's key for the connection to
             worker 0.
-        keys: other keys to receive than `result` and `missing`. Defaults to none.
+        keys: keys to receive in addition to `result` and `missing`. Defaults to none.
 
     Attributes:
         last: the last `Call` on worker 0.
         is_connected: whether the session has begun and not ended.
-        distrusted_since: since when no program at worker 0's address has proved the secret; None if
-            the last call has not failed for this reason.
+        unauthenticated_since: the time since when each call has failed because the program at
+            worker 0's address does not have the secret; None if the last call has not failed so.
         sent: the last value of this worker's key.
         refused_since: since when worker 0's address refuses connections; else None.
         was_connected: whether a session has begun.
@@ -60,12 +61,12 @@ class Session:
     ):
         self.last = self._current = Call()
         self.is_connected, self.was_connected, self.sent = False, False, None
-        self.distrusted_since: float | None = None
+        self.unauthenticated_since: float | None = None
         self.refused_since: float | None = None
         self._address, self._rank, self._secret = address, rank, secret
         self._deadline, self._describe = deadline, describe
-        self._own_key, self._refused = f"member/{rank}/{run}", f"refused/{rank}/{run}"
-        self._watched = (self._refused, "result", "missing", *keys)
+        self._own_key, self._refused_key = f"member/{rank}/{run}", f"refused/{rank}/{run}"
+        self._watched = (self._refused_key, "result", "missing", *keys)
         self._keys: dict[str, Any] = {}
         self._client: StoreClient | None = None
         self._ended, self._changed, self._news = (threading.Event() for _ in range(3))
@@ -87,7 +88,7 @@ class Session:
 
     @property
     def tried(self) -> dict[str, str]:
-        """Why worker 0's addresses cannot be reached, see `Call.tried`."""
+        """The reasons why addresses of worker 0 cannot be reached, see `Call.tried`."""
         return dict(self.last.tried or self._current.tried)
 
     def value(self, key: str) -> Any:
@@ -101,12 +102,12 @@ class Session:
         return found if isinstance(found, dict) else {}
 
     def text(self, key: str) -> str:
-        """Return the value of a key that contains a text, such as `missing`; "" by default."""
+        """Return the value of a key such as `missing`; "" if it is not a text, or not set."""
         return json_lines.printable(self._keys.get(key), _LONGEST_TEXT)
 
     def error(self) -> Exception | None:
         """Return the error that worker 0 has sent; None if it has not sent an error."""
-        found = (start_round.error_of(self._keys.get(key)) for key in (self._refused, "result"))
+        found = (start_round.error_of(self._keys.get(key)) for key in (self._refused_key, "result"))
         return next(filter(None, found), None)
 
     def confirm(self) -> None:
@@ -135,10 +136,10 @@ class Session:
                 found=call,
             )
             now = time.monotonic()
-            self.distrusted_since = (
-                None if call.unauthenticated is None else self.distrusted_since or now
+            self.unauthenticated_since = (
+                None if call.unauthenticated is None else self.unauthenticated_since or now
             )
-            is_refused = set(call.tried.values()) == _REFUSED
+            is_refused = set(call.tried.values()) == _CONNECTION_REFUSED
             self.refused_since = (self.refused_since or now) if is_refused else None
             self.last = call
             if call.channel:

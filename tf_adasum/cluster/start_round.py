@@ -1,11 +1,12 @@
-"""Decides on worker 0 when all workers have come. No input or output.
+"""Worker 0's decision whether a start succeeds or fails. It does no input or output.
 
 Each worker has a session of worker 0's store (`store`), in which it owns a key that describes it:
 
-    member/RANK/RUN      set by each worker. RUN is a random name for this start
+    member/RANK/RUN      set by each worker. RUN is a random name for this start of the worker
     result               the result for all workers, or the error with which the start fails
-    missing              the names of the workers that have not come
+    missing              the names of the workers that have not joined
     refused/RANK/RUN     an error for this worker only
+    failures, task       only in the rendezvous, see `rendezvous_round` and `port_probes`
 
 A worker that has read the result sets its key to `HAS_RESULT`. The session of a worker ends with
 its process, so a restarted worker replaces its old process. Two live sessions with the same rank
@@ -26,8 +27,9 @@ from tf_adasum.errors import WorkerLostError, see
 
 HAS_RESULT = {"has_result": True}
 
-# The session of a process on a lost host ends within `LEASE_SECONDS`.
-_SECONDS_OF_DOUBT = LEASE_SECONDS + 1.0
+# Two live sessions with one rank are an error only after this time. Until then, one of them may be
+# the session of a process on a lost host, which ends within `LEASE_SECONDS`.
+_GRACE_SECONDS = LEASE_SECONDS + 1.0
 _SECONDS_BETWEEN_UPDATES = 1.0  # of keys such as `missing`
 _LONGEST_ERROR = 4000  # characters
 _KEY = re.compile(r"member/(-?[0-9]{1,9})/([0-9a-f]{16})")
@@ -52,8 +54,8 @@ class StartRound(abc.ABC):
 
     Attributes:
         result: the value of the key `result`; None until it is set.
-        unauthenticated: for the rank of each client that failed to authenticate, whether the client
-            claims to have a secret.
+        unauthenticated: dict from the ranks that clients without the secret claim to whether these
+            clients claim to have a secret.
     """
 
     prefix = "member/"
@@ -64,13 +66,13 @@ class StartRound(abc.ABC):
         self._count, self._run = count, run
         self._members: dict[int, dict[str, Any]] = {}  # from ranks to live runs
         self._runs: dict[int, str] = {}  # of the workers for which the start has succeeded
-        self._doubted_since: dict[int, float] = {}  # ranks with several live runs
+        self._duplicate_since: dict[int, float] = {}  # ranks with several live runs
         self._informed: set[int] = set()  # ranks that have read the result
         self._changes: dict[str, Any] = {}  # keys that the server has to set
         self._updates: dict[str, Any] = {}  # the last result of `_news`
         self._next_update = 0.0
 
-    # ---- decisions of a subclass -----------------------------------------------------------------
+    # ---- methods for subclasses ------------------------------------------------------------------
 
     @abc.abstractmethod
     def _parsed(self, value: Any, ends: tuple[str, str]) -> Any:
@@ -86,7 +88,12 @@ class StartRound(abc.ABC):
 
     @abc.abstractmethod
     def _address(self, rank: int, member: Any) -> str:
-        """Return the address of a worker for messages; `member` is None for worker 0."""
+        """Return the address of a worker, for messages.
+
+        Args:
+            rank: the rank of the worker.
+            member: the member; None for worker 0, and for any worker after the start has succeeded.
+        """
 
     @abc.abstractmethod
     def _wrong(self, rank: int, member: Any) -> str:
@@ -94,7 +101,7 @@ class StartRound(abc.ABC):
 
     @abc.abstractmethod
     def _decide(self, members: dict[int, Any], now: float) -> None:
-        """Decide whether the start succeeds, from the members that have come."""
+        """Decide from the workers that have joined whether the start succeeds or fails."""
 
     @abc.abstractmethod
     def _news(self) -> dict[str, Any]:
@@ -112,7 +119,7 @@ class StartRound(abc.ABC):
     # ---- for the server --------------------------------------------------------------------------
 
     def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
-        """Note that a worker has come or ended, see `store.Leader`."""
+        """Note that a worker has joined, confirmed the result or ended, see `store.Leader`."""
         found = _KEY.fullmatch(key)
         if not found or found[2] == self._run:
             return
@@ -142,7 +149,7 @@ class StartRound(abc.ABC):
             self.unauthenticated.pop(rank, None)
             self._members.setdefault(rank, {})[run] = member
 
-    def refused(self, rank: int, has_secret: bool) -> None:
+    def authentication_failed(self, rank: int, has_secret: bool) -> None:
         """Note a client without the secret, see `store.Leader`."""
         if 0 < rank < self._count and not self._members.get(rank):
             self.unauthenticated[rank] = has_secret
@@ -163,9 +170,9 @@ class StartRound(abc.ABC):
     def _end_or_decide(self, now):
         """End the start if two sessions of one rank stay; else let the subclass decide."""
         several = {rank for rank, runs in self._members.items() if len(runs) > 1}
-        self._doubted_since = {rank: self._doubted_since.get(rank, now) for rank in several}
-        for rank, since in self._doubted_since.items():
-            if now > since + _SECONDS_OF_DOUBT:
+        self._duplicate_since = {rank: self._duplicate_since.get(rank, now) for rank in several}
+        for rank, since in self._duplicate_since.items():
+            if now > since + _GRACE_SECONDS:
                 self.end(self._two_of(rank, list(self._members[rank].values())[-1]))
                 return
         if not several:
@@ -175,7 +182,7 @@ class StartRound(abc.ABC):
     # ---- for worker 0 ----------------------------------------------------------------------------
 
     def missing(self) -> list[int]:
-        """Return the ranks of the workers that have not come."""
+        """Return the ranks of the workers that have not joined."""
         return [rank for rank in range(1, self._count) if not self._members.get(rank)]
 
     def unproven(self) -> dict[str, bool]:
@@ -198,7 +205,10 @@ class StartRound(abc.ABC):
         return True
 
     def has_informed_all(self) -> bool:
-        """Return whether all workers (after a timeout, all that have come) have read the result."""
+        """Return whether all workers have read the result.
+
+        After a timeout, only workers with a live session count.
+        """
         is_late = self.result is not None and self.result.get("kind") == "late"
         needed = {rank for rank, runs in self._members.items() if runs}
         return self._informed.issuperset(needed if is_late else range(1, self._count))

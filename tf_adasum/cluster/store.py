@@ -3,7 +3,7 @@
 `Store` holds the keys, without any input or output. `StoreServer` serves it to clients, see
 `store_client`. A client is a session: keys that it owns are deleted when its connection ends, or
 when it has been silent for `LEASE_SECONDS`. A client that watches a prefix receives every change of
-matching keys. All clients receive changes in the same order. Leases and watches are those of etcd.
+matching keys. All clients receive changes in the same order. Leases and watches work as in etcd.
 If the server has a `Leader`, each client can own one key, and only the leader sets other keys.
 Standard library only.
 """
@@ -27,7 +27,7 @@ HEARTBEAT_SECONDS = 1.0
 _MOST_KEYS = 30_000  # at most a third of them are owned by sessions, so a leader can set its keys
 _LONGEST_KEY = 200  # characters; also of a prefix
 _MOST_PREFIXES = 100  # of a session
-# Clients that have not proved the secret: how many there may be, and for how long.
+# The limits for unauthenticated clients: their number, to which `clients` is added, and their time.
 _MOST_UNAUTHENTICATED = 32
 _SECONDS_TO_AUTHENTICATE = 5.0
 _POLL_SECONDS = 0.5
@@ -59,7 +59,7 @@ class Store:
         Raises:
             ValueError: if the key is too long, or there are too many keys.
         """
-        # A leader sets at most one key for each owned key, and two others.
+        # A leader sets at most one key for each owned key, and a few others.
         is_full = key not in self._values and (
             len(self._values) >= _MOST_KEYS or (owned and len(self._owners) >= _MOST_KEYS // 3)
         )
@@ -99,10 +99,12 @@ class Store:
 
 
 class Leader(Protocol):
-    """Decides on the server which values keys have. Its methods run with `fork_lock` held.
+    """Runs on the server, and sets the keys that clients may not set.
+
+    Its methods run with `fork_lock` held.
 
     Attributes:
-        prefix: the keys that clients may set.
+        prefix: the prefix of the keys that clients may set.
     """
 
     prefix: str
@@ -116,7 +118,7 @@ class Leader(Protocol):
             ends: the IP addresses of the server and of the client in the client's connection.
         """
 
-    def refused(self, rank: int, has_secret: bool) -> None:
+    def authentication_failed(self, rank: int, has_secret: bool) -> None:
         """Note what a client without the secret claims: its rank, and whether it has a secret."""
 
     def decide(self, now: float) -> dict[str, Any]:
@@ -132,8 +134,8 @@ class StoreServer:
         fork_lock: a lock that the thread holds while it runs Python code other than waiting. A
             process that holds it can fork safely.
         leader: the `Leader`. Defaults to None: clients can set all keys.
-        clients: the number of clients that may connect at the same time. Defaults to 0; only the
-            limit for clients that have not authenticated depends on it.
+        clients: the number of clients that may connect at the same time. It is added to the limit
+            for unauthenticated clients, and limits nothing else. Defaults to 0.
     """
 
     def __init__(
@@ -157,6 +159,11 @@ class StoreServer:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
+    def wake(self) -> None:
+        """Let the leader decide at once."""
+        with contextlib.suppress(OSError):  # this object is closed
+            self._wake.send(b"\0")
+
     def close(self, seconds: float = _SECONDS_TO_CLOSE) -> None:
         """Close the port, after clients had time to read the last changes and disconnect.
 
@@ -164,8 +171,7 @@ class StoreServer:
             seconds: for how long to wait for clients. Defaults to 2.
         """
         self._closing_at = time.monotonic() + seconds
-        with contextlib.suppress(OSError):  # this method may be called twice
-            self._wake.send(b"\0")
+        self.wake()
         self._thread.join()
 
     def _serve(self):
@@ -185,11 +191,11 @@ class StoreServer:
                 return
             # A client that sends while this process is suspended must not count as silent.
             now = time.monotonic()
-            sockets = [self._listener, *(each.socket for each in self._channels)]
-            if self._closing_at == float("inf"):
-                sockets.append(self._wakes)
+            sockets = [self._listener, self._wakes, *(each.socket for each in self._channels)]
             ready = json_lines.wait(sockets, seconds)
             seconds = _POLL_SECONDS
+            if self._wakes.fileno() in ready:
+                self._wakes.recv(1 << 12)
             with self._lock:
                 if self._listener.fileno() in ready:
                     self._accept()
@@ -224,7 +230,7 @@ class StoreServer:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             channel.is_open = False  # an authenticated client has sent an invalid message
         if channel.is_refused and channel.claimed_rank is not None and self._leader:
-            self._leader.refused(channel.claimed_rank, channel.claims_secret)
+            self._leader.authentication_failed(channel.claimed_rank, channel.claims_secret)
 
     def _apply(self, channel, message):
         if message["op"] == "set":

@@ -119,13 +119,14 @@ class StoreClient:
 
 @dataclasses.dataclass
 class Call:
-    """The result of a call on a server.
+    """The result of an attempt to connect to a server.
 
     Attributes:
         channel: the authenticated connection; None if there is none.
-        tried: dict from the addresses of the server to why the call failed.
-        unauthenticated: None, unless the program at the server's address failed to authenticate.
-            In this case, whether this program claims to have a secret.
+        tried: dict from the addresses of the server to why the attempt failed; empty if it has
+            succeeded.
+        unauthenticated: whether the program that failed to authenticate claims to have a secret;
+            None if no program failed to authenticate, or if the attempt has succeeded.
     """
 
     channel: Channel | None = None
@@ -186,12 +187,14 @@ def call(
         while channel.is_open and time.monotonic() < until and not is_stopped():
             json_lines.wait([channel.socket], _POLL_SECONDS)
             channel.receive()
-            if channel.is_authenticated:
-                del found.tried[str(where[0])]
+            if channel.is_authenticated:  # failures at other addresses do not matter
+                found.tried.clear()
+                found.unauthenticated = None
                 found.channel = channel
                 return found
         found.tried[str(where[0])] = NO_ANSWER if channel.is_open else _why_closed(channel)
-        # Without any secret, every client of this protocol can make the proof.
+        # If neither end has a secret, any program with this protocol can make a valid proof. So a
+        # wrong proof comes from another program, not from a worker with another secret.
         if channel.is_refused and (secret.key or channel.claims_secret):
             found.unauthenticated = channel.claims_secret
             found.tried[str(where[0])] = UNPROVEN
@@ -238,8 +241,9 @@ def connected(
         if found.unauthenticated is not None:
             raise Refused(
                 "All launchers must be started with the same secret, in the variable "
-                f"{NAME} or in a file that {FILE_NAME} names. Received: a secret that differs "
-                f"from the secret of the launcher at {address} {see('TFA-207')}"
+                f"{NAME} or in a file that {FILE_NAME} names. Received: this launcher's secret is "
+                f"not the secret of the launcher at {address}, or one of them has no secret "
+                f"{see('TFA-207')}"
             )
         reason = next(reversed(found.tried.values()), reason)
         time.sleep(_RETRY_SECONDS)

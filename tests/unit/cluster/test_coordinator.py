@@ -151,7 +151,7 @@ def test_the_session_of_a_restarted_worker_s_old_process_may_end_late():
     made.join(1, "a", port=9)
     made.join(1, "b")
     made.join(2)
-    made.decide(start_round._SECONDS_OF_DOUBT)
+    made.decide(start_round._GRACE_SECONDS)
     assert "result" not in made.keys
     made.leave(1, "a")
     assert made.made.addresses[1] == "a:7001"
@@ -161,7 +161,7 @@ def test_two_live_sessions_of_one_rank_are_an_error():
     made = Decisions(3)
     made.join(1, "a")
     made.join(1, "b", port=9)
-    made.decide(start_round._SECONDS_OF_DOUBT + 0.1)
+    made.decide(start_round._GRACE_SECONDS + 0.1)
     one, other = "127.0.0.1:7001", "127.0.0.1:9"
     assert f"Two workers have the rank 1: one at {one} and one at {other}." in made.wrong
     assert made.keys["result"]["kind"] == ""
@@ -222,7 +222,7 @@ def test_a_worker_of_another_job_is_refused_alone():
     made = Decisions(2, job="17.0")
     made.join(1, "b", job="18.0")
     wrong = made.keys["refused/1/" + "b" * 16]["wrong"]
-    assert "That worker is of job 17.0, this worker is of job 18.0." in wrong
+    assert "That worker belongs to job 17.0, but this worker belongs to job 18.0." in wrong
     made.join(1)
     assert made.made.addresses
 
@@ -250,9 +250,9 @@ def test_who_has_read_an_error(kind):
 def test_clients_without_the_secret_are_remembered_until_they_join():
     made = Decisions(3)
     for rank in (-1, 0, 1, 2, 3, 10**30):
-        made.made.refused(rank, True)
+        made.made.authentication_failed(rank, True)
     made.join(1)
-    made.made.refused(1, True)
+    made.made.authentication_failed(1, True)
     assert made.made.unauthenticated == {2: True}
 
 
@@ -330,7 +330,7 @@ class Forged:
     def changed(self, key, value, ends):
         self._changes = self._response if value else {}
 
-    def refused(self, rank, has_secret):
+    def authentication_failed(self, rank, has_secret):
         raise AssertionError
 
     def decide(self, now):
@@ -356,4 +356,4 @@ def test_responses_that_make_no_sense_end_no_worker(response):
     server = StoreServer(listener_of(configs), Secret(), threading.Lock(), Forged(response))
     ((outcome,), _) = run(configs[1:2], timeout=0.5)
     server.close(0.0)
-    assert type(outcome) is TimeoutError and "but others did not" in str(outcome), outcome
+    assert type(outcome) is TimeoutError and "but other workers did not" in str(outcome), outcome

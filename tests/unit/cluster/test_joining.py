@@ -216,7 +216,7 @@ def test_workers_of_two_jobs_are_not_mixed():
     other = [dataclasses.replace(each, job="18.0") for each in one[:2]]
     outcomes, _ = run([*one, *other], delays=[0, 1.5, 1.5, 0.4, 0.4])
     assert_together(outcomes[:3], 3)
-    jobs = "That worker is of job 17.0, this worker is of job 18.0."
+    jobs = "That worker belongs to job 17.0, but this worker belongs to job 18.0."
     assert_all_raise(outcomes[3:], ValueError, f"answers at {one[0].coordinator}. {jobs}")
 
 
@@ -271,27 +271,13 @@ def test_a_worker_with_another_secret_is_named_on_all(environments, of_first, of
 
 # ---- many workers --------------------------------------------------------------------------------
 
-# Each worker is a process of its own, made by a fork: Python alone, no TensorFlow.
-PROGRAM = """
-import os, sys, time
-from tf_adasum.cluster import joining
-from tf_adasum.cluster.rendezvous_config import RendezvousConfig
-from tf_adasum.cluster import rendezvous
-
-count, coordinator, since = int(sys.argv[1]), sys.argv[2], time.monotonic()
-for rank in range(count):
-    if os.fork() == 0:
-        cluster = joining.join(RendezvousConfig(coordinator, rank, count, "a test"), 120, {})
-        rendezvous.run(cluster, {"rule": "Adasum()"}, 120, environment={})
-        os._exit(0 if cluster.rank == rank and len(set(cluster.addresses)) == count else 1)
-failed = [code for _, code in (os.wait() for _ in range(count)) if code]
-print(len(failed), time.monotonic() - since)
-"""
+PROGRAM = os.path.join(ROOT, "tests", "support", "many_processes.py")
 
 
+@pytest.mark.parametrize("way", ["joined", "listed"])
 @pytest.mark.parametrize("count", [32, pytest.param(256, marks=pytest.mark.slow)])
-def test_many_processes_meet(count):
-    command = [sys.executable, "-S", "-c", PROGRAM, count, configs_of(1)[0].coordinator]
+def test_many_processes_find_each_other(count, way):
+    command = [sys.executable, "-S", PROGRAM, count, way]
     printed = output_of(*command, env={**os.environ, "PYTHONPATH": ROOT}, timeout=240)
     failed, seconds = printed.split()[-2:]
     assert failed == "0", printed

@@ -64,8 +64,8 @@ def test_a_task_that_starts_again_while_others_are_waited_for():
 @pytest.mark.parametrize("made", [tasks, brought_together])
 def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, made):
     """It is known to task 0, or is task 0, and all wait for a fourth one that never comes."""
-    monkeypatch.setattr(rendezvous, "SECONDS_TO_START_AGAIN", 1.0)
-    monkeypatch.setattr(rendezvous_round, "SECONDS_TO_START_AGAIN", 1.0)
+    monkeypatch.setattr(rendezvous, "SECONDS_TO_RESTART", 1.0)
+    monkeypatch.setattr(rendezvous_round, "SECONDS_TO_RESTART", 1.0)
     clusters = made(4)
     settings = {"cluster": list(clusters[0].addresses), **SETTINGS}
     own_part = Rendezvous(clusters[gone], settings, {}, secret.Secret(), SOON)

@@ -241,7 +241,7 @@ class Recorder:
     def changed(self, key, value, ends):
         self.seen.append((key, value, ends))
 
-    def refused(self, rank, has_secret):
+    def authentication_failed(self, rank, has_secret):
         self.seen.append((rank, has_secret))
 
     def decide(self, now):
