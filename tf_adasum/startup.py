@@ -30,7 +30,7 @@ from tf_adasum.cluster import (
 )
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.errors import see
+from tf_adasum.errors import WorkerLostError, see
 from tf_adasum.health import monitor, status_file
 from tf_adasum.health.null_monitor import NullMonitor
 from tf_adasum.transport import argument, mesh, selection
@@ -75,6 +75,7 @@ def options_of_collectives(
 # Seconds for which a worker whose arguments are refused waits for the other workers, to send them
 # the error.
 SECONDS_TO_REFUSE = 10.0
+_LONGEST_REFUSAL = 1000  # characters
 
 
 @contextlib.contextmanager
@@ -88,8 +89,9 @@ def refusing_together(cluster: Cluster | None) -> Iterator[None]:
         yield
     except (TypeError, ValueError) as error:
         if cluster is not None and not monitor.has_begun(cluster):
-            refused = {agreement.ARGUMENTS: f"refused ({type(error).__name__}: {error})"}
-            with contextlib.suppress(OSError, TimeoutError, ValueError):
+            why = f"{type(error).__name__}: {error}"[:_LONGEST_REFUSAL]
+            refused = {agreement.ARGUMENTS: f"refused ({why})"}
+            with contextlib.suppress(OSError, ValueError, WorkerLostError):
                 rendezvous.run(cluster, refused, SECONDS_TO_REFUSE)
             joining.forget(cluster)
         raise

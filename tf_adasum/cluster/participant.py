@@ -18,6 +18,7 @@ from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.session import Session
 from tf_adasum.cluster.start_round import StartRound, different_secrets, error_of
 from tf_adasum.cluster.store import StoreServer
+from tf_adasum.errors import WorkerLostError
 
 SECONDS_BETWEEN_MESSAGES = 10.0
 # After its timeout, a worker waits for this many more seconds, because worker 0 may have the same
@@ -27,7 +28,7 @@ _POLL_SECONDS = 0.05  # between worker 0's checks
 _SECONDS_BETWEEN_CHECKS = 0.2  # of the other workers, if no key changes
 # Seconds after which a worker fails if no program at worker 0's address proves the secret. Until
 # then, an earlier start that does not have the secret may answer.
-SECONDS_UNAUTHENTICATED = 3.0
+SECONDS_UNAUTHENTICATED = 5.0
 # Two times in seconds for which worker 0 sends an error of each kind. It first waits for the first
 # time, so that all workers can connect. Then it waits until all workers have read the error, but
 # not longer than the second time. If another worker 0 has sent the error, the second time is 0,
@@ -115,6 +116,8 @@ class Participant(abc.ABC):
                 report = self._absent(None) if self._is_report_due() else None
             if report:
                 _report(*report)
+            if not server.is_serving:
+                raise RuntimeError(f"The store of {self._first} has ended with an error.")
             server.wake()
             time.sleep(_POLL_SECONDS)
         error = error_of(leader.result)
@@ -126,6 +129,8 @@ class Participant(abc.ABC):
             with lock:
                 if leader.has_informed_all():
                     break
+                if not error and (text := leader.lost(time.monotonic())):
+                    raise WorkerLostError(text)
             time.sleep(_POLL_SECONDS)
         if error:
             raise error

@@ -1,17 +1,17 @@
 """Tests before TensorFlow starts whether the other tasks can be reached at their ports.
 
 Each task serves a store (`store`) at its port. The key `task` of this store has the task's rank and
-its random name for this start. If the task is not task 0, the key also has whether the task is
-connected to task 0, and why it cannot reach task 0.
+its random name for this start. If the task is not task 0, the key also has the reason why it cannot
+reach task 0.
 
 A probe is a short `Session` with another task's store, in which both ends authenticate. If task 0
-probes a task, the task notes that task 0 can reach it, and the probe stays open until the task is
-connected to task 0. Standard library only.
+probes a task, the task notes that task 0 can reach it. Standard library only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Container, Mapping
 from typing import Any
 
 from tf_adasum.cluster.json_lines import printable
@@ -23,6 +23,7 @@ from tf_adasum.cluster.tasks import Cluster
 # With more tasks, each task only probes the tasks whose ranks are larger by 1, 2, 4, 8 and so on.
 _MOST_FOR_ALL_PAIRS = 48
 _MOST_SESSIONS = 64  # at a time
+_SECONDS_OF_A_PROBE = 1.0  # after which a task that does not answer makes room for the next one
 _LONGEST_REASON = 200  # characters
 
 
@@ -48,8 +49,12 @@ class PortProbes:
         self.reached: set[int] = set()
         self.blocked: dict[int, str] = {}
         self._cluster, self._run, self._secret, self._deadline = cluster, run, secret, deadline
-        self._ranks = self._waiting = _ranks_to_probe(cluster)
+        self._ranks = _ranks_to_probe(cluster)
+        self._waiting = list(self._ranks)
         self._sessions: dict[int, Session] = {}
+        self._begun: dict[int, float] = {}  # when these sessions began
+        self._failures: dict[int, str] = {}
+        self._unproven: dict[int, bool] = {}
 
     def __enter__(self) -> PortProbes:
         """Return this object; `update` begins to probe."""
@@ -65,49 +70,63 @@ class PortProbes:
         """Whether all tasks that this task has to probe have answered."""
         return self.reached.issuperset(self._ranks)
 
-    def update(self) -> None:
-        """Note which tasks have answered, and begin to probe others."""
+    def update(self, joined: Container[int]) -> None:
+        """Note which tasks have answered, and begin to probe others.
+
+        Args:
+            joined: the ranks that have a session with task 0, if this task is task 0. Probes of
+                other ranks continue, because they may find out why a task cannot reach task 0.
+        """
+        now = time.monotonic()
         for rank, session in list(self._sessions.items()):
-            task = session.value("task")
-            if task is None or self.mismatch(rank, task):
-                continue
-            self.reached.add(rank)
-            self.blocked.pop(rank, None)
-            if why := printable(task.get("failure"), _LONGEST_REASON):
-                self.blocked[rank] = why
-            elif self._cluster.rank or task.get("is_connected") is True:
-                self._sessions.pop(rank).__exit__()
-        room = _MOST_SESSIONS - len(self._sessions)
-        for rank in self._waiting[:room]:
-            self._sessions[rank] = Session(
-                self._cluster.addresses[rank],
-                self._cluster.rank,
-                self._run,
-                self._secret,
-                self._deadline,
-                lambda channel: {"is_probe": True},
-                ("task",),
-            ).__enter__()
-        self._waiting = self._waiting[room:]
+            task, claim = session.value("task"), session.last.unauthenticated
+            if claim is not None:
+                self._unproven[rank] = claim
+            if task is not None and not self.mismatch(rank, task):
+                self.reached.add(rank)
+                self._unproven.pop(rank, None)
+                self._failures.pop(rank, None)
+                self.blocked.pop(rank, None)
+                if why := printable(task.get("failure"), _LONGEST_REASON):
+                    self.blocked[rank] = why
+                elif rank in joined:
+                    self._end(rank)
+            elif why := self.mismatch(rank, task) or reason(session.tried):
+                self._failures[rank] = why
+                if self._waiting and now > self._begun[rank] + _SECONDS_OF_A_PROBE:
+                    self._end(rank)
+                    self._waiting.append(rank)
+        while self._waiting and len(self._sessions) < _MOST_SESSIONS:
+            self._begin(self._waiting.pop(0), now)
+
+    def _begin(self, rank, now):
+        self._begun[rank] = now
+        self._sessions[rank] = Session(
+            self._cluster.addresses[rank],
+            self._cluster.rank,
+            self._run,
+            self._secret,
+            self._deadline,
+            lambda channel: {"is_probe": True},
+            ("task",),
+        ).__enter__()
+
+    def _end(self, rank):
+        self._sessions.pop(rank).__exit__()
 
     def again(self, rank: int) -> None:
         """Probe again a task that has answered before."""
         if rank in self.reached and rank not in self._sessions:
             self.reached.discard(rank)
-            self._waiting = [rank, *self._waiting]
+            self._begin(rank, time.monotonic())
 
     def failures(self) -> dict[int, str]:
         """Return a dict from the ranks that have not answered to the reasons."""
-        found = {
-            rank: self.mismatch(rank, session.value("task")) or reason(session.tried)
-            for rank, session in self._sessions.items()
-        }
-        return {rank: why for rank, why in found.items() if why}
+        return dict(self._failures)
 
     def unproven(self) -> dict[int, bool]:
         """Return for each rank without the secret whether it claims to have a secret."""
-        found = {rank: each.last.unauthenticated for rank, each in self._sessions.items()}
-        return {rank: claim for rank, claim in found.items() if claim is not None}
+        return dict(self._unproven)
 
     def refused_since(self, rank: int) -> float | None:
         """Return since when the port of a task refuses connections; None if it does not."""

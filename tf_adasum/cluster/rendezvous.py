@@ -36,12 +36,13 @@ from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError, see
 
-_SECONDS_FOR_A_SERVER = 10.0
+_SECONDS_FOR_A_SERVER = 15.0
 _SECONDS_BETWEEN_TRIES = 0.1  # to connect to TensorFlow's server
-# The most seconds for which task 0 waits until all tasks have received the result.
+# The most seconds for which task 0 waits until all tasks have received the result. The other tasks
+# wait longer for task 0's server.
 _SECONDS_TO_SEND_RESULT = 10.0
 _SECONDS_BETWEEN_UPDATES = 0.5  # of a task's failures
-_LONGEST_CLUSTER = 1 << 14  # characters
+_LONGEST_CLUSTER = 48_000  # characters
 # A gRPC server begins each HTTP/2 connection with a SETTINGS frame. Byte 3 of a frame is its type.
 _FRAME_TYPE_INDEX, _SETTINGS_FRAME = 3, 0x04
 
@@ -55,7 +56,7 @@ def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> Non
 
     Args:
         address: "host:port" of worker 0.
-        timeout: seconds. Defaults to 10.
+        timeout: seconds. Defaults to 15.
     """
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -151,10 +152,10 @@ class Rendezvous(Participant):
     def __enter__(self) -> Rendezvous:
         """Begin to serve this task's store, and to connect to other tasks."""
         leader = self._own_task if self._rank else self._round
+        self._stack.enter_context(self._probes)  # ends after the server, whose leader uses it
         listener, count = listening_socket(self._cluster), len(self._cluster.addresses)
         self._server = StoreServer(listener, self._secret, self._lock, leader, clients=count)
         self._stack.callback(self._server.close, 0.0)
-        self._stack.enter_context(self._probes)
         return self
 
     def __exit__(self, *exception) -> None:
@@ -176,10 +177,10 @@ class Rendezvous(Participant):
         return session.result if isinstance(session.result.get("payload"), dict) else None
 
     def _check(self, session):
-        self._probes.update()
-        state = self._failure(session), session.is_connected
-        if state != (self._own_task.failure, self._own_task.is_connected):
-            self._own_task.failure, self._own_task.is_connected = state
+        self._probes.update(range(len(self._cluster.addresses)))
+        failure = self._failure(session)
+        if failure != self._own_task.failure:
+            self._own_task.failure = failure
             self._server.wake()
         now, since = time.monotonic(), session.refused_since
         if session.was_connected and since is not None and now > since + SECONDS_TO_RESTART:

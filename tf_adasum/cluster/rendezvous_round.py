@@ -100,15 +100,11 @@ class RendezvousRound(StartRound):
         return different_settings(self._settings, member.settings, first, name)
 
     def _decide(self, members, now):
-        self._known |= members.keys()
         probes = self._probes
-        probes.update()
-        for rank in self._known - members.keys():
-            probes.again(rank)
-            since = probes.refused_since(rank)
-            if since is not None and now > since + SECONDS_TO_RESTART:
-                self.end(lost(self._cluster, rank), "lost")
-                return
+        probes.update(members)
+        if text := self.lost(now):
+            self.end(text, "lost")
+            return
         others = range(1, self._count)
         unproven = self.unauthenticated.keys() & probes.unproven().keys()
         if unproven and unproven.union(members).issuperset(others):
@@ -121,6 +117,17 @@ class RendezvousRound(StartRound):
         ):
             self._last = members
             self._succeed({"payload": self._payload})
+
+    def lost(self, now):
+        """Return the error if the process of a task has ended; else ""."""
+        live = {rank for rank, runs in self._members.items() if runs}
+        self._known |= live
+        for rank in self._known - live - self._informed:
+            self._probes.again(rank)
+            since = self._probes.refused_since(rank)
+            if since is not None and now > since + SECONDS_TO_RESTART:
+                return lost(self._cluster, rank)
+        return ""
 
     def named(self, ranks):
         """Return the names of some tasks, see `StartRound.named`."""
@@ -171,7 +178,6 @@ class OwnTask:
         run: the random name for this start of this task.
 
     Attributes:
-        is_connected: whether this task has a session with task 0.
         failure: why this task cannot reach task 0; "" if it can, or has not tried.
         is_reached_by_task_0: whether task 0 has probed this task.
     """
@@ -179,7 +185,7 @@ class OwnTask:
     prefix = "member/"
 
     def __init__(self, rank: int, run: str):
-        self.is_connected, self.failure, self.is_reached_by_task_0 = False, "", False
+        self.failure, self.is_reached_by_task_0 = "", False
         self._task: dict[str, Any] = {"rank": rank, "run": run}
         self._sent: dict[str, Any] = {}
 
@@ -194,7 +200,7 @@ class OwnTask:
     def decide(self, now: float) -> dict[str, Any]:
         """Return new values of keys, see `store.Leader`."""
         del now
-        task = {**self._task, "is_connected": self.is_connected, "failure": self.failure}
+        task = {**self._task, "failure": self.failure}
         if task == self._sent:
             return {}
         self._sent = task

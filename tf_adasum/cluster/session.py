@@ -12,7 +12,7 @@ from typing import Any
 from tf_adasum.cluster import json_lines, start_round, store_client
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.store_client import Call, StoreClient
+from tf_adasum.cluster.store_client import ANSWERS, Call, StoreClient
 
 _SECONDS_TO_CONNECT = 2.0
 # Seconds between calls on worker 0: the shortest pause, and the longest pause if worker 0 does not
@@ -124,7 +124,7 @@ class Session:
     def _keep_calling(self):
         shortest, longest = SECONDS_BETWEEN_CALLS
         pause = shortest
-        while not self._ended.is_set():
+        while not self._ended.is_set() and time.monotonic() < self._deadline:
             call = self._current = Call()
             store_client.call(
                 self._address,
@@ -139,7 +139,8 @@ class Session:
             self.unauthenticated_since = (
                 None if call.unauthenticated is None else self.unauthenticated_since or now
             )
-            is_refused = set(call.tried.values()) == _CONNECTION_REFUSED
+            whys = set(call.tried.values())
+            is_refused = bool(whys & _CONNECTION_REFUSED) and not whys & ANSWERS
             self.refused_since = (self.refused_since or now) if is_refused else None
             self.last = call
             if call.channel:
@@ -152,15 +153,17 @@ class Session:
         self._changed.clear()
         self._keys = {}
         value = self._describe(channel)
-        self._client = StoreClient(channel, threading.Lock(), self._deliver, self._changed.set)
+        client = StoreClient(channel, threading.Lock(), self._deliver, self._changed.set)
+        self.sent = value  # before another thread can set a newer value
+        client.set(self._own_key, value, owned=True)
+        self._client = client
         self.is_connected = self.was_connected = True
-        self.set(value)
         for key in self._watched:
-            self._client.watch(key)
+            client.watch(key)
         if not self._ended.is_set():
             self._changed.wait()  # until the session ends
         self.is_connected = False
-        client, self._client = self._client, None
+        self._client = None
         client.close(_SECONDS_TO_CONFIRM)
 
     def _deliver(self, key, value):

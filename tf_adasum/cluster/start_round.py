@@ -16,6 +16,7 @@ are an error. Standard library only.
 from __future__ import annotations
 
 import abc
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -31,7 +32,7 @@ HAS_RESULT = {"has_result": True}
 # the session of a process on a lost host, which ends within `LEASE_SECONDS`.
 _GRACE_SECONDS = LEASE_SECONDS + 1.0
 _SECONDS_BETWEEN_UPDATES = 1.0  # of keys such as `missing`
-_LONGEST_ERROR = 4000  # characters
+_LONGEST_ERROR, _LONGEST_VALUE = 4000, 1500  # characters
 _KEY = re.compile(r"member/(-?[0-9]{1,9})/([0-9a-f]{16})")
 _ERRORS = {"": ValueError, "late": TimeoutError, "lost": WorkerLostError}
 
@@ -129,7 +130,7 @@ class StartRound(abc.ABC):
             self._changes[f"refused/{rank}/{run}"] = None
             return
         if value == HAS_RESULT:
-            if self.result is not None:
+            if self.result is not None and self._runs.get(rank, run) == run:
                 self._informed.add(rank)
             return
         try:
@@ -209,9 +210,15 @@ class StartRound(abc.ABC):
 
         After a timeout, only workers with a live session count.
         """
-        is_late = self.result is not None and self.result.get("kind") == "late"
-        needed = {rank for rank, runs in self._members.items() if runs}
-        return self._informed.issuperset(needed if is_late else range(1, self._count))
+        needed = range(1, self._count)
+        if self.result is not None and self.result.get("kind") == "late":
+            needed = [rank for rank, runs in self._members.items() if runs]
+        return self._informed.issuperset(needed)
+
+    def lost(self, now: float) -> str:
+        """Return the error if a worker has ended before it has read the result; else ""."""
+        del now
+        return ""
 
     def _succeed(self, result):
         """Publish the result of a start that has succeeded."""
@@ -256,13 +263,25 @@ def different_settings(
     """
     for setting in dict.fromkeys([*own, *others]):
         if own.get(setting) != others.get(setting):
+            values = _shown(own.get(setting), others.get(setting))
             return (
                 f"All workers must be started with the same {printable(setting, 100)}. Received: "
-                f"{own.get(setting)} on {own_name}, "
-                f"{printable(str(others.get(setting)), _LONGEST_ERROR)} on {other_name} "
-                f"{see('TFA-207')}"
+                f"{values[0]} on {own_name}, {values[1]} on {other_name} {see('TFA-207')}"
             )
     return ""
+
+
+def _shown(*values):
+    """Return two values that differ, as texts; of long lists, only the first place that differs."""
+    texts = [printable(str(each), _LONGEST_VALUE + 1) for each in values]
+    if max(map(len, texts)) > _LONGEST_VALUE and all(isinstance(each, list) for each in values):
+        pairs = enumerate(itertools.zip_longest(*values))
+        index = next(index for index, (one, other) in pairs if one != other)
+        texts = [
+            f"{each[index] if index < len(each) else 'nothing'} at index {index} of {len(each)}"
+            for each in values
+        ]
+    return [printable(text, _LONGEST_VALUE) for text in texts]
 
 
 def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -> str:

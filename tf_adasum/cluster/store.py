@@ -11,6 +11,7 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 import threading
 import time
@@ -24,12 +25,13 @@ from tf_adasum.cluster.secret import Secret
 LEASE_SECONDS = 5.0
 HEARTBEAT_SECONDS = 1.0
 
-_MOST_KEYS = 30_000  # at most a third of them are owned by sessions, so a leader can set its keys
+_MOST_KEYS = 200_000  # at most a third of them are owned by sessions, so a leader can set its keys
 _LONGEST_KEY = 200  # characters; also of a prefix
 _MOST_PREFIXES = 100  # of a session
 # The limits for unauthenticated clients: their number, to which `clients` is added, and their time.
 _MOST_UNAUTHENTICATED = 32
 _SECONDS_TO_AUTHENTICATE = 5.0
+_OTHER_FILES = 256  # that the process may open
 _POLL_SECONDS = 0.5
 _SECONDS_TO_CLOSE = 2.0  # in which clients can read the last changes
 
@@ -98,6 +100,15 @@ class Store:
         return [change for key in owned for change in self.set(session, key, None)]
 
 
+def _allow_open_files(count):
+    """Raise the limit of open files, so that so many connections fit, as far as allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
 class Leader(Protocol):
     """Runs on the server, and sets the keys that clients may not set.
 
@@ -149,6 +160,10 @@ class StoreServer:
         listener.setblocking(False)
         self._listener, self._secret, self._lock = listener, secret, fork_lock
         self._leader, self._most_unauthenticated = leader, _MOST_UNAUTHENTICATED + clients
+        self._most = 2 * clients + 64 if leader else None
+        self._accepts_at = 0.0
+        if leader:
+            _allow_open_files(self._most + 2 * clients)
         self._store = Store()
         if leader:
             self._store.watch(leader, leader.prefix)
@@ -158,6 +173,11 @@ class StoreServer:
         self._wakes, self._wake = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the thread runs; an error of the leader ends it."""
+        return self._thread.is_alive()
 
     def wake(self) -> None:
         """Let the leader decide at once."""
@@ -191,7 +211,9 @@ class StoreServer:
                 return
             # A client that sends while this process is suspended must not count as silent.
             now = time.monotonic()
-            sockets = [self._listener, self._wakes, *(each.socket for each in self._channels)]
+            sockets = [self._wakes, *(each.socket for each in self._channels)]
+            if now >= self._accepts_at:
+                sockets.append(self._listener)
             ready = json_lines.wait(sockets, seconds)
             seconds = _POLL_SECONDS
             if self._wakes.fileno() in ready:
@@ -218,10 +240,13 @@ class StoreServer:
         except BlockingIOError:  # no more callers
             pass
         except OSError:  # no free file descriptor
-            time.sleep(_POLL_SECONDS)
+            self._accepts_at = time.monotonic() + _POLL_SECONDS
         unauthenticated = [each for each in self._channels if not each.is_authenticated]
         for channel in unauthenticated[: -self._most_unauthenticated]:
             channel.is_open = False
+        if self._most is not None:
+            for channel in list(self._channels)[self._most :]:
+                channel.is_open = False
 
     def _handle_messages(self, channel):
         try:

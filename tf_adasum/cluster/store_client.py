@@ -23,6 +23,10 @@ ANOTHER_PROGRAM = "another program answers there"
 NO_ANSWER = "the connection is accepted, but no answer comes"
 UNPROVEN = "the program that answers there does not have the secret"
 
+# With these reasons, some program accepts connections at the address.
+ANSWERS = {ANOTHER_PROGRAM, NO_ANSWER, UNPROVEN}
+
+_SECONDS_WITHOUT_ANSWER = 1.0  # after which another thread sees `NO_ANSWER`
 _POLL_SECONDS = 0.2
 _RETRY_SECONDS = 0.5
 _SECONDS_BETWEEN_REPORTS = 10.0
@@ -86,6 +90,8 @@ class StoreClient:
             seconds: the longest time to wait until the server has read all data. Defaults to 0.
         """
         self._closing.set()
+        with self._lock:
+            self._channel.flush()
         with contextlib.suppress(OSError):  # the thread waits for data, or for the server to close
             self._channel.socket.shutdown(socket.SHUT_WR if seconds else socket.SHUT_RD)
         self._thread.join()
@@ -179,11 +185,11 @@ def call(
             if connection:
                 connection.close()
             continue
-        found.tried[str(where[0])] = NO_ANSWER
         channel = Channel(
             connection, secret, is_server=False, longest_message=json_lines.LONGEST_LINE, rank=rank
         )
-        until = min(deadline, time.monotonic() + LEASE_SECONDS)
+        since = time.monotonic()
+        until = min(deadline, since + LEASE_SECONDS)
         while channel.is_open and time.monotonic() < until and not is_stopped():
             json_lines.wait([channel.socket], _POLL_SECONDS)
             channel.receive()
@@ -192,6 +198,8 @@ def call(
                 found.unauthenticated = None
                 found.channel = channel
                 return found
+            if time.monotonic() > since + _SECONDS_WITHOUT_ANSWER:
+                found.tried[str(where[0])] = NO_ANSWER
         found.tried[str(where[0])] = NO_ANSWER if channel.is_open else _why_closed(channel)
         # If neither end has a secret, any program with this protocol can make a valid proof. So a
         # wrong proof comes from another program, not from a worker with another secret.

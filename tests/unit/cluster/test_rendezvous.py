@@ -87,6 +87,33 @@ def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, made):
     assert max(seconds) < SOON
 
 
+def test_a_name_with_two_addresses(monkeypatch):
+    """As `localhost` on many machines: nobody listens at the first address."""
+    resolve = socket.getaddrinfo
+
+    def both(host, *arguments, **options):
+        refusing = resolve("127.0.0.2", *arguments, **options)
+        return [*refusing, *resolve(host, *arguments, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", both)
+    monkeypatch.setattr(rendezvous, "SECONDS_TO_RESTART", 1.0)
+    assert run(tasks(3, ["127.0.0.1"]), delays=[0, 0, 2.5])[0] == [None] * 3
+
+
+def test_task_0_names_a_task_that_ends_before_it_has_read_the_result(monkeypatch):
+    monkeypatch.setattr(rendezvous_round, "SECONDS_TO_RESTART", 1.0)
+    monkeypatch.setattr(Rendezvous, "_follow", lambda self, session: end_after_the_result(session))
+
+    def end_after_the_result(session):
+        with session:
+            while not session.result:
+                time.sleep(0.01)
+        return {"payload": {"of": 0}}
+
+    (outcome, _), _ = run(tasks(2))
+    assert isinstance(outcome, WorkerLostError) and "worker 1" in str(outcome)
+
+
 # ---- tasks that do not meet --------------------------------------------------------------------
 
 
@@ -170,6 +197,16 @@ def test_two_tasks_with_different_settings(setting, value):
         assert f"{value} on worker 1" in str(outcome)
         assert f"{SETTINGS.get(setting)} on worker 0" in str(outcome)
     assert len(set(map(str, outcomes))) == 1
+
+
+def test_of_long_clusters_the_first_difference_is_named():
+    one = {"cluster": [f"node{n}.example:2222" for n in range(200)]}
+    other = {"cluster": [*one["cluster"][:150], "node7.example:1", *one["cluster"][151:]]}
+    outcomes, _ = run(tasks(2), settings=[one, other])
+    for outcome in outcomes:
+        assert "Received: node150.example:2222 at index 150 of 200 on worker 0" in str(outcome)
+        assert "node7.example:1 at index 150 of 200 on worker 1" in str(outcome)
+        assert len(str(outcome)) < 500
 
 
 def test_two_tasks_with_different_clusters():
