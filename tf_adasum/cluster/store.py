@@ -31,6 +31,7 @@ _MOST_PREFIXES = 100  # of a session
 # The limits for unauthenticated clients: their number, to which `clients` is added, and their time.
 _MOST_UNAUTHENTICATED = 32
 _SECONDS_TO_AUTHENTICATE = 5.0
+_OTHER_SESSIONS = 64  # for example of workers that restart
 _OTHER_FILES = 256  # that the process may open
 _POLL_SECONDS = 0.5
 _SECONDS_TO_CLOSE = 2.0  # in which clients can read the last changes
@@ -160,10 +161,10 @@ class StoreServer:
         listener.setblocking(False)
         self._listener, self._secret, self._lock = listener, secret, fork_lock
         self._leader, self._most_unauthenticated = leader, _MOST_UNAUTHENTICATED + clients
-        self._most = 2 * clients + 64 if leader else None
+        self._most_authenticated = 2 * clients + _OTHER_SESSIONS  # if there is a leader
         self._accepts_at = 0.0
         if leader:
-            _allow_open_files(self._most + 2 * clients)
+            _allow_open_files(2 * self._most_authenticated)
         self._store = Store()
         if leader:
             self._store.watch(leader, leader.prefix)
@@ -244,9 +245,6 @@ class StoreServer:
         unauthenticated = [each for each in self._channels if not each.is_authenticated]
         for channel in unauthenticated[: -self._most_unauthenticated]:
             channel.is_open = False
-        if self._most is not None:
-            for channel in list(self._channels)[self._most :]:
-                channel.is_open = False
 
     def _handle_messages(self, channel):
         try:
@@ -271,6 +269,10 @@ class StoreServer:
         return []
 
     def _drop_silent(self, now):
+        if self._leader:
+            authenticated = [each for each in self._channels if each.is_authenticated]
+            for channel in authenticated[self._most_authenticated :]:
+                channel.is_open = False
         for channel in list(self._channels):
             is_late = not channel.is_authenticated and (
                 now > channel.opened_at + _SECONDS_TO_AUTHENTICATE

@@ -174,3 +174,18 @@ def test_a_program_without_the_secret_at_the_address_of_a_task_is_named():
     server.close(0.0)
     assert isinstance(outcome, ValueError)
     assert f"a different secret on {second.named([1])}" in str(outcome)
+
+
+def test_without_a_secret_clients_get_few_sessions():
+    first, second = tasks(2)
+    with while_one_waits(first):
+        with connected(first):  # as soon as task 0 listens
+            until = time.monotonic() + SOON
+        calls = [store_client.call(first.addresses[0], Secret(), until) for _ in range(CROWD)]
+        channels = [each.channel for each in calls if each.channel]
+        time.sleep(1)
+        remaining = [each for each in channels if is_open(each.socket)]
+        for channel in channels:
+            channel.close()
+        assert 0 < len(remaining) <= 2 * 2 + 64
+        assert run([second])[0] == [None]
