@@ -78,6 +78,7 @@ PLAIN = {
     "launch/run.py": "the worker's own message follows",
     "launch/output.py": "it is caught",
     "….plot needs matplotlib": "it says what to install",
+    "The store of … has ended with an error": "Python has printed this error, a fault of ours",
     "With Keras 2, optimizers.LAMB": "it says what to install",
     "The environment variable TF_ADASUM_… has no effect": "it names the variable that is meant",
     "Nothing was measured yet": "it says which line to write",

@@ -117,7 +117,9 @@ class Participant(abc.ABC):
             if report:
                 _report(*report)
             if not server.is_serving:
-                raise RuntimeError(f"The store of {self._first} has ended with an error.")
+                raise RuntimeError(
+                    f"The store of {self._first} has ended with an error, which is printed above."
+                )
             server.wake()
             time.sleep(_POLL_SECONDS)
         error = error_of(leader.result)
