@@ -312,7 +312,8 @@ def start_time_part():
     path = newest("start_time")
     rows = report.tables(path.read_text())
     cells = [[cell.partition(" (")[0] for cell in row.values()] for row in rows]
-    return from_report(report.table(list(rows[0]), cells), path)
+    header = ["workers", "with all addresses (`TF_CONFIG`), s", "with worker 0's address, s"]
+    return from_report(report.table(header, cells), path)
 
 
 def elastic_part():
