@@ -64,11 +64,6 @@ class StoreClient:
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
-    @property
-    def own_host(self) -> str:
-        """The address of this machine in the connection."""
-        return self._channel.socket.getsockname()[0]
-
     def set(self, key: str, value: Any, *, owned: bool = False) -> None:
         """Set a key, see `Store.set`. The lock must not be held."""
         with self._lock:
