@@ -181,9 +181,17 @@ def workers_and_bytes(case):
 
 
 def gpu_kernels_part():
-    """Return the table of the CUDA kernels on large float32 and bfloat16 arrays."""
-    pairwise = newest("kernels_gpu-pairwise-*")
-    rows = pairwise.with_name(pairwise.name.replace("-pairwise-", "-rows-"))  # the same GPU
+    """Return the tables of the CUDA kernels on large float32 and bfloat16 arrays, by GPU."""
+    newest_of_gpu = {}
+    for path in sorted(report.RESULTS.glob("????-??-??-kernels_gpu-pairwise-*.md")):
+        gpu = path.read_text().partition("\nMachine: ")[2].partition(",")[0]
+        newest_of_gpu[gpu] = path
+    return "\n\n".join(gpu_kernels_table(gpu, newest_of_gpu[gpu]) for gpu in sorted(newest_of_gpu))
+
+
+def gpu_kernels_table(gpu, pairwise):
+    """Return the table of one GPU, from its report `pairwise` and the report of the row kernels."""
+    rows = pairwise.with_name(pairwise.name.replace("-pairwise-", "-rows-"))
     table, baselines = [], ["PyTorch", "torch.compile"]
     for row in report.tables(pairwise.read_text()):
         size = int(row["elements"].replace(",", ""))
@@ -204,8 +212,7 @@ def gpu_kernels_part():
         f"[{name}](../benchmarks/results/{path.name})"
         for name, path in (("two rows", pairwise), ("R rows", rows))
     )
-    gpu = pairwise.read_text().partition("\nMachine: ")[2].partition(",")[0]
-    return f"{report.table(header, table)}\n\nOn an {gpu}. From the reports: {links}."
+    return f"On an {gpu}, from the reports {links}:\n\n{report.table(header, table)}"
 
 
 def steps_part():
