@@ -10,6 +10,7 @@ undisturbed runs. Writes benchmarks/results/DATE-elastic.md.
 
 import argparse
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -27,6 +28,7 @@ sys.path[:0] = [str(report.ROOT / "tests")]
 from support import network  # noqa: E402 - found on the path above
 
 HOSTS, PORT = 4, 12345
+VALIDATION = 300  # rows
 ROWS, EPOCHS = 8, 12  # rows of a replica; epochs after the last event
 SECONDS_PER_STEP = 0.05  # at least
 SECONDS = 180  # limit for training to continue after an event
@@ -35,8 +37,13 @@ UNDISTURBED = 10  # runs
 
 
 def train(folder, is_undisturbed):
-    """Train on digits until some epochs after the file "finish" appears; record first steps."""
+    """Train on digits until some epochs after the file "finish" appears; record first steps.
+
+    If there is a folder "rows", also record the rows of each step, in a file of each worker and
+    start.
+    """
     import keras
+    import tensorflow as tf
     from sklearn.datasets import load_digits
 
     import tf_adasum
@@ -45,28 +52,62 @@ def train(folder, is_undisturbed):
     keras.utils.set_random_seed(int(os.environ.get("SEED", "0")))
     digits = load_digits()
     x, y = (digits.data / 16).astype("float32"), digits.target
+    replicas, start = strategy.num_replicas_in_sync, os.environ.get("TF_ADASUM_RESTART_COUNT")
+    rank = strategy.cluster_resolver.task_id or 0
+    rows_file = folder / "rows" / f"{start}-{rank}-{replicas}"
+    is_recording, rows_of_step = rows_file.parent.is_dir(), []
+    if is_recording:  # the last column is the number of the row, 1 for the first row
+        x = np.append(x, np.arange(-VALIDATION + 1, len(x) - VALIDATION + 1)[:, None], axis=1)
+        x = x.astype("float32")
+
+    class RowsOfStep(keras.layers.Layer):
+        """Removes the last column, and adds its numbers to `rows_of_step`."""
+
+        @tf.autograph.experimental.do_not_convert
+        def call(self, x):
+            def record(numbers):
+                rows_of_step.extend(numbers.astype(int).tolist())
+                return numbers
+
+            numbers = tf.numpy_function(record, [x[:, 64]], tf.float32)
+            with tf.control_dependencies([numbers]):
+                return tf.identity(x[:, :64])
+
+        def compute_output_shape(self, shape):
+            return (shape[0], 64)
+
     with strategy.scope():
         model = keras.Sequential(
             [
-                keras.layers.Input([64]),
+                keras.layers.Input([x.shape[1]]),
+                *([RowsOfStep()] if is_recording else []),
                 keras.layers.Dense(64, activation="relu"),
                 keras.layers.Dense(10),
             ]
         )
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), loss, metrics=["accuracy"])
-    replicas, start = strategy.num_replicas_in_sync, os.environ.get("TF_ADASUM_RESTART_COUNT")
+        optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+        compiled = False if is_recording else "auto"
+        model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=compiled)
 
     class Notes(keras.callbacks.Callback):
         """Records the first step of a start, and stops the training at the end."""
 
         is_first, left = True, EPOCHS
 
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
         def on_train_batch_end(self, batch, logs=None):
             if self.is_first and strategy.is_first_worker and not is_undisturbed:
                 path = folder / f"step-{start}-{replicas}"
                 path.write_text(str(time.time()))
             self.is_first = False
+            if is_recording:
+                step = int(self.model.optimizer.iterations.numpy())
+                with open(rows_file, "a") as file:
+                    file.write(json.dumps([step, self.epoch, rows_of_step]) + "\n")
+                rows_of_step.clear()
             time.sleep(0 if is_undisturbed else SECONDS_PER_STEP)
 
         def on_epoch_end(self, epoch, logs=None):
@@ -75,14 +116,14 @@ def train(folder, is_undisturbed):
 
     backup = tf_adasum.callbacks.BackupAndRestore(folder / "backup", save_freq=10)
     model.fit(
-        x[300:],
-        y[300:],
+        x[VALIDATION:],
+        y[VALIDATION:],
         batch_size=ROWS * replicas,
         epochs=10_000,
         verbose=0,
         callbacks=[Notes(), *([] if is_undisturbed else [backup])],
     )
-    _, accuracy = model.evaluate(x[:300], y[:300], batch_size=300, verbose=0)
+    _, accuracy = model.evaluate(x[:VALIDATION], y[:VALIDATION], batch_size=VALIDATION, verbose=0)
     if strategy.is_first_worker:
         (folder / "accuracy").write_text(str(accuracy))
 
@@ -98,6 +139,7 @@ class Job:
 
     def __init__(self, folder, hosts, workers):
         self.folder, self.network, self.workers = folder, hosts, workers
+        (folder / "tmp").mkdir()
         self.launchers = {}
         self.log = open(folder / "log", "a")
 
@@ -108,6 +150,7 @@ class Job:
         launch = [sys.executable, "-m", "tf_adasum.launch", "--nnodes", f"2:{HOSTS}", "--preload"]
         launch += ["-n", self.workers, "--max-restarts", 1000, "--coordinator", coordinator]
         environment = {**os.environ, "TF_ADASUM_SECRET": "key", "PYTHONPATH": str(report.ROOT)}
+        environment |= {"TMPDIR": str(self.folder / "tmp")}
         self.launchers[number] = host.popen(
             [*WITH_ITS_INTERFACES, "sh", *launch, __file__, "--train", self.folder],
             env=environment,
@@ -135,16 +178,17 @@ class Job:
             time.sleep(0.05)
         raise TimeoutError(f"no step on {hosts} hosts: {(self.folder / 'log').read_text()[-5000:]}")
 
+    def worker_processes(self, number):
+        """Return the ids of the running workers of a host."""
+        command = ["pgrep", "-r", "RSD", "-P", str(self.launchers[number].pid)]
+        children = subprocess.run(command, capture_output=True, text=True).stdout.split()
+        return [int(child) for child in children[1:]]  # the first is the fork server
+
     def happen(self, event):
         """Make host 3 fail, leave or join; return the seconds until training continues."""
         since = time.time()
         if event == "a worker is killed":
-            children = subprocess.run(
-                ["pgrep", "-r", "RSD", "-P", str(self.launchers[3].pid)],
-                capture_output=True,
-                text=True,
-            )
-            os.kill(int(children.stdout.split()[-1]), signal.SIGKILL)  # not the fork server
+            os.kill(self.worker_processes(3)[-1], signal.SIGKILL)
             return self.seconds_until(HOSTS, since)
         if event == "a host's launcher is killed":
             self.launchers[3].kill()
