@@ -4,7 +4,10 @@ import contextlib
 import socket
 import threading
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.fuzzing import fuzz_settings
 from support.joining_workers import assert_together, configs_of, impatient, run  # noqa: F401 - a fixture
 from support.rendezvous_tasks import SOON, cluster_of, connected
 
@@ -284,6 +287,105 @@ def test_keys_of_no_worker(key):
     made.made.changed(key, {"host": "127.0.0.1"}, ENDS)
     made.made.changed(key, None, ENDS)
     assert made.made.missing() == [1]
+
+
+# ---- random histories ----------------------------------------------------------------------------
+
+RANKS, RUNS = st.sampled_from([1, 2]), st.sampled_from("abc")
+
+
+class Histories(RuleBasedStateMachine):
+    """Workers join, end, are cut off and restart in any order, with a clock of the test.
+
+    To worker 0, the session of a worker that is cut off ends as if the worker had ended. The worker
+    joins again with the same run if its network is healed, and with another run if it is restarted.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.made = Decisions(3)
+        self.live = {1: [], 2: []}  # runs with a session
+        self.read_by = set()  # ranks and runs that have confirmed the result
+        self.chosen, self.two_since, self.has_given_up = None, {}, False
+
+    def after(self):
+        """Check what worker 0 decided."""
+        result, now = self.made.made.result, self.made.now
+        two = [rank for rank, runs in self.live.items() if len(runs) > 1]
+        self.two_since = {rank: self.two_since.get(rank, now) for rank in two}
+        is_too_long = any(
+            now > since + start_round._GRACE_SECONDS for since in self.two_since.values()
+        )
+        is_complete = all(len(runs) == 1 for runs in self.live.values())
+        if self.chosen is None and result is not None:
+            self.chosen = result
+            self.succeeded = (
+                {rank: runs[0] for rank, runs in self.live.items()} if is_complete else {}
+            )
+            assert is_complete or is_too_long or self.has_given_up
+            assert ("addresses" in result) == (is_complete and not self.has_given_up)
+        assert result is self.chosen, "it is final"
+        assert result is not None or not (is_complete or is_too_long)
+
+    @rule(rank=RANKS, run=RUNS)
+    def join(self, rank, run):
+        if run not in self.live[rank]:
+            self.live[rank].append(run)
+        self.made.join(rank, run)
+        self.after()
+
+    @rule(rank=RANKS, run=RUNS)
+    def leave(self, rank, run):
+        if run in self.live[rank]:
+            self.live[rank].remove(run)
+        self.made.leave(rank, run)
+        self.after()
+
+    @precondition(lambda self: self.chosen)
+    @rule(rank=RANKS, run=RUNS)
+    def read(self, rank, run):
+        if run in self.live[rank]:
+            self.made.read(rank, run)
+            self.read_by.add((rank, run))
+
+    @rule(seconds=st.sampled_from([0.5, 3.0, 7.0]))
+    def wait(self, seconds):
+        self.made.decide(seconds)
+        self.after()
+
+    @rule()
+    def give_up(self):
+        """The timeout of worker 0 is over."""
+        self.has_given_up |= self.made.made.end("why", "late")
+        self.made.decide()
+        self.after()
+
+    @invariant()
+    def other_runs_are_refused(self):
+        if not self.chosen or "addresses" not in self.chosen:
+            return
+        for rank, runs in self.live.items():
+            for each in "abc":
+                refused = self.made.keys.get(f"refused/{rank}/{each * 16}")
+                assert bool(refused) == (each in runs and each != self.succeeded[rank])
+
+    @invariant()
+    def all_have_read_a_success_if_the_chosen_runs_have(self):
+        if self.chosen and "addresses" in self.chosen:
+            expected = self.read_by.issuperset(self.succeeded.items())
+            assert self.made.made.has_informed_all() == expected
+
+    def teardown(self):
+        """If one run of each worker stays, the start ends."""
+        for rank, runs in self.live.items():
+            for each in runs[1:]:
+                self.leave(rank, each)
+            self.join(rank, (self.live[rank] or ["a"])[0])
+        assert self.chosen
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = fuzz_settings(600)
 
 
 # ---- over connections ----------------------------------------------------------------------------
