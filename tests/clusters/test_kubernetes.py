@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tf_adasum.cluster import detection, tf_config
+from tf_adasum.launch.command_line import build_parser
 
 yaml = pytest.importorskip("yaml", reason="reading manifests needs PyYAML")
 pytestmark = pytest.mark.version_independent
@@ -23,7 +24,7 @@ def manifest(name, kind):
 
 def job_of(name):
     """The Indexed Job of a manifest."""
-    if name == "indexed-job.yaml":
+    if name != "jobset.yaml":
         return manifest(name, "Job")
     (job,) = manifest(name, "JobSet")["spec"]["replicatedJobs"]
     spec = job["template"]["spec"]
@@ -44,10 +45,11 @@ def variables_of(pod):
     [
         manifest("indexed-job.yaml", "Service"),
         job_of("indexed-job.yaml"),
+        job_of("elastic-job.yaml"),
         job_of("jobset.yaml"),
         POD,
     ],
-    ids=["service", "indexed job", "job of the jobset", "pod of the tfjob"],
+    ids=["service", "indexed job", "elastic job", "job of the jobset", "pod of the tfjob"],
 )
 def test_kubernetes_schemas(document):
     schemas = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
@@ -86,6 +88,21 @@ def test_the_pods_of_an_indexed_job_are_the_workers_of_one_cluster(name):
         found = detection.find({**told, "JOB_COMPLETION_INDEX": str(index)})
         expected = (told["TF_ADASUM_COORDINATOR"], index, count)
         assert (found.coordinator, found.rank, found.num_workers) == expected
+
+
+def test_the_pods_of_an_elastic_job_run_the_launcher():
+    """How launchers that join and leave behave is tested in tests/unit/launch/test_elastic.py."""
+    for kind in ("Service", "Job"):
+        own, other = (manifest(name, kind) for name in ("elastic-job.yaml", "indexed-job.yaml"))
+        assert own["metadata"] == other["metadata"], "the pod of index 0 has the same name"
+    assert manifest("elastic-job.yaml", "Service") == manifest("indexed-job.yaml", "Service")
+    spec = job_of("elastic-job.yaml")["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    assert container["command"][-1] == "tf-adasum-launch"
+    options = build_parser().parse_args(container["args"])
+    assert options.nnodes == f"2:{spec['completions']}" and spec["completionMode"] == "Indexed"
+    expected = variables_of(job_of("indexed-job.yaml")["spec"]["template"])
+    assert options.coordinator == expected["TF_ADASUM_COORDINATOR"]
 
 
 def test_what_a_tfjob_sets():

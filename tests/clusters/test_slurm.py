@@ -2,9 +2,12 @@
 
 import os
 import pathlib
+import sys
 
 import pytest
 from support.launching import eventually
+
+from tf_adasum.cluster import free_ports
 
 ROOT = pathlib.Path(__file__).parents[2]
 SECONDS = 400
@@ -63,3 +66,49 @@ def test_a_job_that_its_time_limit_cuts_goes_on_when_it_is_requeued(
     eventually(lambda: len(list(made.glob("*.npz"))) == 4, SECONDS)
     assert said("resuming at epoch")
     assert_as_launched(made)
+
+
+# Notes its round and the number of workers, and stays until the file "finish" is there.
+ELASTIC = """
+import os, pathlib, sys, time
+
+folder = pathlib.Path(sys.argv[1])
+size = os.environ.get("TF_ADASUM_WORLD_SIZE", "1")
+(folder / f"round-{os.environ['TF_ADASUM_RESTART_COUNT']}-{size}").touch()
+while not (folder / "finish").exists():
+    time.sleep(0.05)
+"""
+
+
+def test_an_elastic_job_loses_a_node_and_gets_another(slurm_cluster, tmp_path):
+    """With --no-kill, Slurm ends neither the job nor its other tasks if a node fails."""
+    (tmp_path / "train.py").write_text(ELASTIC)
+    with free_ports.held(1) as (port,):
+        pass
+
+    def submit(coordinator, *options):
+        launch = (
+            f"{sys.executable} -m tf_adasum.launch --nnodes 1:2 -n 1 "
+            f"--coordinator {coordinator}:{port} train.py {tmp_path}"
+        )
+        # Here all nodes are one machine, so the launcher of the first node has to start first.
+        script = f"#!/bin/bash\nsrun --no-kill sh -c 'sleep $SLURM_PROCID; exec {launch}'\n"
+        (tmp_path / "job.sh").write_text(script)
+        return slurm_cluster.run(
+            *["sbatch", "--parsable", "--no-kill", "--ntasks-per-node=1", *options, "job.sh"],
+            environment={"PYTHONPATH": str(ROOT), "TF_ADASUM_SECRET": "key"},
+            cwd=tmp_path,
+        ).stdout.strip()
+
+    job = submit("$(scontrol show hostnames | head -1)", "--nodes=2", "--output=log")
+    eventually((tmp_path / "round-0-2").exists)
+    first = slurm_cluster.run("squeue", "-h", "-j", job, "-o", "%B").stdout.strip()
+    (lost,) = {"n2", "n10"} - {first}
+    with slurm_cluster.failed(lost):
+        eventually((tmp_path / "round-1-1").exists)
+    submit(first, f"--nodelist={lost}", "--output=log2")
+    eventually((tmp_path / "round-2-2").exists)
+    (tmp_path / "finish").touch()
+    eventually(lambda: not slurm_cluster.run("squeue", "-h", check=False).stdout)
+    assert "round 2: 1 worker on 1 host" in (tmp_path / "log").read_text()
+    assert "round 3: 2 workers on 2 hosts" in (tmp_path / "log2").read_text()

@@ -7,6 +7,7 @@ file of hosts. Needs root, and Debian's slurmctld, slurmd, slurm-client and mung
 import contextlib
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 
@@ -66,7 +67,7 @@ class Slurm:
     """
 
     def __init__(self, folder: pathlib.Path):
-        self._folder, self._processes = folder, []
+        self._folder, self._processes, self._nodes = folder, [], {}
         folder.chmod(0o755)
         for name in ("state", "spool-n2", "spool-n10"):
             (folder / name).mkdir()
@@ -100,20 +101,41 @@ class Slurm:
         eventually((folder / "munge.socket").exists, SECONDS_TO_START)
         self._process("slurmctld", "-D", "-f", f"{folder}/slurm.conf")
         for name in NODES:
-            with_hosts = f'mount --bind {folder}/hosts /etc/hosts && exec "$@"'
-            slurmd = ["slurmd", "-D", "-N", name, "-f", f"{folder}/slurm.conf"]
-            self._process("unshare", "--mount", "sh", "-c", with_hosts, "sh", *slurmd)
-        eventually(self._has_idle_nodes, SECONDS_TO_START)
+            self._start_node(name)
+        eventually(lambda: self._has_idle_nodes(*NODES), SECONDS_TO_START)
+
+    def _start_node(self, name):
+        with_hosts = f'mount --bind {self._folder}/hosts /etc/hosts && exec "$@"'
+        slurmd = ["slurmd", "-D", "-N", name, "-f", f"{self._folder}/slurm.conf"]
+        self._nodes[name] = self._process(
+            "unshare", "--mount", "sh", "-c", with_hosts, "sh", *slurmd
+        )
 
     def _process(self, *command):
         with open(self._folder / f"{len(self._processes)}.log", "w") as log:
-            self._processes.append(
-                subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
-            )
+            process = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
+        self._processes.append(process)
+        return process
 
-    def _has_idle_nodes(self):
-        ended = self.run("sinfo", "-h", "-N", "-o", "%t", check=False)
-        return ended.stdout.split().count("idle") == len(NODES)
+    def _has_idle_nodes(self, *names):
+        ended = self.run("sinfo", "-h", "-N", "-n", ",".join(names), "-o", "%t", check=False)
+        return ended.stdout.split().count("idle") == len(names)
+
+    @contextlib.contextmanager
+    def failed(self, name):
+        """Let a node fail: all its processes are killed. Afterwards, start it again."""
+        own = self._nodes[name].pid  # a node's processes share its mount namespace
+        namespace = os.readlink(f"/proc/{own}/ns/mnt")
+        for pid in [int(path.name) for path in pathlib.Path("/proc").glob("[0-9]*")]:
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/ns/mnt") == namespace:
+                    os.kill(pid, signal.SIGKILL)
+        self._nodes[name].wait()
+        self.run("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=failed")
+        yield
+        self._start_node(name)
+        self.run("scontrol", "update", f"NodeName={name}", "State=RESUME")
+        eventually(lambda: self._has_idle_nodes(name), SECONDS_TO_START)
 
     def logs(self):
         """What the processes have said."""

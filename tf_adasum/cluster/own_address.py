@@ -34,7 +34,7 @@ def given(environment: Mapping[str, str] = os.environ, *, ipv6_first: bool = Fal
         return ""
     with contextlib.suppress(ValueError):
         address = ipaddress.ip_address(text)
-        if not address.is_unspecified and _is_own(text, address.version):
+        if not address.is_unspecified and is_here(text):
             return text
     found = [*_ipv4_of(text), *_ipv6_of(text)]
     if found:
@@ -77,14 +77,14 @@ def is_loopback(host: str) -> bool:
     return False
 
 
-def _is_own(text, version):
-    family = socket.AF_INET if version == 4 else socket.AF_INET6
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((text, 0))
-    except OSError:
-        return False
-    return True
+def is_here(host: str) -> bool:
+    """Return whether a host, given by name or IP address, is this machine."""
+    with contextlib.suppress(OSError):
+        for family, _, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.bind(address)
+                return True
+    return False
 
 
 def _ipv4_of(interface):

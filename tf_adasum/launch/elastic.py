@@ -32,7 +32,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_adasum._version import __version__
-from tf_adasum.cluster import addresses, free_ports, secret, store_client
+from tf_adasum.cluster import addresses, free_ports, own_address, secret, store_client
 from tf_adasum.cluster.coordinator import joined
 from tf_adasum.cluster.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.cluster.store import StoreServer
@@ -64,6 +64,7 @@ from tf_adasum.launch.processes import (
 _RANGE = re.compile(r"(\d{1,4}):(\d{1,4})")
 _SECONDS_TO_WAIT = 180.0  # for enough hosts, and for the coordinator; the environment can set it
 _SECONDS_FOR_THE_END = 10.0
+_SECONDS_BETWEEN_LOOKS = 2.0  # whether the coordinator's host is this machine
 _POLL_SECONDS = 0.1
 _BACKLOG = 256
 
@@ -142,7 +143,7 @@ def launch_elastic(
             f"machines. Received: --nnodes {nnodes[0]}:{nnodes[1]} without it"
         )
     try:
-        addresses.split(coordinator)
+        host, _ = addresses.split(coordinator)
     except ValueError as error:
         raise ValueError(f"--coordinator: {error}") from error
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -153,18 +154,22 @@ def launch_elastic(
         fork_server.optional_server(settings.pop("preload"), common) as settings["server"],
         signals_sent_to(control.events),
     ):
-        serves, is_reconnecting = True, False
+        may_serve, is_reconnecting = True, False
         while True:
-            # The coordinator's launcher may come back, so a client never takes its place.
-            listener = _listener(coordinator) if serves else None
-            serves = listener is not None
+            # The coordinator's launcher may come back, so another launcher on its host never takes
+            # its place.
+            is_here = own_address.is_here(host)
+            listener = _listener(coordinator) if is_here and may_serve else None
+            may_serve = listener is not None or not is_here
             own = Host(secrets.token_hex(8), socket.gethostname(), num_workers)
-            waiting = _Waiting(control, deadline)
+            waiting = _Waiting(control, deadline, None if is_here else host)
             try:
                 job = _ElasticJob(
                     own, nnodes, coordinator, listener, max_restarts, control, waiting, settings
                 )
             except InterruptedError:
+                if waiting.is_here:
+                    continue
                 return waiting.status
             except ConnectionError as error:
                 if not is_reconnecting:
@@ -181,13 +186,22 @@ def launch_elastic(
 class _Waiting:
     """Finds out whether a signal or the deadline ends the wait for other launchers.
 
+    The wait also ends if the coordinator's host turns out to be this machine. In a new pod, for
+    example, its own name may not be known yet, or may still be known as the address of the old pod.
+
+    Args:
+        control: the `Control`.
+        deadline: by `time.monotonic`; None for no deadline.
+        host: the coordinator's host, if it is not known to be this machine; else None.
+
     Attributes:
-        status: the exit status in this case.
+        status: the exit status after a signal or at the deadline.
+        is_here: whether the coordinator's host has turned out to be this machine.
     """
 
-    def __init__(self, control: Control, deadline: float | None):
-        self._control, self._deadline = control, deadline
-        self.status = 0
+    def __init__(self, control: Control, deadline: float | None, host: str | None):
+        self._control, self._deadline, self._host = control, deadline, host
+        self.status, self.is_here, self._next_look = 0, False, 0.0
 
     def is_over(self) -> bool:
         """Whether the wait has ended; events that do not end it are left out."""
@@ -198,7 +212,10 @@ class _Waiting:
                     self.status = 128 + event
         if not self.status and self._deadline is not None and time.monotonic() > self._deadline:
             self.status = EXIT_TIMEOUT
-        return self.status != 0
+        if self._host and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+            self.is_here = own_address.is_here(self._host)
+        return self.status != 0 or self.is_here
 
 
 class _ElasticJob:
@@ -305,7 +322,8 @@ class _ElasticJob:
             self._discard_stop_requests()
             self._running = event.number
         rank, count = event.ids.index(self._own.id), len(event.ids)
-        total = f"{sum(event.workers)} workers on {count} host{'s' * (count > 1)}"
+        workers = sum(event.workers)
+        total = f"{workers} worker{'s' * (workers > 1)} on {count} host{'s' * (count > 1)}"
         self._console.say(f"round {event.number}: {total}")
         try:
             return run_job(
@@ -419,10 +437,8 @@ class _ElasticJob:
 
 
 def _listener(coordinator: str) -> socket.socket | None:
-    """Return a socket that listens at the coordinator's address; None if another launcher does."""
+    """Return a socket that listens on this machine; None if another launcher does."""
     host, port = addresses.split(coordinator)
-    if not _is_here(host):
-        return None
     try:
         listener = addresses.bound(host, port, reuse=True)
         listener.listen(_BACKLOG)
@@ -431,13 +447,3 @@ def _listener(coordinator: str) -> socket.socket | None:
             return None
         raise ValueError(f"--coordinator: cannot listen at {coordinator}: {error}") from error
     return listener
-
-
-def _is_here(host: str) -> bool:
-    """Return whether a host, given by name or address, is this machine."""
-    with contextlib.suppress(OSError):
-        for family, _, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
-            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.bind(address)
-                return True
-    return False

@@ -199,6 +199,39 @@ def test_a_signal_or_the_timeout_ends_the_wait_for_the_coordinator(job):
     assert job.end_of("b")[0] == 124
 
 
+# Runs the launcher. The name "late.test" is only known, as this machine, after a file was made.
+LATE_NAME = """
+import os, runpy, socket, sys
+
+known, getaddrinfo = sys.argv.pop(1), socket.getaddrinfo
+
+def look_up(host, *arguments, **options):
+    if host == "late.test" and not os.path.exists(known):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    return getaddrinfo("127.0.0.1" if host == "late.test" else host, *arguments, **options)
+
+socket.getaddrinfo = look_up
+runpy.run_module("tf_adasum.launch", run_name="__main__")
+"""
+
+
+def test_the_name_of_the_coordinators_host_may_become_known_later(job):
+    """The name of a new pod, for example."""
+    _, _, port = job.coordinator.rpartition(":")
+    options = ["--nnodes", "1:1", "-n", "1", "--coordinator", f"late.test:{port}"]
+    known = job.folder / "known"
+    command = [sys.executable, "-c", LATE_NAME, known, *options, job.path, job.folder]
+    environment = {**os.environ, "TEST_HOST": "a"}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as launcher:
+        assert "connecting to the launcher at late.test" in launcher.stderr.readline()
+        time.sleep(1)
+        known.touch()
+        job.wait_for(1, "a")
+        job.finish()
+        assert launcher.wait(LIMIT) == 0
+        launcher.stderr.read()
+
+
 def test_the_timeout_of_the_coordinators_launcher_ends_the_job(job):
     job.join("a", "--timeout", "12", nnodes="2:2")
     job.wait_for_text("a", "waiting for")
