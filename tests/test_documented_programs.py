@@ -188,6 +188,7 @@ def test_every_block_of_python_is_python(path):
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 RUN_BY = {
     "srun": "tests/clusters/test_slurm.py",
+    "first=$(scontrol": "tests/clusters/test_slurm.py",
     "mpirun": "tests/clusters/test_mpi.py",
     "if [ $? -eq 75 ]": "tests/clusters/test_slurm.py",
     "python examples/clusters/ray/train.py": "tests/clusters/test_ray.py",
@@ -202,6 +203,7 @@ RUN_BY = {
     "python benchmarks/exchange.py": "tests/test_benchmarks.py",
     "export TF_ADASUM_COST_MODEL=": "tests/unit/aggregation/test_scheme.py",
     "export TF_ADASUM_HOST_LINK=": "tests/unit/aggregation/test_scheme.py",
+    "export TF_ADASUM_SECRET_FILE=": "tests/unit/cluster/test_secret.py",
     "make": "Makefile",  # `tests/unit/test_documents.py` looks for the targets
 }
 PARSERS = {

@@ -18,6 +18,7 @@ def launched(tmp_path):
             path.write_text(program)
             environment = worker_environment([], 0, devices=1)
             del environment["TF_CPP_MIN_LOG_LEVEL"]  # as a user's
+            environment["TMPDIR"] = str(tmp_path)
             process = stack.enter_context(
                 subprocess.Popen(
                     [sys.executable, "-m", "tf_adasum.launch", *options.split(), path, *arguments],
@@ -33,7 +34,9 @@ def launched(tmp_path):
         yield start
 
 
+# AutoGraph writes a file for each function that it converts, and a killed process leaves it behind.
 TWO_MODELS = """
+import glob, tempfile
 import keras, numpy as np, tf_adasum
 
 strategy = tf_adasum.AdasumMirroredStrategy()
@@ -46,6 +49,7 @@ for units in (1, 2):
     model.fit(x, x[:, :units], batch_size=8, verbose=0, validation_data=(x, x[:, :units]))
     assert model.predict(x, verbose=0).shape == (16, units)
     print("trained", units)
+assert not glob.glob(tempfile.gettempdir() + "/__autograph_*")
 """
 
 

@@ -45,7 +45,7 @@ def measured() -> dict:
     collectives = tensorflow_compat.cross_device_ops(strategy.extended)
     over = collectives.transport_summary or "TensorFlow's collectives"
 
-    @tf.function
+    @tf.function(autograph=False)
     def exchange(gradients):
         def combine(own):
             context = tf.distribute.get_replica_context()

@@ -87,6 +87,7 @@ def in_their_own_memory(dataset):
         is_number = value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_complex
         return tf.raw_ops.DeepCopy(x=value) if is_number or value.dtype.is_bool else value
 
+    @tf.autograph.experimental.do_not_convert
     def copy_all(*components):
         element = components if isinstance(spec, tuple) else components[0]
         flat = tf.nest.flatten(element, expand_composites=True)
