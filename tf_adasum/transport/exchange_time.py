@@ -15,9 +15,11 @@ import numpy as np
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.transport.startup_exchange import Gather, StartupExchange
 
-# The fastest of TIMES exchanges counts. On a slow network, where an exchange takes more than
-# SLOW_SECONDS, only one exchange is made.
-TIMES, SLOW_SECONDS = 3, 0.5
+# The fastest of TIMES exchanges counts, for each bit of the ranks (see PAUSE).
+TIMES = 3
+# If the first exchange takes longer than MEDIUM_SECONDS, waking workers up hardly matters, so only
+# two more exchanges are made. If it takes longer than SLOW_SECONDS, it counts, and is the only one.
+MEDIUM_SECONDS, SLOW_SECONDS = 0.05, 0.5
 # PAUSE: the seconds to wait before an exchange. A mesh's thread polls for less time and then sleeps
 # (mesh.cc). Half of the workers pause twice as long: a bit of the rank decides which half.
 # MOST_BITS: the largest number of bits for which this is repeated.
@@ -41,7 +43,8 @@ def of_gather(all_workers: StartupExchange, gather: Gather, words: int) -> float
 def measured(all_workers: StartupExchange, exchange: Exchange) -> tuple[str, float]:
     """Measure an exchange on all workers.
 
-    On a slow network, only one exchange is made. Otherwise, the first exchange does not count.
+    Unless the network is slow, the first exchange does not count. The slower it is, the fewer
+    exchanges are made, so that the start does not take long.
 
     Returns:
         An error message, "" if no worker failed; the seconds on the slowest worker.
@@ -49,8 +52,11 @@ def measured(all_workers: StartupExchange, exchange: Exchange) -> tuple[str, flo
     failure, seconds = once(all_workers, exchange)
     if failure or seconds > SLOW_SECONDS:
         return failure, seconds
+    bits, times = (1, 1) if seconds > MEDIUM_SECONDS else (MOST_BITS, TIMES)
     slowest: list[float] = []
-    failure = failure_of(lambda: slowest.append(_after_pauses(all_workers.cluster, exchange)))
+    failure = failure_of(
+        lambda: slowest.append(_after_pauses(all_workers.cluster, exchange, bits, times))
+    )
     return _of_all(all_workers, failure, slowest)
 
 
@@ -66,17 +72,17 @@ def _of_all(all_workers, failure, took):
     return failure, of_all.max() / 1e9
 
 
-def _after_pauses(cluster: Cluster, exchange: Exchange) -> float:
+def _after_pauses(cluster: Cluster, exchange: Exchange, most_bits: int, times: int) -> float:
     """Return the seconds of an exchange for which half of the workers has to be woken up.
 
-    Each bit of the ranks divides the workers into two halves. Of several exchanges with the same
+    Each bit of the ranks divides the workers into two halves. Of `times` exchanges with the same
     halves, the fastest counts. Of the results of all bits, the slowest counts.
     """
-    bits = min(MOST_BITS, (len(cluster.addresses) - 1).bit_length())
+    bits = min(most_bits, (len(cluster.addresses) - 1).bit_length())
     least = []
     for bit in range(bits):
         seconds = []
-        for turn in range(2 * TIMES):
+        for turn in range(2 * times):
             is_late = (cluster.rank >> bit ^ turn) & 1
             time.sleep(PAUSE * (1 + is_late))
             took = exchange()
