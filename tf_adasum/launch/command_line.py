@@ -13,7 +13,7 @@ from tf_adasum.launch import elastic, hosts
 from tf_adasum.launch.cpu_shares import BIND_TO
 from tf_adasum.launch.environments import automatic_workers
 from tf_adasum.launch.jobs import launch
-from tf_adasum.launch.nodes import Nodes, parse_hosts
+from tf_adasum.launch.nodes import Nodes, parse_hosts, parse_range
 from tf_adasum.launch.output import PROGRAM
 from tf_adasum.launch.processes import EXIT_USAGE
 
@@ -83,7 +83,7 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
         "preload": options.preload,
     }
     workers, devices = _number(options.workers), options.devices_per_worker
-    nnodes = elastic.parse_range(options.nnodes) or _count(options.nnodes)
+    nnodes = parse_range(options.nnodes) or _count(options.nnodes)
     if options.hosts is not None:
         if nnodes != 1 or options.node_rank is not None:
             raise ValueError(

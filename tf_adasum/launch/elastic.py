@@ -23,7 +23,6 @@ import json
 import math
 import os
 import queue
-import re
 import secrets
 import signal
 import socket
@@ -61,7 +60,6 @@ from tf_adasum.launch.processes import (
     signals_sent_to,
 )
 
-_RANGE = re.compile(r"(\d{1,4}):(\d{1,4})")
 _SECONDS_TO_WAIT = 180.0  # for enough hosts, and for the coordinator; the environment can set it
 _SECONDS_FOR_THE_END = 10.0
 _SECONDS_BETWEEN_LOOKS = 2.0  # whether the coordinator's host is this machine
@@ -82,27 +80,6 @@ class _Round:
     ids: Sequence[str]
     workers: Sequence[int]
     coordinator: str
-
-
-def parse_range(text: str) -> tuple[int, int] | None:
-    """Return the two numbers of "MIN:MAX"; None if the text is no range.
-
-    Raises:
-        ValueError: if the range is empty.
-
-    Example:
-        >>> parse_range("1:4"), parse_range("2")
-        ((1, 4), None)
-    """
-    found = _RANGE.fullmatch(text)
-    if found is None:
-        return None
-    minimum, maximum = int(found[1]), int(found[2])
-    if not 1 <= minimum <= maximum:
-        raise ValueError(
-            f"--nnodes: expected MIN:MAX with 1 <= MIN <= MAX. Received: --nnodes {text}"
-        )
-    return minimum, maximum
 
 
 def launch_elastic(
@@ -356,7 +333,14 @@ class _ElasticJob:
                 event = self._control.events.get(timeout=_POLL_SECONDS)
                 if isinstance(event, signal.Signals):
                     return event
+            if not self._own.is_ready and self._is_ready():
+                self._report()
         return None
+
+    def _is_ready(self) -> bool:
+        """Return whether the workers of this host can start without importing TensorFlow first."""
+        server = self._settings["server"]
+        return server is None or server.is_ready()
 
     def _end(self, status: int, reason: str) -> int:
         """End the job if this launcher decides who trains; otherwise the others continue."""
@@ -366,6 +350,7 @@ class _ElasticJob:
         return status
 
     def _report(self):
+        self._own = dataclasses.replace(self._own, is_ready=self._is_ready())
         value = {"job": self._job, "host": dataclasses.asdict(self._own)}
         self._client.set(f"member/{self._own.id}", value, owned=True)
 

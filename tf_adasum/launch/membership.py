@@ -33,6 +33,7 @@ class Host:
         ended: the last round whose workers have ended on this host; 0 before the first.
         status: the exit status of this host's workers in that round.
         has_own_failure: whether a worker of this host failed, and not because of another worker.
+        is_ready: whether its workers can start at once. Until then, training continues without it.
     """
 
     id: str
@@ -41,6 +42,7 @@ class Host:
     ended: int = 0
     status: int = 0
     has_own_failure: bool = False
+    is_ready: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +175,8 @@ class Membership:
             grace = BACKUP_GRACE_SECONDS if was_asked else LOST_GRACE_SECONDS
             return self._stop(f"a worker of host {ended[0].name} has ended", grace, now)
         members = {own.id for own in self._members}
-        new = [host.name for host in self._idle(hosts) if host.id not in members]
+        idle = self._idle(hosts)
+        new = [host.name for host in idle if host.is_ready and host.id not in members]
         is_quiet = now >= self._changed_at + SECONDS_BEFORE_JOINING
         if new and len(members) < self._maximum and is_quiet:
             self._hosts_changed = True

@@ -8,9 +8,31 @@ from collections.abc import Sequence
 
 from tf_adasum.cluster import addresses
 
+_RANGE = re.compile(r"(\d{1,4}):(\d{1,4})")
 _HOST = re.compile(
     r"((?:[^@\s:,-][^@\s:,]*@)?(?:\[[\w:.%]+\]|[^\s:\[\]@,-][^\s:\[\]@,]*))(?::(\d{1,6}))?"
 )
+
+
+def parse_range(text: str) -> tuple[int, int] | None:
+    """Return the two numbers of "MIN:MAX"; None if the text is no range.
+
+    Raises:
+        ValueError: if the range is empty.
+
+    Example:
+        >>> parse_range("1:4"), parse_range("2")
+        ((1, 4), None)
+    """
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        return None
+    minimum, maximum = int(found[1]), int(found[2])
+    if not 1 <= minimum <= maximum:
+        raise ValueError(
+            f"--nnodes: expected MIN:MAX with 1 <= MIN <= MAX. Received: --nnodes {text}"
+        )
+    return minimum, maximum
 
 
 @dataclasses.dataclass(frozen=True)

@@ -211,6 +211,17 @@ def test_a_host_that_joins_takes_part_after_a_backup():
     assert isinstance(job.last, Begin) and len(job.last.hosts) == 3
 
 
+def test_training_continues_until_a_new_host_is_ready():
+    job = begun(2)
+    job.hosts["new"] = Host("new", "new", 1, is_ready=False)
+    job.decide()
+    job.wait(10.0)
+    assert isinstance(job.last, Begin)
+    job.hosts["new"] = dataclasses.replace(job.hosts["new"], is_ready=True)
+    job.decide()
+    assert isinstance(job.last, Stop)
+
+
 def test_a_spare_waits_until_a_host_is_lost():
     job = begun(4)
     job.join("spare")
