@@ -37,7 +37,9 @@ UNDISTURBED = 10  # runs
 
 
 def train(folder, is_undisturbed):
-    """Train on digits until some epochs after the file "finish" appears; record first steps.
+    """Train on digits until some epochs after the file "finish" appears.
+
+    Record when each start has made its first step, and its last step so far.
 
     If there is a folder "rows", also record the rows of each step, in a file of each worker and
     start.
@@ -99,9 +101,10 @@ def train(folder, is_undisturbed):
             self.epoch = epoch
 
         def on_train_batch_end(self, batch, logs=None):
-            if self.is_first and strategy.is_first_worker and not is_undisturbed:
-                path = folder / f"step-{start}-{replicas}"
-                path.write_text(str(time.time()))
+            if strategy.is_first_worker and not is_undisturbed:
+                if self.is_first:
+                    (folder / f"step-{start}-{replicas}").write_text(str(time.time()))
+                (folder / f"last-{start}").write_text(str(time.time()))
             self.is_first = False
             if is_recording:
                 step = int(self.model.optimizer.iterations.numpy())
@@ -168,13 +171,18 @@ class Job:
         return found
 
     def seconds_until(self, hosts, since):
-        """Return the seconds from an event until training continues on this number of hosts."""
+        """Wait until training continues on this number of hosts.
+
+        Returns:
+            The seconds from the event until then, and for how many of them nothing was trained.
+        """
         before = time.time()
         while time.time() < before + SECONDS:
-            for at, replicas in self.steps().values():
+            for start, (at, replicas) in self.steps().items():
                 if at > since and replicas == hosts * self.workers:
                     time.sleep(QUIET_SECONDS)
-                    return at - since
+                    last = self.folder / f"last-{start - 1}"
+                    return at - since, at - float(last.read_text()) if start else 0.0
             time.sleep(0.05)
         raise TimeoutError(f"no step on {hosts} hosts: {(self.folder / 'log').read_text()[-5000:]}")
 
@@ -185,7 +193,7 @@ class Job:
         return [int(child) for child in children[1:]]  # the first is the fork server
 
     def happen(self, event):
-        """Make host 3 fail, leave or join; return the seconds until training continues."""
+        """Make host 3 fail, leave or join; return the result of `seconds_until`."""
         since = time.time()
         if event == "a worker is killed":
             os.kill(self.worker_processes(3)[-1], signal.SIGKILL)
@@ -220,7 +228,7 @@ EVENTS = (
 
 
 def disturbed(times, workers):
-    """Return the seconds of each event, the final accuracy and the number of starts."""
+    """Return the results of each event, the final accuracy and the number of starts."""
     found = {event: [] for event in EVENTS}
     with tempfile.TemporaryDirectory() as folder, network.Network(HOSTS) as hosts:
         job = Job(pathlib.Path(folder), hosts, workers)
@@ -230,7 +238,7 @@ def disturbed(times, workers):
         for turn in range(times):
             for event in EVENTS:
                 found[event].append(job.happen(event))
-                print(turn, event, round(found[event][-1], 1), flush=True)
+                print(turn, event, found[event][-1], flush=True)
         (job.folder / "finish").touch()
         statuses = [launcher.wait(SECONDS) for launcher in job.launchers.values()]
         if any(statuses):
@@ -255,6 +263,11 @@ def undisturbed(workers):
     return accuracies
 
 
+def median_and_range(values):
+    """Return "median (lowest to highest)"."""
+    return f"{np.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
+
+
 def main():
     """Measure and write the report, or train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -269,21 +282,24 @@ def main():
     found, accuracy, starts = disturbed(arguments.times, arguments.workers)
     expected = undisturbed(arguments.workers)
     rows = [
-        [event, len(own), f"{np.median(own):.1f} ({min(own):.1f} to {max(own):.1f})"]
+        [event, len(own), *map(median_and_range, zip(*own, strict=True))]
         for event, own in found.items()
     ]
+    all_seconds = [seconds for own in found.values() for seconds, _ in own]
     report.write(
         "elastic",
         "Hosts that are lost and join: time until training continues",
-        f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} worker each, "
-        f"and `tf-adasum-launch --nnodes 2:{HOSTS} --preload`. A small dense network learns "
-        "digits, with `BackupAndRestore` after every 10 steps. Seconds from the event until worker "
-        "0 has finished its next training step, median (lowest to highest). All hosts share the "
+        f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} worker(s) "
+        f"each, and `tf-adasum-launch --nnodes 2:{HOSTS} --preload`. A small dense network learns "
+        "digits, with `BackupAndRestore` after every 10 steps. Seconds: from the event until "
+        "worker 0 has finished its next training step on the new hosts, median (lowest to "
+        "highest). Pause: the part of this time in which nothing was trained. All hosts share the "
         "cores of this machine.\n\n"
-        + report.table(["event", "times", "seconds"], rows)
-        + f"\n\nAll workers started {starts} times. Accuracy at the end, {EPOCHS} epochs after the "
-        f"last event: {accuracy:.3f}. {UNDISTURBED} runs of {EPOCHS} epochs in which nothing "
-        f"happened: {np.median(expected):.3f} ({min(expected):.3f} to {max(expected):.3f}).",
+        + report.table(["event", "times", "seconds", "pause"], rows)
+        + f"\n\nMedian of all events: {np.median(all_seconds):.1f} s. All workers started {starts} "
+        f"times. Accuracy at the end, {EPOCHS} epochs after the last event: {accuracy:.3f}. "
+        f"{UNDISTURBED} runs of {EPOCHS} epochs in which nothing happened: "
+        f"{np.median(expected):.3f} ({min(expected):.3f} to {max(expected):.3f}).",
     )
 
 
