@@ -181,10 +181,15 @@ class Job:
             for start, (at, replicas) in self.steps().items():
                 if at > since and replicas == hosts * self.workers:
                     time.sleep(QUIET_SECONDS)
-                    last = self.folder / f"last-{start - 1}"
-                    return at - since, at - float(last.read_text()) if start else 0.0
+                    return at - since, at - self.last_step_before(start, at)
             time.sleep(0.05)
         raise TimeoutError(f"no step on {hosts} hosts: {(self.folder / 'log').read_text()[-5000:]}")
+
+    def last_step_before(self, start, default=0.0):
+        """Return when the starts before this one have made their last step."""
+        files = [(int(path.name[5:]), path) for path in self.folder.glob("last-*")]
+        found = [(number, path) for number, path in files if number < start]
+        return float(max(found)[1].read_text()) if found else default
 
     def worker_processes(self, number):
         """Return the ids of the running workers of a host."""
@@ -287,7 +292,7 @@ def main():
     ]
     all_seconds = [seconds for own in found.values() for seconds, _ in own]
     report.write(
-        "elastic",
+        "elastic" if arguments.workers == 1 else f"elastic-{arguments.workers}_workers",
         "Hosts that are lost and join: time until training continues",
         f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} worker(s) "
         f"each, and `tf-adasum-launch --nnodes 2:{HOSTS} --preload`. A small dense network learns "

@@ -24,7 +24,8 @@ import elastic
 import report
 from elastic import HOSTS, network
 
-PAUSE = 3.0, 60.0  # seconds between two events, at least and at most
+PAUSE = 2.0, 30.0  # seconds between two events, at least and at most
+SECONDS_AT_THE_END = 10.0  # in which all hosts have to train
 DIGITS = 1797
 
 
@@ -87,22 +88,25 @@ class RandomEvents:
         """Connect and start all hosts; return the seconds until all train, and exit statuses."""
         self.heal()
         since = time.time()
-        while not self._all_train():
+        while (seconds := self._all_train(since)) is None:
             if time.time() > since + elastic.SECONDS:
                 raise TimeoutError((self._job.folder / "log").read_text()[-5000:])
             for number, launcher in self._job.launchers.items():
                 if launcher.poll() is not None:
                     self._job.join(number)
             time.sleep(0.1)
-        seconds = time.time() - since
         (self._job.folder / "finish").touch()
         launchers = self._job.launchers.values()
         return seconds, [launcher.wait(elastic.SECONDS) for launcher in launchers]
 
-    def _all_train(self):
-        """Return whether the last start is on all hosts."""
+    def _all_train(self, since):
+        """Return when all began to train, in seconds; None until they train for long enough."""
         steps = self._job.steps()
-        return steps[max(steps)][1] == HOSTS * self._job.workers
+        first, replicas = steps[max(steps)]
+        last = self._job.last_step_before(max(steps) + 1)
+        if replicas != HOSTS * self._job.workers or last < max(first, since) + SECONDS_AT_THE_END:
+            return None
+        return max(0.0, first - since)
 
 
 def history(folder):
@@ -210,8 +214,8 @@ def main():
     report.write(
         "elastic_events",
         "Random events in an elastic job",
-        f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} worker each, "
-        f"and `tf-adasum-launch --nnodes 2:{HOSTS} --preload`, as in benchmarks/elastic.py. "
+        f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} worker(s) "
+        f"each, and `tf-adasum-launch --nnodes 2:{HOSTS} --preload`, as in benchmarks/elastic.py. "
         f"{len(happened)} random events in {minutes:.0f} minutes; the pause after an event is "
         f"{PAUSE[0]:.0f} to {PAUSE[1]:.0f} s, so some events happen during a restart. Seed "
         f"{arguments.seed}.\n\n"

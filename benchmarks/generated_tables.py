@@ -325,27 +325,23 @@ def start_time_part():
 
 def elastic_part():
     """Return the table of events after which training continues on other hosts."""
-    reports = sorted(report.RESULTS.glob("*-elastic.md"), reverse=True)
-    newest_of = {"--preload" in path.read_text(): path for path in reversed(reports)}
-    seconds = {
-        is_preloaded: {row["event"]: row["seconds"] for row in report.tables(path.read_text())}
-        for is_preloaded, path in newest_of.items()
-    }
-    counts = [
-        int(row["times"]) for path in newest_of.values() for row in report.tables(path.read_text())
-    ]
+    path, events = newest("elastic"), newest("elastic_events")
+    rows = report.tables(path.read_text())
     text = (
-        "Seconds from an event to the next training step, median (lowest to highest) of "
-        f"{min(counts)} to {max(counts)} measurements, on four hosts that are simulated on one "
-        "machine with two cores:"
+        "Four hosts are simulated on one machine with two cores, and use `--preload`. Seconds from "
+        "an event to the next training step on the new hosts, and seconds without training "
+        f"(pause); medians (lowest to highest) of {min(int(r['times']) for r in rows)} or more "
+        "measurements:"
     )
-    rows = [[event, took, seconds[False][event]] for event, took in seconds[True].items()]
-    table = report.table(["event", "with `--preload`", "without"], rows)
-    links = ", ".join(
-        f"[{name}](../../benchmarks/results/{newest_of[is_preloaded].name})"
-        for name, is_preloaded in (("with `--preload`", True), ("without", False))
+    table = report.table(
+        ["event", "next step", "pause"], [[r["event"], r["seconds"], r["pause"]] for r in rows]
     )
-    return f"{text}\n\n{table}\n\nReports: {links}."
+    links = f"[report](../../benchmarks/results/{path.name})"
+    random = f"[another report](../../benchmarks/results/{events.name})"
+    return (
+        f"{text}\n\n{table}\n\nFrom the {links}. In {random}, such events happen at random, also "
+        "during restarts."
+    )
 
 
 def small_steps_part():

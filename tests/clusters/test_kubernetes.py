@@ -101,6 +101,7 @@ def test_the_pods_of_an_elastic_job_run_the_launcher():
     assert container["command"][-1] == "tf-adasum-launch"
     options = build_parser().parse_args(container["args"])
     assert options.nnodes == f"2:{spec['completions']}" and spec["completionMode"] == "Indexed"
+    assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
     expected = variables_of(job_of("indexed-job.yaml")["spec"]["template"])
     assert options.coordinator == expected["TF_ADASUM_COORDINATOR"]
 

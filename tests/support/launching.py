@@ -35,9 +35,9 @@ def output_of(*command, timeout=400, stderr=subprocess.STDOUT, **options):
 
 
 @contextlib.contextmanager
-def running(*arguments, **options):
+def running(*arguments, command=(sys.executable, "-m", "tf_adasum.launch"), **options):
     """Start the command line; whatever happens, it has ended after the block."""
-    command = [sys.executable, "-m", "tf_adasum.launch", *map(str, arguments)]
+    command = [str(each) for each in (*command, *arguments)]
     # As from an interactive shell, also where the tests themselves run with SIGINT ignored.
     process = subprocess.Popen(command, preexec_fn=_default_signals, **options)
     try:

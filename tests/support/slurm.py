@@ -126,16 +126,19 @@ class Slurm:
         """Let a node fail: all its processes are killed. Afterwards, start it again."""
         own = self._nodes[name].pid  # a node's processes share its mount namespace
         namespace = os.readlink(f"/proc/{own}/ns/mnt")
+        assert namespace != os.readlink("/proc/self/ns/mnt"), "the node has not started"
         for pid in [int(path.name) for path in pathlib.Path("/proc").glob("[0-9]*")]:
             with contextlib.suppress(OSError):
                 if os.readlink(f"/proc/{pid}/ns/mnt") == namespace:
                     os.kill(pid, signal.SIGKILL)
         self._nodes[name].wait()
         self.run("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=failed")
-        yield
-        self._start_node(name)
-        self.run("scontrol", "update", f"NodeName={name}", "State=RESUME")
-        eventually(lambda: self._has_idle_nodes(name), SECONDS_TO_START)
+        try:
+            yield
+        finally:
+            self._start_node(name)
+            self.run("scontrol", "update", f"NodeName={name}", "State=RESUME")
+            eventually(lambda: self._has_idle_nodes(name), SECONDS_TO_START)
 
     def logs(self):
         """What the processes have said."""

@@ -215,6 +215,7 @@ def connected(
     *,
     seconds: float,
     is_stopped: Callable[[], bool] = lambda: False,
+    is_pointless: Callable[[], bool] = lambda: False,
     report: Callable[[str], None] = lambda reason: None,
 ) -> Channel:
     """Return an authenticated connection to a launcher.
@@ -224,16 +225,18 @@ def connected(
         secret: the `Secret`.
         seconds: for how long to try.
         is_stopped: function that returns whether to stop trying.
+        is_pointless: the same, for a function that may take seconds. It is only called between two
+            calls.
         report: function that receives the reason, every 10 s, while no server answers.
 
     Raises:
         ConnectionError: if no server answers in time; `Refused` if the secrets differ.
-        InterruptedError: if `is_stopped` has returned True.
+        InterruptedError: if `is_stopped` or `is_pointless` has returned True.
     """
     deadline = time.monotonic() + seconds
     reason, report_at = "", time.monotonic() + _SECONDS_BETWEEN_REPORTS
     while time.monotonic() < deadline:
-        if is_stopped():
+        if is_stopped() or is_pointless():
             raise InterruptedError
         if time.monotonic() > report_at:
             report_at += _SECONDS_BETWEEN_REPORTS

@@ -62,7 +62,6 @@ from tf_adasum.launch.processes import (
 
 _SECONDS_TO_WAIT = 180.0  # for enough hosts, and for the coordinator; the environment can set it
 _SECONDS_FOR_THE_END = 10.0
-_SECONDS_BETWEEN_LOOKS = 2.0  # whether the coordinator's host is this machine
 _POLL_SECONDS = 0.1
 _BACKLOG = 256
 
@@ -133,21 +132,24 @@ def launch_elastic(
     ):
         may_serve, is_reconnecting = True, False
         while True:
-            # The coordinator's launcher may come back, so another launcher on its host never takes
-            # its place.
+            # The coordinator's launcher may come back, so no other launcher takes its place.
             is_here = own_address.is_here(host)
-            listener = _listener(coordinator) if is_here and may_serve else None
-            may_serve = listener is not None or not is_here
-            own = Host(secrets.token_hex(8), socket.gethostname(), num_workers)
-            waiting = _Waiting(control, deadline, None if is_here else host)
+            listener = _listener(coordinator) if may_serve and is_here else None
+            may_serve = may_serve and (listener is not None or not is_here)
+            looks_again = may_serve and listener is None
+            waiting = _Waiting(control, deadline, host if looks_again else None)
+            server = settings["server"]
+            own = Host(
+                secrets.token_hex(8), socket.gethostname(), num_workers, is_ready=server is None
+            )
             try:
                 job = _ElasticJob(
                     own, nnodes, coordinator, listener, max_restarts, control, waiting, settings
                 )
             except InterruptedError:
-                if waiting.is_here:
-                    continue
-                return waiting.status
+                if waiting.status:
+                    return waiting.status
+                continue
             except ConnectionError as error:
                 if not is_reconnecting:
                     raise
@@ -157,31 +159,33 @@ def launch_elastic(
                 status = job.run(deadline)
             if status is not None:
                 return status
-            is_reconnecting = True
+            is_reconnecting, may_serve = True, listener is not None
 
 
 class _Waiting:
-    """Finds out whether a signal or the deadline ends the wait for other launchers.
-
-    The wait also ends if the coordinator's host turns out to be this machine. In a new pod, for
-    example, its own name may not be known yet, or may still be known as the address of the old pod.
+    """Finds out whether to end the wait for other launchers.
 
     Args:
         control: the `Control`.
         deadline: by `time.monotonic`; None for no deadline.
-        host: the coordinator's host, if it is not known to be this machine; else None.
+        host: the coordinator's host, if it may turn out to be this machine. In a new pod, for
+            example, the pod's own name may not be known yet, or may still be known as the address
+            of the old pod. None if this cannot happen.
 
     Attributes:
-        status: the exit status after a signal or at the deadline.
-        is_here: whether the coordinator's host has turned out to be this machine.
+        status: the exit status after a signal or at the deadline; else 0.
     """
 
     def __init__(self, control: Control, deadline: float | None, host: str | None):
         self._control, self._deadline, self._host = control, deadline, host
-        self.status, self.is_here, self._next_look = 0, False, 0.0
+        self.status = 0
+
+    def is_pointless(self) -> bool:
+        """Return whether the coordinator's host has turned out to be this machine."""
+        return self._host is not None and own_address.is_here(self._host)
 
     def is_over(self) -> bool:
-        """Whether the wait has ended; events that do not end it are left out."""
+        """Return whether a signal or the deadline has ended the wait; other events are dropped."""
         with contextlib.suppress(queue.Empty):
             while not self.status:
                 event = self._control.events.get_nowait()
@@ -189,10 +193,7 @@ class _Waiting:
                     self.status = 128 + event
         if not self.status and self._deadline is not None and time.monotonic() > self._deadline:
             self.status = EXIT_TIMEOUT
-        if self._host and time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
-            self.is_here = own_address.is_here(self._host)
-        return self.status != 0 or self.is_here
+        return self.status != 0
 
 
 class _ElasticJob:
@@ -235,6 +236,7 @@ class _ElasticJob:
                 key,
                 seconds=seconds,
                 is_stopped=waiting.is_over,
+                is_pointless=waiting.is_pointless,
                 report=lambda why: self._console.say(f"waiting for {coordinator}: {why}"),
             )
             self._client = StoreClient(channel, lock, self._deliver, self._lose, tick)
@@ -333,14 +335,10 @@ class _ElasticJob:
                 event = self._control.events.get(timeout=_POLL_SECONDS)
                 if isinstance(event, signal.Signals):
                     return event
-            if not self._own.is_ready and self._is_ready():
+            if not self._own.is_ready and self._settings["server"].is_ready():
+                self._own = dataclasses.replace(self._own, is_ready=True)
                 self._report()
         return None
-
-    def _is_ready(self) -> bool:
-        """Return whether the workers of this host can start without importing TensorFlow first."""
-        server = self._settings["server"]
-        return server is None or server.is_ready()
 
     def _end(self, status: int, reason: str) -> int:
         """End the job if this launcher decides who trains; otherwise the others continue."""
@@ -350,7 +348,6 @@ class _ElasticJob:
         return status
 
     def _report(self):
-        self._own = dataclasses.replace(self._own, is_ready=self._is_ready())
         value = {"job": self._job, "host": dataclasses.asdict(self._own)}
         self._client.set(f"member/{self._own.id}", value, owned=True)
 

@@ -25,6 +25,7 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal
 _TRACEBACK = "Traceback (most recent call last):"
 _GOES_ON = ("During handling of the above exception", "The above exception was the direct cause")
 _BECAUSE_OF_ANOTHER = "WorkerLostError"
+_MESSAGE = "tf_adasum: "
 # `cluster.start_timeout` prints this text before it kills its worker.
 _START_TIMEOUT_TEXT = " s in TensorFlow's start-up"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -58,7 +59,12 @@ class StderrTail:
             self._is_ignored = self.line.startswith("Exception ignored")
             if not self._is_ignored and not self.line.startswith(_GOES_ON):
                 self._traceback = []
-        elif self._is_inside and text.strip("^~ ") and not text[0].isspace():
+        elif (
+            self._is_inside
+            and text.strip("^~ ")
+            and not text[0].isspace()
+            and not text.startswith(_MESSAGE)  # another thread has printed it
+        ):
             self._is_inside = False
             if not self._is_ignored:
                 self.error = _cut(text, _LONGEST_ERROR)

@@ -33,7 +33,8 @@ class Host:
         ended: the last round whose workers have ended on this host; 0 before the first.
         status: the exit status of this host's workers in that round.
         has_own_failure: whether a worker of this host failed, and not because of another worker.
-        is_ready: whether its workers can start at once. Until then, training continues without it.
+        is_ready: whether its workers can start at once. After the first round, a host that is not
+            ready takes part only if there are not enough other hosts.
     """
 
     id: str
@@ -131,8 +132,10 @@ class Membership:
     def _begin_round(self, hosts: Sequence[Host], now: float) -> Begin | End | None:
         """Decide while no round is running."""
         hosts = self._idle(hosts)
-        has_leader = any(host.id == self._leader for host in hosts)
-        if has_leader and len(hosts) >= self._minimum:
+        ready = [host for host in hosts if host.is_ready]
+        if self._round and self._can_train(ready):
+            hosts = ready
+        if self._can_train(hosts):
             self._last_enough_at = now
             is_quiet = now >= self._changed_at + SECONDS_BEFORE_FIRST_ROUND
             if self._round or len(hosts) >= self._maximum or is_quiet:
@@ -150,6 +153,10 @@ class Membership:
                 f"{self._seconds_below_minimum:.0f} s. Connected: {names}",
             )
         return None
+
+    def _can_train(self, hosts: Sequence[Host]) -> bool:
+        has_leader = any(host.id == self._leader for host in hosts)
+        return has_leader and len(hosts) >= self._minimum
 
     def _watch_round(self, hosts: Sequence[Host], now: float) -> Stop | End | None:
         """Decide while a round is running."""

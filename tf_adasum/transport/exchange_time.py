@@ -17,8 +17,8 @@ from tf_adasum.transport.startup_exchange import Gather, StartupExchange
 
 # The fastest of TIMES exchanges counts, for each bit of the ranks (see PAUSE).
 TIMES = 3
-# If the first exchange takes longer than MEDIUM_SECONDS, waking workers up hardly matters, so only
-# two more exchanges are made. If it takes longer than SLOW_SECONDS, it counts, and is the only one.
+# If the first exchange takes longer than SLOW_SECONDS, it is the only one. If each of the first two
+# takes longer than MEDIUM_SECONDS, there are no more: waking workers up takes much less time.
 MEDIUM_SECONDS, SLOW_SECONDS = 0.05, 0.5
 # PAUSE: the seconds to wait before an exchange. A mesh's thread polls for less time and then sleeps
 # (mesh.cc). Half of the workers pause twice as long: a bit of the rank decides which half.
@@ -43,8 +43,8 @@ def of_gather(all_workers: StartupExchange, gather: Gather, words: int) -> float
 def measured(all_workers: StartupExchange, exchange: Exchange) -> tuple[str, float]:
     """Measure an exchange on all workers.
 
-    Unless the network is slow, the first exchange does not count. The slower it is, the fewer
-    exchanges are made, so that the start does not take long.
+    The slower the network is, the fewer exchanges are made, so that the start does not take long.
+    If there are several exchanges, the first one does not count.
 
     Returns:
         An error message, "" if no worker failed; the seconds on the slowest worker.
@@ -52,11 +52,12 @@ def measured(all_workers: StartupExchange, exchange: Exchange) -> tuple[str, flo
     failure, seconds = once(all_workers, exchange)
     if failure or seconds > SLOW_SECONDS:
         return failure, seconds
-    bits, times = (1, 1) if seconds > MEDIUM_SECONDS else (MOST_BITS, TIMES)
+    if seconds > MEDIUM_SECONDS:
+        failure, seconds = once(all_workers, exchange)
+        if failure or seconds > MEDIUM_SECONDS:
+            return failure, seconds
     slowest: list[float] = []
-    failure = failure_of(
-        lambda: slowest.append(_after_pauses(all_workers.cluster, exchange, bits, times))
-    )
+    failure = failure_of(lambda: slowest.append(_after_pauses(all_workers.cluster, exchange)))
     return _of_all(all_workers, failure, slowest)
 
 
@@ -72,17 +73,17 @@ def _of_all(all_workers, failure, took):
     return failure, of_all.max() / 1e9
 
 
-def _after_pauses(cluster: Cluster, exchange: Exchange, most_bits: int, times: int) -> float:
+def _after_pauses(cluster: Cluster, exchange: Exchange) -> float:
     """Return the seconds of an exchange for which half of the workers has to be woken up.
 
-    Each bit of the ranks divides the workers into two halves. Of `times` exchanges with the same
+    Each bit of the ranks divides the workers into two halves. Of several exchanges with the same
     halves, the fastest counts. Of the results of all bits, the slowest counts.
     """
-    bits = min(most_bits, (len(cluster.addresses) - 1).bit_length())
+    bits = min(MOST_BITS, (len(cluster.addresses) - 1).bit_length())
     least = []
     for bit in range(bits):
         seconds = []
-        for turn in range(2 * times):
+        for turn in range(2 * TIMES):
             is_late = (cluster.rank >> bit ^ turn) & 1
             time.sleep(PAUSE * (1 + is_late))
             took = exchange()

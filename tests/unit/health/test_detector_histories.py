@@ -129,15 +129,20 @@ class World(RuleBasedStateMachine):
 
     def teardown(self):
         """If all is well again for long enough, all train, or all have ended with a reason."""
-        self.heal()
-        for worker in self.workers:
-            worker.is_suspended = False
-        self.run(2 * SECONDS_AFTER_SILENCE)
-        assert len({worker.is_alive for worker in self.workers}) == 1
-        for worker in self.workers:
-            with contextlib.suppress(WorkerLostError):
-                worker.stack.close()
-        self.patches.close()
+        try:
+            self.heal()
+            for worker in self.workers:
+                worker.is_suspended = False
+            self.run(2 * SECONDS_AFTER_SILENCE)
+            assert len({worker.is_alive for worker in self.workers}) == 1
+            before = self.collective()
+            self.run(1)
+            assert (self.collective() > before) == self.workers[0].is_alive
+            for worker in self.workers:
+                with contextlib.suppress(WorkerLostError):
+                    worker.stack.close()
+        finally:
+            self.patches.close()
 
     def is_linked(self, one, other):
         return one == other or not (self.workers[one].is_cut or self.workers[other].is_cut)
@@ -169,7 +174,7 @@ class World(RuleBasedStateMachine):
             self.check()
 
     def check(self):
-        """Check that the first worker that ends with a reason has one."""
+        """Check that a worker has only ended after a kill or a long silence."""
         for worker in self.workers:
             if not worker.runs or worker.is_cut:
                 worker.seconds_away, worker.seconds_back = worker.seconds_away + 1, 0

@@ -51,14 +51,18 @@ class Job:
         self.coordinator = f"127.0.0.1:{port}"
         self.launchers = {}
 
-    def join(self, name, *arguments, nnodes="1:3", **environment):
-        """Start the launcher of a host with one worker."""
+    def join(self, name, *arguments, nnodes="1:3", changes=None, file="", **environment):
+        """Start the launcher of a host with one worker, after changes that read the path `file`."""
         options = ["--nnodes", nnodes, "-n", "1", "--coordinator", self.coordinator, *arguments]
+        program = {}
+        if changes:
+            program["command"] = [sys.executable, "-c", LAUNCHER.format(changes=changes), file]
         self.launchers[name] = self.stack.enter_context(
             running(
                 *options,
                 environment.pop("path", self.path),
                 self.folder,
+                **program,
                 env={**os.environ, "TF_ADASUM_SECRET": "key", "TEST_HOST": name, **environment},
                 stderr=open(self.folder / f"{name}.log", "w"),
             )
@@ -199,37 +203,66 @@ def test_a_signal_or_the_timeout_ends_the_wait_for_the_coordinator(job):
     assert job.end_of("b")[0] == 124
 
 
-# Runs the launcher. The name "late.test" is only known, as this machine, after a file was made.
-LATE_NAME = """
+# Runs the launcher after some changes.
+LAUNCHER = """
 import os, runpy, socket, sys
 
-known, getaddrinfo = sys.argv.pop(1), socket.getaddrinfo
+file = sys.argv.pop(1)
+{changes}
+runpy.run_module("tf_adasum.launch", run_name="__main__")
+"""
+# The name "late.test" is only known, as this machine, after a file was made.
+LATE_NAME = """
+getaddrinfo = socket.getaddrinfo
 
 def look_up(host, *arguments, **options):
-    if host == "late.test" and not os.path.exists(known):
+    if host == "late.test" and not os.path.exists(file):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
     return getaddrinfo("127.0.0.1" if host == "late.test" else host, *arguments, **options)
 
 socket.getaddrinfo = look_up
-runpy.run_module("tf_adasum.launch", run_name="__main__")
+"""
+# Instead of TensorFlow, the fork server imports a module that waits for a file.
+SLOW_IMPORT = """
+from tf_adasum.launch import fork_server
+
+sys.path.append(os.path.dirname(file))
+fork_server.ForkServer.__init__.__defaults__ = (["slow"],)
+"""
+SLOW = """
+import os, time
+while not os.path.exists({file!r}):
+    time.sleep(0.02)
 """
 
 
 def test_the_name_of_the_coordinators_host_may_become_known_later(job):
     """The name of a new pod, for example."""
     _, _, port = job.coordinator.rpartition(":")
-    options = ["--nnodes", "1:1", "-n", "1", "--coordinator", f"late.test:{port}"]
     known = job.folder / "known"
-    command = [sys.executable, "-c", LATE_NAME, known, *options, job.path, job.folder]
-    environment = {**os.environ, "TEST_HOST": "a"}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as launcher:
-        assert "connecting to the launcher at late.test" in launcher.stderr.readline()
-        time.sleep(1)
-        known.touch()
-        job.wait_for(1, "a")
-        job.finish()
-        assert launcher.wait(LIMIT) == 0
-        launcher.stderr.read()
+    job.coordinator = f"late.test:{port}"
+    job.join("a", nnodes="1:1", changes=LATE_NAME, file=known)
+    job.wait_for_text("a", "connecting to the launcher at late.test")
+    time.sleep(1)
+    known.touch()
+    job.wait_for(1, "a")
+    job.finish()
+    assert job.end_of("a")[0] == 0
+
+
+def test_training_continues_until_a_new_host_has_imported_tensorflow(job):
+    job.join("a", nnodes="1:2")
+    job.wait_for(1, "a")
+    imported = job.folder / "imported"
+    (job.folder / "slow.py").write_text(SLOW.format(file=str(imported)))
+    job.join("b", "--preload", nnodes="1:2", changes=SLOW_IMPORT, file=imported)
+    job.wait_for_text("b", "round 1 began without this host")
+    time.sleep(2)
+    assert "new host" not in (job.folder / "a.log").read_text()
+    imported.touch()
+    job.wait_for(2, "a", "b")
+    job.finish()
+    assert [job.end_of(name)[0] for name in "ab"] == [0, 0]
 
 
 def test_the_timeout_of_the_coordinators_launcher_ends_the_job(job):

@@ -45,6 +45,13 @@ def test_the_exception_of_a_program_and_its_cause_are_found(program, error):
     assert "late" not in words.traceback
 
 
+def test_a_message_of_another_thread_inside_a_traceback_is_no_exception():
+    lost = "tf_adasum.errors.WorkerLostError: worker 2 (a:1) was lost"
+    words = read(f'{BEGIN}tf_adasum: worker 2 (a:1) was lost\n  File "b", line 2\n{lost}\n')
+    assert words.error == lost
+    assert ProcessExit(0, 1, words, is_stopped=True).is_because_of_another
+
+
 def test_without_a_traceback_there_is_no_exception():
     words = read("a message\n")
     assert (words.error, words.traceback, words.line) == ("", "", "a message")
