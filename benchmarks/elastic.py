@@ -294,7 +294,7 @@ def main():
     report.write(
         "elastic" if arguments.workers == 1 else f"elastic-{arguments.workers}_workers",
         "Hosts that are lost and join: time until training continues",
-        f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} worker(s) "
+        f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} worker{plural} "
         f"each, and `tf-adasum-launch --nnodes 2:{HOSTS} --preload`. A small dense network learns "
         "digits, with `BackupAndRestore` after every 10 steps. Seconds: from the event until "
         "worker 0 has finished its next training step on the new hosts, median (lowest to "

@@ -110,7 +110,7 @@ int MakePartitions(const int64_t* segments, const AdasumPlanOptions& options, Ad
     if (plan->single_pass) return 0;
   } else if (plan->operation == ADASUM_SEGMENT_GRAM) {
     plan->gram = ChooseGramKernels(plan->type, plan->row_count, device.compute_capability);
-    partitions_per_multiprocessor = plan->gram.blocks_per_multiprocessor;
+    partitions_per_multiprocessor = plan->gram.partitions_per_multiprocessor;
   } else if (plan->operation == ADASUM_SEGMENT_WEIGHTED_SUM) {
     partitions_per_multiprocessor = kWeightedSumPartitions;
   }

@@ -58,8 +58,9 @@ class FmaTile {
   __device__ __forceinline__ void Store(double* out) { sums_.Store(out); }
 
  private:
-  // Number of packets of each row that a thread has in flight.
-  static constexpr int kPacketsInFlight = kRows == 2 ? 2 : 1;
+  // Number of packets of each row that a thread has in flight. (With four rows of a 16-bit type, a
+  // second packet was not faster on an H200.)
+  static constexpr int kPacketsInFlight = kRows == 2 || (kRows == 4 && kWidth == 4) ? 2 : 1;
 
   // The index of a packet's first element in each row, and whether the packet exists.
   struct PacketPosition {

@@ -62,7 +62,7 @@ struct GramKernels {
   const char* diagonal;
   const char* below;
   int64_t tile_rows;
-  int blocks_per_multiprocessor;
+  int partitions_per_multiprocessor;
 };
 
 inline GramKernels ChooseGramKernels(AdasumType type, int64_t row_count, int compute_capability) {
@@ -78,7 +78,7 @@ inline GramKernels ChooseGramKernels(AdasumType type, int64_t row_count, int com
   if (type == ADASUM_FLOAT32 && row_count > kTileRowsFma && row_count <= kMaxRowsFloat32) {
     return {"segment_gram_fma16", below, kMaxRowsFloat32, kFma16Blocks};
   }
-  return {"segment_gram_fma8", below, kTileRowsFma, kFma8Blocks};
+  return {"segment_gram_fma8", below, kTileRowsFma, kFma8Partitions};
 }
 
 }  // namespace tf_adasum

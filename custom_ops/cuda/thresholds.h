@@ -68,6 +68,7 @@ constexpr int kTileRowsMma = 16;
 constexpr int kFma2Blocks = 4;
 constexpr int kFma4Blocks = 2;
 constexpr int kFma8Blocks = 1;
+constexpr int kFma8Partitions = 2;  // on sm_90, 127 registers are enough, so two blocks fit
 constexpr int kFma16Blocks = 1;
 constexpr int kMma8Blocks = 3;
 constexpr int kMma16Blocks = 2;
