@@ -290,6 +290,7 @@ def main():
         [event, len(own), *map(median_and_range, zip(*own, strict=True))]
         for event, own in found.items()
     ]
+    plural = "s" * (arguments.workers > 1)
     all_seconds = [seconds for own in found.values() for seconds, _ in own]
     report.write(
         "elastic" if arguments.workers == 1 else f"elastic-{arguments.workers}_workers",

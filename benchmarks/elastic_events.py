@@ -210,6 +210,7 @@ def main():
         once, others = judged(steps)
         left = left_over(job, before)
         accuracy = float((job.folder / "accuracy").read_text())
+    plural = "s" * (arguments.workers > 1)
     kinds = collections.Counter(event.partition(" (")[0] for event in happened)
     report.write(
         "elastic_events",
