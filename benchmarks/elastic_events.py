@@ -215,8 +215,9 @@ def main():
     report.write(
         "elastic_events",
         "Random events in an elastic job",
-        f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} worker{plural} "
-        f"each, and `tf-adasum-launch --nnodes 2:{HOSTS} --preload`, as in benchmarks/elastic.py. "
+        f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} "
+        f"worker{plural} each, and `tf-adasum-launch --nnodes 2:{HOSTS} --preload`, as in "
+        "benchmarks/elastic.py. "
         f"{len(happened)} random events in {minutes:.0f} minutes; the pause after an event is "
         f"{PAUSE[0]:.0f} to {PAUSE[1]:.0f} s, so some events happen during a restart. Seed "
         f"{arguments.seed}.\n\n"
