@@ -139,7 +139,7 @@ def history(folder):
     return found, lacking, gaps
 
 
-def judged(steps):
+def rows_of_epochs(steps):
     """Return in how many epochs each row is used once, and texts about the other epochs."""
     expected = set(range(1, DIGITS - elastic.VALIDATION + 1))
     of_epoch = collections.defaultdict(collections.Counter)
@@ -147,11 +147,10 @@ def judged(steps):
         of_epoch[epoch].update(rows)
     once, others = 0, []
     for epoch, counts in sorted(of_epoch.items()):
-        missing, twice = expected - set(counts), [row for row, n in counts.items() if n > 1]
+        missing, twice = len(expected - set(counts)), sum(n > 1 for n in counts.values())
+        once += not (missing or twice)
         if missing or twice:
-            others.append(f"epoch {epoch}: {len(missing)} not used, {len(twice)} used twice")
-        else:
-            once += 1
+            others.append(f"epoch {epoch}: {missing} rows not used, {twice} used again")
     return once, others
 
 
@@ -207,7 +206,7 @@ def main():
         seconds, statuses = events.end()
         starts = len(job.steps())
         steps, lacking, gaps = history(job.folder / "rows")
-        once, others = judged(steps)
+        once, others = rows_of_epochs(steps)
         left = left_over(job, before)
         accuracy = float((job.folder / "accuracy").read_text())
     plural = "s" * (arguments.workers > 1)
@@ -222,13 +221,14 @@ def main():
         f"{PAUSE[0]:.0f} to {PAUSE[1]:.0f} s, so some events happen during a restart. Seed "
         f"{arguments.seed}.\n\n"
         + report.table(["event", "times"], sorted(kinds.items()))
-        + f"\n\n- Training started {starts} times. After the last event, all hosts trained again "
-        f"within {seconds:.0f} s. Exit statuses of the launchers: {statuses}.\n"
-        f"- The final weights contain {len(steps)} steps of {once + len(others)} epochs, without "
-        f"a gap: {not gaps}. Steps that a killed worker did not record: {lacking}.\n"
-        f"- In {once} epochs, every row was used exactly once. Others: "
-        + ("; ".join(others) or "none")
-        + f".\n- Left processes, files and ports: {'; '.join(left) or 'none'}.\n"
+        + f"\n\n- Training started {starts} times. {seconds:.0f} s after the last event, all hosts "
+        f"trained again. Exit statuses of the launchers: {', '.join(map(str, statuses))}.\n"
+        f"- The final weights come from {len(steps):,} steps of {once + len(others)} epochs. "
+        f"Missing steps: {len(gaps)}. Steps that a killed worker did not record: {lacking}.\n"
+        f"- In {once} epochs, every row was used exactly once. In the other {len(others)} epochs, "
+        "training resumed with another batch size, and the position was rounded down to a whole "
+        f"batch: {'; '.join(others) or 'none'}.\n"
+        f"- Processes, files and ports that are left: {'; '.join(left) or 'none'}.\n"
         f"- Accuracy at the end: {accuracy:.3f}.",
     )
 

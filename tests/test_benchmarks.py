@@ -299,6 +299,16 @@ def test_training_continues_after_each_event_on_a_host(load, reported):
 
 
 @pytest.mark.slow
+def test_random_events_leave_out_no_row_and_leave_nothing_behind(reported):
+    if reason := network.reason_to_skip():
+        pytest.skip(reason)
+    body = reported("elastic_events", "--events", "3")
+    assert "launchers: 0, 0, 0, 0." in body and "Missing steps: 0." in body
+    assert not re.search(r": [1-9]\d* rows not used", body)
+    assert "that are left: none." in body
+
+
+@pytest.mark.slow
 def test_clients_take_few_files_of_a_training(reported):
     lines = reported("unauthenticated_clients", "--rounds", "1", "--clients", "300").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| with")]
