@@ -194,8 +194,11 @@ class Job:
     def worker_processes(self, number):
         """Return the ids of the running workers of a host."""
         command = ["pgrep", "-r", "RSD", "-P", str(self.launchers[number].pid)]
-        children = subprocess.run(command, capture_output=True, text=True).stdout.split()
-        return [int(child) for child in children[1:]]  # the first is the fork server
+        children, oldest = (
+            subprocess.run([*command, *option], capture_output=True, text=True).stdout.split()
+            for option in ([], ["--oldest"])
+        )
+        return [int(child) for child in children if [child] != oldest]  # without the fork server
 
     def happen(self, event):
         """Make host 3 fail, leave or join; return the result of `seconds_until`."""

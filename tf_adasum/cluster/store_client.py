@@ -225,8 +225,8 @@ def connected(
         secret: the `Secret`.
         seconds: for how long to try.
         is_stopped: function that returns whether to stop trying.
-        is_pointless: the same, for a function that may take seconds. It is only called between two
-            calls.
+        is_pointless: function that returns whether to stop trying. It may take seconds, so it is
+            only called between two attempts to connect.
         report: function that receives the reason, every 10 s, while no server answers.
 
     Raises:

@@ -132,7 +132,7 @@ def launch_elastic(
     ):
         may_serve, is_reconnecting = True, False
         while True:
-            # The coordinator's launcher may come back, so no other launcher takes its place.
+            # The coordinator's launcher may come back, so no other launcher replaces it.
             is_here = own_address.is_here(host)
             listener = _listener(coordinator) if may_serve and is_here else None
             may_serve = may_serve and (listener is not None or not is_here)
@@ -419,7 +419,7 @@ class _ElasticJob:
 
 
 def _listener(coordinator: str) -> socket.socket | None:
-    """Return a socket that listens on this machine; None if another launcher does."""
+    """Return a socket that listens at this address; None if its port is in use."""
     host, port = addresses.split(coordinator)
     try:
         listener = addresses.bound(host, port, reuse=True)

@@ -83,6 +83,11 @@ class ForkServer:
         self._was_subreaper = ctypes.c_int()
         LIBC.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(self._was_subreaper))
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._environment, self._modules = dict(environment), modules
+        self._begin()
+
+    def _begin(self):
+        """Start the process that imports the modules."""
         self._is_ready = False
         # A closed stdin, stdout or stderr must not become the number of a socket.
         while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -92,10 +97,10 @@ class ForkServer:
         self._connection.settimeout(_SECONDS_TO_ANSWER)
         with other:
             descriptor = other.fileno()
-            arguments = [json.dumps([sys.path, modules]), str(descriptor), str(os.getpid())]
+            arguments = [json.dumps([sys.path, self._modules]), str(descriptor), str(os.getpid())]
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-c", _PROGRAM, *arguments],
-                env=dict(environment),
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -119,9 +124,15 @@ class ForkServer:
     def is_ready(self) -> bool:
         """Return whether the modules have been imported.
 
+        If the fork server has ended after the imports, for example because the system has run out
+        of memory, it is started again. Call this method in the main thread.
+
         Raises:
-            ConnectionError: if an import has failed, or the fork server has ended.
+            ConnectionError: if an import has failed, or the fork server has ended before.
         """
+        if self._is_ready and self._process.poll() is not None:
+            self._connection.close()
+            self._begin()
         if not self._is_ready and select.select([self._connection], [], [], 0)[0]:
             self._is_ready = self._answer() == _READY
         return self._is_ready

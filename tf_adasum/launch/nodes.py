@@ -18,7 +18,7 @@ def parse_range(text: str) -> tuple[int, int] | None:
     """Return the two numbers of "MIN:MAX"; None if the text is no range.
 
     Raises:
-        ValueError: if the range is empty.
+        ValueError: unless 1 <= MIN <= MAX.
 
     Example:
         >>> parse_range("1:4"), parse_range("2")

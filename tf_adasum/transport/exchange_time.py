@@ -18,7 +18,7 @@ from tf_adasum.transport.startup_exchange import Gather, StartupExchange
 # The fastest of TIMES exchanges counts, for each bit of the ranks (see PAUSE).
 TIMES = 3
 # If the first exchange takes longer than SLOW_SECONDS, it is the only one. If each of the first two
-# takes longer than MEDIUM_SECONDS, there are no more: waking workers up takes much less time.
+# takes longer than MEDIUM_SECONDS, no more are made, because the time to wake up is negligible.
 MEDIUM_SECONDS, SLOW_SECONDS = 0.05, 0.5
 # PAUSE: the seconds to wait before an exchange. A mesh's thread polls for less time and then sleeps
 # (mesh.cc). Half of the workers pause twice as long: a bit of the rank decides which half.

@@ -66,6 +66,15 @@ def test_a_module_runs_as_with_python_m(run, script, tmp_path, monkeypatch):
     assert (status, output) == (0, f"__main__ {path} ['x'] {tmp_path} None False\n")
 
 
+def test_a_fork_server_that_was_killed_is_started_again(run, script):
+    with fork_server("json") as own:
+        own._process.kill()
+        eventually(lambda: own._process.poll() is not None)
+        assert not own.is_ready()
+        eventually(own.is_ready)
+        assert run(script("print('trained')"), start=own.start)[:2] == (0, "trained\n")
+
+
 def test_an_error_is_shown_as_by_python(run, script):
     path = script("def fail():\n    raise ValueError('bad')\nfail()\n")
     expected = subprocess.run([sys.executable, path], capture_output=True, text=True)
