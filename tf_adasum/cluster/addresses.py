@@ -1,4 +1,4 @@
-"""Splits the addresses of tasks, and binds sockets to their ports.
+"""Splits and joins the addresses of tasks, and binds sockets to their ports.
 
 An address is "host:port", or "[host]:port" if the host is an IPv6 address. Standard library only.
 """
@@ -43,6 +43,17 @@ def split(address: str) -> tuple[str, int]:
             f"the address of an IPv6 host must look like '[host]:port'. Received: {address!r}"
         )
     return found["bracketed"] or found["host"], int(found["port"])
+
+
+def joined(host: str, port: int) -> str:
+    """Return the address of a host, with or without brackets, and a port.
+
+    Example:
+        >>> joined("10.0.0.1", 2222), joined("::1", 2222)
+        ('10.0.0.1:2222', '[::1]:2222')
+    """
+    is_bare = ":" in host and not host.startswith("[")
+    return f"[{host}]:{port}" if is_bare else f"{host}:{port}"
 
 
 def bound(host: str, port: int, *, reuse: bool) -> socket.socket:

@@ -51,7 +51,7 @@ class Member:
     @property
     def address(self) -> str:
         """The address of the worker, with its port."""
-        return joined(self.host, self.port)
+        return addresses.joined(self.host, self.port)
 
     @classmethod
     def parsed(cls, value: Any, ends: tuple[str, str]) -> Member:
@@ -70,8 +70,8 @@ class Member:
             raise ValueError("not a member")
         address = ipaddress.ip_address(host)
         mapped = getattr(address, "ipv4_mapped", None)  # "::ffff:0.0.0.0"
-        addresses.split(joined(host, port))
-        addresses.split(joined(coordinator, port))
+        addresses.split(addresses.joined(host, port))
+        addresses.split(addresses.joined(coordinator, port))
         _, has_scope, scope = host.partition("%")
         is_name = coordinator.isprintable() and " " not in coordinator
         is_printable = is_name and not (has_scope and not _SCOPE.fullmatch(scope))
@@ -90,11 +90,6 @@ class Member:
             settings,
             printable(found.get("job"), LONGEST_JOB),
         )
-
-
-def joined(host: str, port: int) -> str:
-    """Return the address "host:port", or "[host]:port" if the host is an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Coordinator(StartRound):
@@ -177,10 +172,10 @@ class Coordinator(StartRound):
                 own = remote[0].end
             elif not own or own in ("0.0.0.0", "::"):
                 own = next(iter(members.values())).end
-        hosts = {0: joined(own, self._own["port"])}
+        hosts = {0: addresses.joined(own, self._own["port"])}
         for rank, each in members.items():
             is_at_own = each.is_local and not each.is_given
-            hosts[rank] = joined(own if is_at_own else each.host, each.port)
+            hosts[rank] = addresses.joined(own if is_at_own else each.host, each.port)
         return [hosts[rank] for rank in range(self._config.num_workers)]
 
 

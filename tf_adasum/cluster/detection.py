@@ -206,12 +206,12 @@ def _torchrun(environment, started):
         return None
     coordinator = None
     if host and port:
-        coordinator = _at(host, port)
+        coordinator = addresses.joined(host, port)
         _check_address(coordinator, environment, "MASTER_ADDR", "MASTER_PORT")
         if environment.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
             # torchrun itself listens on MASTER_PORT.
             sources = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
-            coordinator = _at(
+            coordinator = addresses.joined(
                 host, _port_of(" ".join(environment.get(each, "") for each in sources))
             )
     job = environment.get("TORCHELASTIC_RUN_ID", "")
@@ -230,7 +230,7 @@ def _open_mpi(environment):
     is_one_host = environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environment.get(names[2])
     host = _LOCAL if is_one_host else _host_of_mpirun(environment)
     job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid", "")
-    coordinator = host and _at(host, _port_of(job))
+    coordinator = host and addresses.joined(host, _port_of(job))
     return _source(f"Open MPI ({names[1]})", environment, names, coordinator, job=job)
 
 
@@ -258,7 +258,7 @@ def _pmi(environment):
         host = _first_node(environment["SLURM_JOB_NODELIST"], "SLURM_JOB_NODELIST")
     ids = (environment.get(name) for name in ("I_MPI_HYDRA_UUID", "PMI_JOBID", "SLURM_JOB_ID"))
     job = next(filter(None, ids), "")  # jobs of MPICH have no name
-    coordinator = host and _at(host, _port_of(job))
+    coordinator = host and addresses.joined(host, _port_of(job))
     source = _source(f"PMI ({names[1]})", environment, names, coordinator, job=job)
     slurm = _slurm(environment)  # srun --mpi=pmi2 sets the variables of PMI and of Slurm
     is_same = slurm and (slurm.rank.value, slurm.size.value) == (
@@ -286,7 +286,7 @@ def _slurm(environment):
         # Consecutive jobs on a node, and their steps, get different ports.
         step = _number(environment, "SLURM_STEP_ID") or 0
         number = (_number(environment, "SLURM_JOB_ID") or 0) + 1009 * step
-        coordinator = _at(host, _FIRST_PORT + number % _PORTS)
+        coordinator = addresses.joined(host, _FIRST_PORT + number % _PORTS)
     shown = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST")
     name = job and f"{job}.{environment.get('SLURM_STEP_ID', '')}"
     return _source(f"Slurm ({names[1]})", environment, names, coordinator, shown, name or "")
@@ -346,10 +346,6 @@ def _check_address(address, environment, *names):
     except ValueError as error:
         received = ", ".join(f"{name}={environment.get(name)!r}" for name in names)
         raise ValueError(f"{received}: {error}") from error
-
-
-def _at(host, port):
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def _port_of(job):

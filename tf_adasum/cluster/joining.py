@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, free_ports, own_address, secret
-from tf_adasum.cluster.coordinator import LONGEST_JOB, WORKERS, Coordinator, joined
+from tf_adasum.cluster.coordinator import LONGEST_JOB, WORKERS, Coordinator
 from tf_adasum.cluster.environment_variables import START_TIMEOUT
 from tf_adasum.cluster.listener import listening_socket
 from tf_adasum.cluster.participant import Participant
@@ -98,7 +98,7 @@ def enter(
     }
     joining = _Joining(config, own, own_secret, timeout, environment)
     if config.num_workers == 1:
-        found = [joined(given or host, port)]
+        found = [addresses.joined(given or host, port)]
     elif config.rank == 0:
         found = joining.as_worker_0(stack)
     else:

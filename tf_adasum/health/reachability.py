@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Mapping
 
+from tf_adasum.cluster import addresses
 from tf_adasum.cluster.tasks import Cluster
 
 # An answer takes milliseconds. If a packet is lost, the kernel tries again after one second.
@@ -64,10 +65,9 @@ class Reachability:
         with self._lock:
             ranks = [each for each in range(len(self._cluster.names)) if each != self._cluster.rank]
             endpoints = self._endpoints
-            addresses = [*map(self._cluster.host_and_port, ranks), *endpoints.values()]
-            words = connect_errors(addresses)
+            words = connect_errors([*map(self._cluster.host_and_port, ranks), *endpoints.values()])
             silent = {
-                rank: f"{word} at {shown(endpoint)}, the port of UCX"
+                rank: f"{word} at {addresses.joined(*endpoint)}, the port of UCX"
                 for (rank, endpoint), word in zip(
                     endpoints.items(), words[len(ranks) :], strict=True
                 )
@@ -84,18 +84,12 @@ class Reachability:
         self.unreachable, self._next = "", 0.0
 
 
-def shown(endpoint: tuple[str, int]) -> str:
-    """Return an IP address and a port as "10.0.0.1:2222" or "[fd00::1]:2222"."""
-    host, port = endpoint
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def connect_errors(addresses: list[tuple[str, int]]) -> list[str]:
+def connect_errors(endpoints: list[tuple[str, int]]) -> list[str]:
     """Return for each host and port why no connection can be made; "" if it can be made."""
-    words = [f"no answer within {SECONDS_TO_CONNECT:.0f} s"] * len(addresses)
+    words = [f"no answer within {SECONDS_TO_CONNECT:.0f} s"] * len(endpoints)
     deadline = time.monotonic() + SECONDS_TO_CONNECT
     with selectors.PollSelector() as selector:
-        for index, (host, port) in enumerate(addresses):
+        for index, (host, port) in enumerate(endpoints):
             try:
                 family, kind, protocol, _, where = socket.getaddrinfo(
                     host, port, type=socket.SOCK_STREAM

@@ -32,7 +32,6 @@ from typing import Any
 
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, free_ports, own_address, secret, store_client
-from tf_adasum.cluster.coordinator import joined
 from tf_adasum.cluster.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import StoreClient
@@ -414,7 +413,7 @@ class _ElasticJob:
             begin.round,
             [own.id for own in begin.hosts],
             [own.workers for own in begin.hosts],
-            joined(host, port),
+            addresses.joined(host, port),
         )
 
 

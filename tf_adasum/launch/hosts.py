@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_adasum.cluster import own_address, secret
-from tf_adasum.cluster.coordinator import joined
+from tf_adasum.cluster.addresses import joined
 from tf_adasum.errors import see
 from tf_adasum.launch.failures import StderrTail
 from tf_adasum.launch.jobs import check

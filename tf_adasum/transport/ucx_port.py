@@ -17,7 +17,7 @@ import socket
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 
-from tf_adasum.cluster import own_address
+from tf_adasum.cluster import addresses, own_address
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import reachability
 
@@ -160,7 +160,7 @@ def unreachable(cluster: Cluster, endpoints: Mapping[int, Sequence[SocketAddress
     reached = {rank for (rank, _), word in zip(tried, words, strict=True) if not word}
     for (rank, endpoint), word in zip(tried, words, strict=True):
         if rank not in reached:
-            silent.setdefault(rank, f"at {reachability.shown(endpoint)}: {word}")
+            silent.setdefault(rank, f"at {addresses.joined(*endpoint)}: {word}")
     if not silent:
         return ""
     rank, where = next(iter(silent.items()))
