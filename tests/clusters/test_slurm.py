@@ -3,6 +3,7 @@
 import os
 import pathlib
 import sys
+import time
 
 import pytest
 from support.launching import eventually
@@ -56,8 +57,9 @@ def test_a_job_that_its_time_limit_cuts_goes_on_when_it_is_requeued(
         return log.exists() and word in log.read_text()
 
     def starts_again():
-        """Slurm would let it wait for two minutes."""
+        """Slurm would let it wait for two minutes; each update delays it a little, too."""
         slurm_cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)
+        time.sleep(5)
         shown = slurm_cluster.run("scontrol", "show", "job", job, check=False).stdout
         return "Restarts=1" in shown and "JobState=RUNNING" in shown
 

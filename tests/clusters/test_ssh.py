@@ -89,5 +89,5 @@ def test_hosts_train_as_the_launcher(training, assert_as_launched, environment, 
     command = [sys.executable, "-m", "tf_adasum.launch", "--hosts", "127.0.0.1:1,127.0.0.2:3"]
     ssh = environment["TF_ADASUM_SSH"]
     said = training.run(*command, *training.command[1:], tmp_path, TF_ADASUM_SSH=ssh)
-    assert "tf_adasum: the environment (TF_ADASUM_COORDINATOR): 4 workers x 1" in said
+    assert "tf_adasum: 4 workers, 4 replicas over " in said
     assert_as_launched(tmp_path)
