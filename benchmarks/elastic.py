@@ -9,7 +9,6 @@ undisturbed runs. Writes benchmarks/results/DATE-elastic.md.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import pathlib
@@ -102,9 +101,9 @@ def train(folder, is_undisturbed):
 
         def on_train_batch_end(self, batch, logs=None):
             if strategy.is_first_worker and not is_undisturbed:
-                if self.is_first:
-                    (folder / f"step-{start}-{replicas}").write_text(str(time.time()))
-                (folder / f"last-{start}").write_text(str(time.time()))
+                for name in [f"step-{start}-{replicas}"] * self.is_first + [f"last-{start}"]:
+                    (folder / "new").write_text(str(time.time()))
+                    (folder / "new").rename(folder / name)
             self.is_first = False
             if is_recording:
                 step = int(self.model.optimizer.iterations.numpy())
@@ -166,8 +165,7 @@ class Job:
         found = {}
         for path in self.folder.glob("step-*"):
             _, start, replicas = path.name.split("-")
-            with contextlib.suppress(ValueError):  # the file is being written
-                found[int(start)] = float(path.read_text()), int(replicas)
+            found[int(start)] = float(path.read_text()), int(replicas)
         return found
 
     def seconds_until(self, hosts, since):
