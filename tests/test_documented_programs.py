@@ -204,6 +204,7 @@ RUN_BY = {
     "export TF_ADASUM_COST_MODEL=": "tests/unit/aggregation/test_scheme.py",
     "export TF_ADASUM_HOST_LINK=": "tests/unit/aggregation/test_scheme.py",
     "export TF_ADASUM_SECRET_FILE=": "tests/unit/cluster/test_secret.py",
+    "export SRUN_CPUS_PER_TASK=": "tests/clusters/test_slurm.py",
     "make": "Makefile",  # `tests/unit/test_documents.py` looks for the targets
 }
 PARSERS = {
