@@ -49,7 +49,8 @@ for units in (1, 2):
     model.fit(x, x[:, :units], batch_size=8, verbose=0, validation_data=(x, x[:, :units]))
     assert model.predict(x, verbose=0).shape == (16, units)
     print("trained", units)
-assert not glob.glob(tempfile.gettempdir() + "/__autograph_*")
+if not keras.__version__.startswith("2."):  # Keras 2 uses AutoGraph
+    assert not glob.glob(tempfile.gettempdir() + "/__autograph_*")
 """
 
 
