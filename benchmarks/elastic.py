@@ -92,7 +92,7 @@ def train(folder, is_undisturbed):
         model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=compiled)
 
     class Notes(keras.callbacks.Callback):
-        """Records the first step of a start, and stops the training at the end."""
+        """Records the steps of a start, and stops the training at the end."""
 
         is_first, left = True, EPOCHS
 

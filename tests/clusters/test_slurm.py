@@ -57,7 +57,7 @@ def test_a_job_that_its_time_limit_cuts_goes_on_when_it_is_requeued(
         return log.exists() and word in log.read_text()
 
     def starts_again():
-        """Slurm would let it wait for two minutes; each update delays it a little, too."""
+        """Slurm would let the job wait for two minutes; each update delays it a little."""
         slurm_cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)
         time.sleep(5)
         shown = slurm_cluster.run("scontrol", "show", "job", job, check=False).stdout

@@ -67,10 +67,8 @@ class Worker:
         return []
 
     def send(self, message):
-        for peer in self.connections:
-            self.world.on_the_way[self.rank, peer] = json.dumps(
-                message
-            )  # newer messages replace older ones
+        for peer in self.connections:  # a newer message replaces an older one
+            self.world.on_the_way[self.rank, peer] = json.dumps(message)
 
     def receive(self):
         found = []
