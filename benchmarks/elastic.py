@@ -168,14 +168,14 @@ class Job:
             found[int(start)] = float(path.read_text()), int(replicas)
         return found
 
-    def seconds_until(self, hosts, since):
+    def seconds_until(self, hosts, since, limit=SECONDS):
         """Wait until training continues on this number of hosts.
 
         Returns:
             The seconds from the event until then, and for how many of them nothing was trained.
         """
         before = time.time()
-        while time.time() < before + SECONDS:
+        while time.time() < before + limit:
             for start, (at, replicas) in self.steps().items():
                 if at > since and replicas == hosts * self.workers:
                     time.sleep(QUIET_SECONDS)
