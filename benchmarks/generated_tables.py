@@ -238,11 +238,11 @@ def slow_links_part():
 
 def prediction_part():
     """Return what `tf-adasum-doctor --predict` prints for a cluster of GPUs, and its command."""
-    from tf_adasum.aggregation import cost_model
     from tf_adasum.doctor import prediction
+    from tf_adasum.environment_variables import COST_MODEL, HOST_LINK
 
     constants = ",".join(f"{name}={value:g}" for name, value in CLUSTER.items())
-    variables = {cost_model.VARIABLE: constants, cost_model.HOST_LINK: "alpha=5e-6,beta=8e-11"}
+    variables = {COST_MODEL: constants, HOST_LINK: "alpha=5e-6,beta=8e-11"}
     with mock.patch.dict(os.environ, variables):
         printed = prediction.predicted(prediction.Job(128, 8, 100.0, 161, 180.0))
     command = (

@@ -90,7 +90,7 @@ def work(options):
     import tf_adasum
     from experiments import data
     from experiments.cnn import EXPERIMENT as CNN
-    from tf_adasum.aggregation import cost_model
+    from tf_adasum.environment_variables import HOST_LINK
 
     class Mean(tf_adasum.rules.AggregationRule):
         granularity = "model"
@@ -98,7 +98,7 @@ def work(options):
         def coefficients(self, gram):
             return tf.ones_like(gram[:, 0]) / gram.shape[-1]
 
-    os.environ[cost_model.HOST_LINK] = os.environ["HOST_LINK_OF_LINKS"]
+    os.environ[HOST_LINK] = os.environ["HOST_LINK_OF_LINKS"]
     ((dataset, epochs),) = experiment().datasets
     splits, found = getattr(data, dataset)(), {}
     for name, (method, k) in METHODS.items():

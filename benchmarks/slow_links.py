@@ -95,14 +95,14 @@ def work():
     import keras
 
     import tf_adasum
-    from tf_adasum.aggregation import cost_model
+    from tf_adasum.environment_variables import COST_MODEL
 
     found = {}
     for name, (options, local_steps) in METHODS.items():
         if "cost model" in name:
-            os.environ[cost_model.VARIABLE] = os.environ["COST_MODEL_OF_LINKS"]
+            os.environ[COST_MODEL] = os.environ["COST_MODEL_OF_LINKS"]
         strategy = tf_adasum.AdasumMirroredStrategy(**options)
-        os.environ.pop(cost_model.VARIABLE, None)
+        os.environ.pop(COST_MODEL, None)
         with strategy.scope():
             optimizer = keras.optimizers.Adam(1e-4)
             if local_steps:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import keras_versions, network
 
+from tf_adasum.environment_variables import COST_MODEL
 from tf_adasum.health.connections import MOST_UNAUTHENTICATED
 
 needs_compiler = pytest.mark.skipif(
@@ -112,7 +113,7 @@ def test_constants_of_the_cost_model_are_those_of_the_newest_report(
 
     text = generated_tables.newest(name).read_text()
     (setting,) = re.findall(r"TF_ADASUM_COST_MODEL='(.*)'", text)
-    monkeypatch.setenv(cost_model.VARIABLE, setting)
+    monkeypatch.setenv(COST_MODEL, setting)
     assert cost_model.measured() == getattr(cost_model, variable)
 
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 import keras
 import tensorflow as tf
 
+from tf_adasum import environment_variables
 from tf_adasum.aggregation import Scheme
 from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.cluster import (
-    environment_variables,
     joining,
     listener,
     ports,

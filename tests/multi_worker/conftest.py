@@ -7,6 +7,7 @@ import pytest
 from support.sampling import topology_of
 from support.worker_group import WorkerGroup
 
+from tf_adasum.environment_variables import TRANSPORT
 from tf_adasum.transport import argument
 
 HERE = pathlib.Path(__file__).parent
@@ -19,7 +20,7 @@ def pytest_collection_modifyitems(config, items):
     """
     own = [item for item in items if item.path.parent == HERE]
     items[:] = [item for item in items if item.path.parent != HERE]
-    if os.environ.get(argument.VARIABLE) == argument.UCX:
+    if os.environ.get(TRANSPORT) == argument.UCX:
         alone = [item for item in own if topology_of(item).startswith("1x")]
         config.hook.pytest_deselected(items=alone)
         own = [item for item in own if item not in alone]

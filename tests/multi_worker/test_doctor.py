@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tf_adasum.environment_variables import TRANSPORT
 from tf_adasum.transport import argument
 
 
@@ -37,5 +38,5 @@ def test_two_workers_under_the_launcher(tmp_path):
     assert (small["bytes"], large["bytes"]) == (4 * 2**20, 64 * 2**20)
     assert 0 < min(small["seconds"]) and (large.get("left_out") or min(large["seconds"]) > 0)
     assert small["over"] == large.get("over", small["over"])
-    ucx = os.environ[argument.VARIABLE] == argument.UCX
+    ucx = os.environ[TRANSPORT] == argument.UCX
     assert small["over"].startswith("UCX " if ucx else "TensorFlow's collectives")

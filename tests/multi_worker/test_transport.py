@@ -12,7 +12,7 @@ from scenarios import transport as scenarios
 from support import faults, meshes
 from support.worker_group import WorkerGroup
 
-from tf_adasum.transport import argument
+from tf_adasum.environment_variables import TRANSPORT
 
 DETECTION_SECONDS = 8  # seconds, as in test_faults.py
 
@@ -103,7 +103,7 @@ LOST = "was lost: its process ended without reporting an error"
     ("injection_point", "victim", "transports"), [("exchange", 1, None), ("step", 0, "tcp,self")]
 )
 def test_a_killed_worker_is_named(tmp_path, monkeypatch, injection_point, victim, transports):
-    monkeypatch.setenv(argument.VARIABLE, "ucx")
+    monkeypatch.setenv(TRANSPORT, "ucx")
     if transports:
         monkeypatch.setenv("UCX_TLS", transports)
     outcomes = faults.run(tmp_path, fault="kill", injection_point=injection_point, victim=victim)

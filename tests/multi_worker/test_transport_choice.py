@@ -9,7 +9,7 @@ import pytest
 from support import meshes
 from support.worker_group import worker_environment
 
-from tf_adasum.transport import argument
+from tf_adasum.environment_variables import TRANSPORT
 
 PROGRAM = """
 import ctypes, json, logging, os, sys, zlib
@@ -54,7 +54,7 @@ def trained(folder, arguments="", prelude="", prefix=(), variables=None):
     path.write_text(PROGRAM.format(arguments=arguments, prelude=prelude))
     ended = subprocess.run(
         [*prefix, sys.executable, "-m", "tf_adasum.launch", "-n", "2", str(path)],
-        env={**worker_environment([], 0, devices=1), argument.VARIABLE: "", **(variables or {})},
+        env={**worker_environment([], 0, devices=1), TRANSPORT: "", **(variables or {})},
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -8,6 +8,7 @@ import tensorflow as tf
 from support import keras_versions
 
 import tf_adasum
+from tf_adasum.environment_variables import OPS
 from tf_adasum.ops import library
 
 keras_versions.make_devices()
@@ -62,7 +63,7 @@ def collections_wait(request):
 def backend(request, monkeypatch):
     if request.param == "custom" and not library.status().loaded:
         pytest.skip(f"the compiled op is not loaded: {library.status().reason}")
-    monkeypatch.setenv(library.CHOICE_VARIABLE, request.param)
+    monkeypatch.setenv(OPS, request.param)
     # Stated, so that both backends are tested on machines with a GPU, too.
     with tf.device("CPU:0"):
         yield request.param

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import tf_adasum
-from tf_adasum import ops, rules, startup
-from tf_adasum.cluster import environment_variables, rendezvous, start_timeout
+from tf_adasum import environment_variables, ops, rules, startup
+from tf_adasum.cluster import rendezvous, start_timeout
 from tf_adasum.cluster import tasks as cluster_tasks
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.workers import agreement

@@ -46,9 +46,7 @@ from typing import TypeVar
 import numpy as np
 
 from tf_adasum.aggregation import buckets, groups, radix_plans
-
-VARIABLE = "TF_ADASUM_COST_MODEL"
-HOST_LINK = "TF_ADASUM_HOST_LINK"
+from tf_adasum.environment_variables import COST_MODEL, HOST_LINK
 
 # Up to this many replicas, the shipped constants choose only between one level and plans that
 # follow the hosts, because they underestimate the time of plans with several levels. On 4 processes
@@ -357,7 +355,7 @@ def measured() -> CostModel | None:
         ValueError: if the variable is not of the form ``alpha=1e-4,beta=1e-9,gamma=1e-10``.
     """
     names = [field.name for field in dataclasses.fields(CostModel)]
-    return _read(VARIABLE, names, "alpha=1e-4,beta=1e-9,gamma=1e-10", CostModel)
+    return _read(COST_MODEL, names, "alpha=1e-4,beta=1e-9,gamma=1e-10", CostModel)
 
 
 _Constants = TypeVar("_Constants")

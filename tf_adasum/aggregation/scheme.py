@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_adasum.aggregation import cost_model, radix_plans, rules
 from tf_adasum.aggregation.rules import checks, granularity
 from tf_adasum.aggregation.rules.nested import nested
+from tf_adasum.environment_variables import COST_MODEL, HOST_LINK
 
 LONGEST_SETTING = 1000  # characters
 
@@ -202,8 +203,8 @@ class Scheme:
             "radix_plan": self.radix_plan and list(self.radix_plan),
             "local_reduction (replicas averaged)": self.local_reduction_size,
             "wire_dtype": _name(self.wire_dtype),
-            cost_model.VARIABLE: self.costs and list(dataclasses.astuple(self.costs)),
-            cost_model.HOST_LINK: self.hosts and list(dataclasses.astuple(self.hosts)),
+            COST_MODEL: self.costs and list(dataclasses.astuple(self.costs)),
+            HOST_LINK: self.hosts and list(dataclasses.astuple(self.hosts)),
             "on several hosts": self.spans_hosts,
         }
 

@@ -16,6 +16,7 @@ from tf_adasum.cluster import addresses, own_address
 from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.start_round import StartRound, different_settings
+from tf_adasum.environment_variables import INTERFACE
 from tf_adasum.errors import see
 
 WORKERS = "number of workers"
@@ -150,7 +151,7 @@ class Coordinator(StartRound):
             self.end(
                 f"Workers {', '.join(map(str, ranks))} have the same address: "
                 f"{', '.join(sorted(twice))}. On each of these workers, set "
-                f"{own_address.INTERFACE} to the address at which the other workers reach "
+                f"{INTERFACE} to the address at which the other workers reach "
                 f"this worker. {see('TFA-206')}"
             )
             return

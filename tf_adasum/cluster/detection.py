@@ -14,11 +14,8 @@ from collections.abc import Mapping
 
 from tf_adasum.cluster import addresses, node_lists, tf_config
 from tf_adasum.cluster.rendezvous_config import MOST_WORKERS, RendezvousConfig
+from tf_adasum.environment_variables import COORDINATOR, RANK, WORLD_SIZE
 from tf_adasum.errors import see
-
-COORDINATOR = "TF_ADASUM_COORDINATOR"
-RANK = "TF_ADASUM_RANK"
-WORLD_SIZE = "TF_ADASUM_WORLD_SIZE"
 
 # Above Linux's ephemeral ports, as in JAX's cluster detection.
 _FIRST_PORT, _PORTS = 61_440, 4_096

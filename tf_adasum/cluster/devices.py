@@ -5,16 +5,14 @@ Uses only public names of TensorFlow.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
+from tf_adasum import environment_variables
+from tf_adasum.environment_variables import DEVICES_PER_WORKER
 from tf_adasum.errors import see
-
-# Set by tf-adasum-launch for its workers.
-DEVICES_PER_WORKER = "TF_ADASUM_DEVICES_PER_WORKER"
 
 
 def local_devices(requested: Sequence[str] | None = None) -> tuple[str, ...]:
@@ -35,7 +33,7 @@ def local_devices(requested: Sequence[str] | None = None) -> tuple[str, ...]:
     """
     if requested is not None:
         return _checked(requested)
-    count = _devices_per_worker()
+    count = environment_variables.devices_per_worker()
     for device_type in ("GPU", "CPU"):
         if device_type == "CPU" and count:
             _configure_logical_cpus(count)
@@ -108,18 +106,6 @@ def _logical_devices(device_type):
     for physical in tf.config.get_visible_devices(device_type):
         count += len(tf.config.get_logical_device_configuration(physical) or [None])
     return [f"{device_type}:{index}" for index in range(count)]
-
-
-def _devices_per_worker():
-    text = os.environ.get(DEVICES_PER_WORKER)
-    if not text:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(
-            f"The environment variable {DEVICES_PER_WORKER} must be a whole number of at least 1. "
-            f"Received: {DEVICES_PER_WORKER}={text!r}"
-        )
-    return int(text)
 
 
 def _configure_logical_cpus(count):

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, free_ports, own_address, secret
 from tf_adasum.cluster.coordinator import LONGEST_JOB, WORKERS, Coordinator
-from tf_adasum.cluster.environment_variables import START_TIMEOUT
 from tf_adasum.cluster.listener import listening_socket
 from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.rendezvous_config import MOST_WORKERS, RendezvousConfig
@@ -27,6 +26,7 @@ from tf_adasum.cluster.session import SECONDS_BETWEEN_CALLS
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import ANOTHER_PROGRAM, NO_ANSWER
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.environment_variables import START_TIMEOUT
 from tf_adasum.errors import see
 
 # Seconds for which worker 0 retries if its port is in use, because an earlier start may be about to

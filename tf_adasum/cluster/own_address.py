@@ -10,7 +10,8 @@ import socket
 import struct
 from collections.abc import Mapping
 
-INTERFACE = "TF_ADASUM_INTERFACE"
+from tf_adasum.environment_variables import INTERFACE
+
 LOOPBACK = "lo"
 
 _SIOCGIFADDR = 0x8915  # <linux/sockios.h>: the IPv4 address of an interface

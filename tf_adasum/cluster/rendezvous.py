@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_adasum.cluster import addresses, secret
-from tf_adasum.cluster.environment_variables import START_TIMEOUT
 from tf_adasum.cluster.listener import listening_socket
 from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.port_probes import PortProbes, reason
@@ -34,6 +33,7 @@ from tf_adasum.cluster.rendezvous_round import (
 )
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.environment_variables import START_TIMEOUT
 from tf_adasum.errors import WorkerLostError, see
 
 _SECONDS_FOR_A_SERVER = 15.0

@@ -7,7 +7,8 @@ import typing
 
 import tensorflow as tf
 
-from tf_adasum.cluster import detection, environment_variables, joining, tasks, tf_config
+from tf_adasum import environment_variables
+from tf_adasum.cluster import detection, joining, tasks, tf_config
 
 
 class ResolvedCluster(typing.NamedTuple):

@@ -13,8 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-NAME = "TF_ADASUM_SECRET"
-FILE_NAME = "TF_ADASUM_SECRET_FILE"
+from tf_adasum.environment_variables import SECRET, SECRET_FILE
 
 _LONGEST = 1 << 16  # bytes
 
@@ -55,14 +54,14 @@ def read(environment: Mapping[str, str] = os.environ) -> Secret:
     Raises:
         ValueError: if the secret is empty, its file cannot be read, or both variables are set.
     """
-    given = [name for name in (NAME, FILE_NAME) if name in environment]
+    given = [name for name in (SECRET, SECRET_FILE) if name in environment]
     if len(given) > 1:
-        raise ValueError(f"Set {NAME} or {FILE_NAME}, not both.")
+        raise ValueError(f"Set {SECRET} or {SECRET_FILE}, not both.")
     if not given:
         return Secret()
     (name,) = given
     key, source = os.fsencode(environment[name]), name
-    if name == FILE_NAME:
+    if name == SECRET_FILE:
         source = f"{name}={environment[name]}"
         try:
             with open(environment[name], "rb") as file:

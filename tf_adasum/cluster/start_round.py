@@ -21,9 +21,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tf_adasum.cluster import secret
 from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.store import LEASE_SECONDS
+from tf_adasum.environment_variables import SECRET, SECRET_FILE
 from tf_adasum.errors import WorkerLostError, see
 
 HAS_RESULT = {"has_result": True}
@@ -298,7 +298,7 @@ def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -
         f"{words.get((has_secret, its), 'no secret')} on {other}" for other, its in others.items()
     ]
     return (
-        f"All workers must be started with the same secret, in the variable {secret.NAME} or "
-        f"in a file that {secret.FILE_NAME} names. Received: {', '.join(received)} "
+        f"All workers must be started with the same secret, in the variable {SECRET} or "
+        f"in a file that {SECRET_FILE} names. Received: {', '.join(received)} "
         f"{see('TFA-207')}"
     )

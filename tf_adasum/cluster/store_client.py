@@ -14,8 +14,9 @@ from typing import Any
 
 from tf_adasum.cluster import addresses, json_lines
 from tf_adasum.cluster.channel import Channel
-from tf_adasum.cluster.secret import FILE_NAME, NAME, Secret
+from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.store import HEARTBEAT_SECONDS, LEASE_SECONDS
+from tf_adasum.environment_variables import SECRET, SECRET_FILE
 from tf_adasum.errors import see
 
 # Why a call failed, if no system call failed.
@@ -247,8 +248,8 @@ def connected(
         if found.unauthenticated is not None:
             raise Refused(
                 "All launchers must be started with the same secret, in the variable "
-                f"{NAME} or in a file that {FILE_NAME} names. Received: this launcher's secret is "
-                f"not the secret of the launcher at {address}, or one of them has no secret "
+                f"{SECRET} or in a file that {SECRET_FILE} names. Received: this launcher's secret "
+                f"is not the secret of the launcher at {address}, or one of them has no secret "
                 f"{see('TFA-207')}"
             )
         reason = next(reversed(found.tried.values()), reason)

@@ -25,7 +25,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tf_adasum import commands
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.doctor import (
     cluster_report,
@@ -36,6 +35,7 @@ from tf_adasum.doctor import (
     tables,
 )
 from tf_adasum.doctor.findings import Finding, run
+from tf_adasum.launch import commands
 
 _EXAMPLES = (
     ("tf-adasum-doctor", "check this machine"),

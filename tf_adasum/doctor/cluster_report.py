@@ -25,8 +25,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tf_adasum import environment_variables
 from tf_adasum._version import series
-from tf_adasum.cluster import environment_variables, joining, rendezvous, secret
+from tf_adasum.cluster import joining, rendezvous, secret
 from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster

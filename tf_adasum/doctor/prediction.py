@@ -19,6 +19,7 @@ from typing import Any
 from tf_adasum import atomic_files
 from tf_adasum.doctor import tables
 from tf_adasum.doctor.findings import FAIL, NOTE, WARN, Finding
+from tf_adasum.environment_variables import COST_MODEL, HOST_LINK
 
 _BYTES_OF_MB = 1_000_000
 _LINKS = "links"  # the subject of findings
@@ -116,7 +117,7 @@ def predicted(job: Job, links_file: str | None = None) -> str:
         source = links_file
     else:
         links = cost_model.Hosts.measured(job.replicas_per_host)
-        source = cost_model.HOST_LINK if os.environ.get(cost_model.HOST_LINK) else ""
+        source = HOST_LINK if os.environ.get(HOST_LINK) else ""
     size = job.model_mb * _BYTES_OF_MB
     count = min(job.variables, max(1, round(size / buckets.DEFAULT_BUCKET_BYTES)))
     bucket = size / count, max(1, job.variables // count)
@@ -137,8 +138,7 @@ def predicted(job: Job, links_file: str | None = None) -> str:
         f"{job.replicas_per_host} on each host; {job.step_ms:g} ms per step on one device",
         f"gradients: {job.model_mb:g} MB in {job.variables} variables, sent in "
         f"{count} {'bucket' if count == 1 else 'buckets'}",
-        f"constants: {constants} "
-        f"({cost_model.VARIABLE if measured else 'of UCX on two CPU cores'})",
+        f"constants: {constants} ({COST_MODEL if measured else 'of UCX on two CPU cores'})",
     ]
     if between:
         notes.append(

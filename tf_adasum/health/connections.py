@@ -27,10 +27,10 @@ from typing import Any
 
 from tf_adasum.cluster import addresses, ports
 from tf_adasum.cluster.channel import Channel
-from tf_adasum.cluster.environment_variables import WATCH_PORT
 from tf_adasum.cluster.json_lines import LONGEST_LINE
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.environment_variables import WATCH_PORT
 from tf_adasum.errors import see
 from tf_adasum.health import messages
 

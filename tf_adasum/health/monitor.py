@@ -21,8 +21,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tf_adasum.cluster import environment_variables, json_lines, rendezvous, secret
+from tf_adasum.cluster import json_lines, rendezvous, secret
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.environment_variables import failure_detector_port, start_timeout
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health import call_log, call_site, connections, diagnosis, messages
 from tf_adasum.health.diagnosis import CollectiveErrorOf, Status
@@ -431,15 +432,14 @@ def begin(cluster: Cluster, settings: dict[str, Any], timeout: float | None) -> 
     if cluster in _monitors:
         return _monitors[cluster]
     host, _ = cluster.host_and_port(0)
-    seconds = environment_variables.start_timeout(timeout)
-    key, port = secret.read(), environment_variables.failure_detector_port()
+    key, port = secret.read(), failure_detector_port()
     server = connections.Server(host, len(cluster.names), key, port) if cluster.rank == 0 else None
     seed = int.from_bytes(os.urandom(7), "big")
     payload = {**server.endpoint, "seed": seed} if server else {}
     with contextlib.ExitStack() as stack:
         if server:
             stack.callback(server.close)
-        payloads = rendezvous.run(cluster, settings, seconds, payload)
+        payloads = rendezvous.run(cluster, settings, start_timeout(timeout), payload)
         stack.pop_all()
     monitor = HealthMonitor(cluster, server, timeout)
     monitor.seed = seed if server else payloads[0].get("seed")

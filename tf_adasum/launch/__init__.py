@@ -6,13 +6,13 @@
     tf-adasum-launch --hosts a:4,b:4 train.py
     tf-adasum-launch -n 4 --nnodes 1:4 --coordinator node0:2222 train.py
 
-Reading order: `command_line` -> `jobs` (one job) -> `nodes` and `environments` (the environment of
-each worker, GPUs included) and `cpu_shares` (the CPUs of each worker). `cluster.free_ports` finds
-and holds the workers' ports, `processes` runs the processes, `output` shows their output,
-`log_filter` selects the lines of TensorFlow that are not shown, and `failures` finds the worker
-that failed first. `hosts` starts a launcher on each of several hosts, over `ssh`. `elastic` runs
-jobs whose hosts may join and leave, and `membership` decides which hosts train. `run` starts
-workers from a notebook.
+Reading order: `command_line` (and `commands`, which the doctor also uses) -> `jobs` (one job) ->
+`nodes` and `environments` (the environment of each worker, GPUs included) and `cpu_shares` (the
+CPUs of each worker). `cluster.free_ports` finds and holds the workers' ports, `processes` runs the
+processes, `output` shows their output, `log_filter` selects the lines of TensorFlow that are not
+shown, and `failures` finds the worker that failed first. `hosts` starts a launcher on each of
+several hosts, over `ssh`. `elastic` runs jobs whose hosts may join and leave, and `membership`
+decides which hosts train. `run` starts workers from a notebook.
 
 The launcher uses only the standard library, so it starts at once and never initialises a GPU.
 """

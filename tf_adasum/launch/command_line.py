@@ -8,8 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from tf_adasum import commands
-from tf_adasum.launch import elastic, hosts
+from tf_adasum.launch import commands, elastic, hosts
 from tf_adasum.launch.cpu_shares import BIND_TO
 from tf_adasum.launch.environments import automatic_workers
 from tf_adasum.launch.jobs import launch

@@ -32,9 +32,9 @@ from typing import Any
 
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, free_ports, own_address, secret, store_client
-from tf_adasum.cluster.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import StoreClient
+from tf_adasum.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.launch import fork_server
 from tf_adasum.launch.environments import common_environment
 from tf_adasum.launch.jobs import check, run_job

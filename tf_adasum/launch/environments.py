@@ -11,13 +11,14 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from tf_adasum.cluster import detection, tf_config
+from tf_adasum.cluster import tf_config
+from tf_adasum.environment_variables import COORDINATOR, RANK, WORLD_SIZE
 from tf_adasum.errors import see
 from tf_adasum.launch import log_filter
 from tf_adasum.launch.nodes import Nodes
 
 # Variables that give a process its cluster and rank. Workers do not inherit the launcher's values.
-_PLACE = (tf_config.NAME, detection.COORDINATOR, detection.RANK, detection.WORLD_SIZE)
+_PLACE = (tf_config.NAME, COORDINATOR, RANK, WORLD_SIZE)
 
 
 def worker_environments(
@@ -67,16 +68,16 @@ def worker_environments(
     ranks = nodes.ranks(len(addresses))
     if nodes.coordinator is not None:
         for rank, worker in zip(ranks, environments, strict=True):
-            worker[detection.COORDINATOR] = nodes.coordinator
-            worker[detection.RANK] = str(rank)
-            worker[detection.WORLD_SIZE] = str(nodes.total(len(addresses)))
+            worker[COORDINATOR] = nodes.coordinator
+            worker[RANK] = str(rank)
+            worker[WORLD_SIZE] = str(nodes.total(len(addresses)))
     elif len(addresses) > 1:
         for index, worker in enumerate(environments):
             task = {"type": "worker", "index": index}
             text = json.dumps({"cluster": {"worker": [*addresses]}, "task": task})
             worker[tf_config.NAME] = text
     else:
-        environments[0].update({detection.WORLD_SIZE: "1", detection.RANK: "0"})
+        environments[0].update({WORLD_SIZE: "1", RANK: "0"})
     if len(addresses) > 1 or devices_per_worker is not None:
         gpus = visible_gpus(base)
         if gpus:

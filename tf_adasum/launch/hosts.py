@@ -24,6 +24,7 @@ from typing import Any
 
 from tf_adasum.cluster import own_address, secret
 from tf_adasum.cluster.addresses import joined
+from tf_adasum.environment_variables import SECRET, SSH
 from tf_adasum.errors import see
 from tf_adasum.launch.failures import StderrTail
 from tf_adasum.launch.jobs import check
@@ -32,8 +33,6 @@ from tf_adasum.launch.output import Console, Relay
 from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, EXIT_STOP_REQUESTED, signals_sent_to
 from tf_adasum.launch.ssh import SECONDS_BETWEEN_BEATS, Connection
 from tf_adasum.launch.worker_process import report_end, start_thread
-
-SSH = "TF_ADASUM_SSH"  # the ssh command, with its options
 
 _SECONDS_TO_END = BACKUP_GRACE_SECONDS + 15.0
 _SECONDS_TO_READ = 5.0  # how long to wait until our output is read
@@ -112,7 +111,7 @@ def _environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that hosts receive, including the user's secret or a new secret."""
     key = os.fsdecode(secret.read(environment).key) or secrets.token_hex(32)
     passed = {name: environment[name] for name in environment if not _NOT_PASSED.fullmatch(name)}
-    return {**passed, secret.NAME: key}
+    return {**passed, SECRET: key}
 
 
 def _wait_until_ready(connections: Sequence[Connection], program: Sequence[str]) -> None:

@@ -12,8 +12,8 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 
-from tf_adasum.cluster import free_ports, secret
-from tf_adasum.cluster.environment_variables import START_TIMEOUT
+from tf_adasum.cluster import free_ports
+from tf_adasum.environment_variables import SECRET, SECRET_FILE, START_TIMEOUT
 from tf_adasum.launch import fork_server
 from tf_adasum.launch.cpu_shares import BIND_TO, cpu_shares
 from tf_adasum.launch.environments import (
@@ -216,5 +216,5 @@ def check(
 
 def _new_secret() -> dict[str, str]:
     """Return a variable with a new secret for the workers; empty if the user gave a secret."""
-    is_given = secret.NAME in os.environ or secret.FILE_NAME in os.environ
-    return {} if is_given else {secret.NAME: secrets.token_hex(32)}
+    is_given = SECRET in os.environ or SECRET_FILE in os.environ
+    return {} if is_given else {SECRET: secrets.token_hex(32)}

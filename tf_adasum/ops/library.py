@@ -27,10 +27,10 @@ from pathlib import Path
 import tensorflow as tf
 
 from tf_adasum._version import series
+from tf_adasum.environment_variables import OPS
 from tf_adasum.errors import see
 from tf_adasum.ops import gpu_kernels
 
-CHOICE_VARIABLE = "TF_ADASUM_OPS"
 CHOICES = ("auto", "custom", "tensorflow")
 LIBRARY_NAME = "_adasum_ops_tf{}.so"  # for a minor version, such as 2.21
 BUILD_INFO_NAME = "_build_info.json"
@@ -94,11 +94,11 @@ class OpLibrary:
             ValueError: If `TF_ADASUM_OPS` has a value other than auto, custom, tensorflow.
             RuntimeError: If `TF_ADASUM_OPS` is "custom" and the library cannot be loaded.
         """
-        choice = os.environ.get(CHOICE_VARIABLE) or "auto"
+        choice = os.environ.get(OPS) or "auto"
         if choice not in CHOICES:
             raise ValueError(
-                f"The environment variable {CHOICE_VARIABLE} is expected to be one of "
-                f"{', '.join(CHOICES)}; Received: {CHOICE_VARIABLE}={choice!r}"
+                f"The environment variable {OPS} is expected to be one of "
+                f"{', '.join(CHOICES)}; Received: {OPS}={choice!r}"
             )
         if choice == "tensorflow" or device_type not in ("CPU", "GPU"):
             return None
@@ -108,7 +108,7 @@ class OpLibrary:
             return self._module
         if choice == "custom":
             raise RuntimeError(
-                f"{CHOICE_VARIABLE}=custom requires tf_adasum's compiled op, but {reason}. "
+                f"{OPS}=custom requires tf_adasum's compiled op, but {reason}. "
                 f"{status.fix or BUILD_IT}. {ASK_THE_DOCTOR} {see('TFA-102')}"
             )
         self._warn_once(reason, status.fix or BUILD_IT)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from tf_adasum.environment_variables import TRANSPORT
 from tf_adasum.errors import see
 
-VARIABLE = "TF_ADASUM_TRANSPORT"
 AUTO, TENSORFLOW, UCX = NAMES = ("auto", "tensorflow", "ucx")
 
 # These limits follow from the bits in the tags of UCX's messages.
@@ -34,10 +34,10 @@ def requested(
     """
     given, name = f"transport={transport!r}", transport
     if transport is None:
-        name = environment.get(VARIABLE) or AUTO
-        given = f"{VARIABLE}={name!r}"
+        name = environment.get(TRANSPORT) or AUTO
+        given = f"{TRANSPORT}={name!r}"
     if name not in NAMES:
-        where = f"The environment variable {VARIABLE}" if transport is None else "`transport`"
+        where = f"The environment variable {TRANSPORT}" if transport is None else "`transport`"
         raise ValueError(f"{where} must be one of {', '.join(NAMES)}. Received: {given}")
     if name == UCX and (why_not := unsupported_reason(devices)):
         raise ValueError(

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
-from tf_adasum import ops
+from tf_adasum import environment_variables, ops
 from tf_adasum._version import __version__, series
 from tf_adasum.aggregation import Scheme
 from tf_adasum.compat import tensorflow as tensorflow_compat
+from tf_adasum.environment_variables import PREFIX
 from tf_adasum.errors import see
 from tf_adasum.workers.workers import Workers
 
@@ -35,13 +36,6 @@ ENVIRONMENT = (
     "UCX_RNDV_THRESH",
     "UCX_ZCOPY_THRESH",
     "UCX_PROTO_ENABLE",
-)
-
-# The environment variables of this package that users set.
-PREFIX = "TF_ADASUM_"
-VARIABLES = (
-    *("COORDINATOR", "RANK", "WORLD_SIZE", "DEVICES_PER_WORKER", "START_TIMEOUT", "INTERFACE"),
-    *("WATCH_PORT", "SSH", "SECRET", "SECRET_FILE", "TRANSPORT", "OPS", "COST_MODEL", "HOST_LINK"),
 )
 
 
@@ -79,9 +73,10 @@ def settings(
 
 
 def _warn_of_misspelt_variables(environment):
+    short = [name.removeprefix(PREFIX) for name in environment_variables.ALL]
     own = {name.removeprefix(PREFIX) for name in environment if name.startswith(PREFIX)}
-    for given in sorted(own.difference(VARIABLES)):
-        for meant in difflib.get_close_matches(given, VARIABLES, n=1, cutoff=0.8):
+    for given in sorted(own.difference(short)):
+        for meant in difflib.get_close_matches(given, short, n=1, cutoff=0.8):
             warnings.warn(
                 f"The environment variable {PREFIX}{given} has no effect. Do you mean "
                 f"{PREFIX}{meant}?",

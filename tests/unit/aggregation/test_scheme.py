@@ -21,11 +21,12 @@ from tf_adasum.aggregation.reduction_planner import (
 )
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
 from tf_adasum.aggregation.rules.nested import nested
+from tf_adasum.environment_variables import COST_MODEL, HOST_LINK
 
 
 @pytest.fixture(autouse=True)
 def default_costs(monkeypatch):
-    monkeypatch.delenv(cost_model.VARIABLE, raising=False)
+    monkeypatch.delenv(COST_MODEL, raising=False)
 
 
 # ---- radix plans -------------------------------------------------------------------------------
@@ -350,20 +351,20 @@ def test_only_rules_that_compute_as_adasum_get_plans_merging_and_the_pair_kernel
     ],
 )
 def test_the_variable_sets_the_model(monkeypatch, text, expected):
-    monkeypatch.setenv(cost_model.VARIABLE, text)
+    monkeypatch.setenv(COST_MODEL, text)
     scheme = Scheme.from_arguments(Adasum(), 4)
     assert scheme.costs == (expected and CostModel(*expected))
-    assert scheme.settings_that_must_match()[cost_model.VARIABLE] == expected
+    assert scheme.settings_that_must_match()[COST_MODEL] == expected
 
 
 def test_links_between_hosts_are_used_if_replicas_share_hosts(monkeypatch):
-    monkeypatch.setenv(cost_model.HOST_LINK, "beta=8e-9,alpha=1e-5")
+    monkeypatch.setenv(HOST_LINK, "beta=8e-9,alpha=1e-5")
     for per_host, hosts in ((4, SLOW_HOSTS), (8, None), (1, None), (None, None)):
         scheme = Scheme.from_arguments(Adasum(), 8, replicas_per_host=per_host)
         assert scheme.hosts == hosts == scheme.for_sums.hosts
-        setting = scheme.settings_that_must_match()[cost_model.HOST_LINK]
+        setting = scheme.settings_that_must_match()[HOST_LINK]
         assert setting == (hosts and [4, 1e-5, 8e-9])
-    monkeypatch.setenv(cost_model.HOST_LINK, "beta=8e-9")
+    monkeypatch.setenv(HOST_LINK, "beta=8e-9")
     with pytest.raises(ValueError, match=r"it must give alpha, beta\. Received: 'beta=8e-9'"):
         Scheme.from_arguments(Adasum(), 8, replicas_per_host=4)
 
@@ -383,7 +384,7 @@ def test_links_between_hosts_are_used_if_replicas_share_hosts(monkeypatch):
     ],
 )
 def test_refuses_the_variable(monkeypatch, text):
-    monkeypatch.setenv(cost_model.VARIABLE, text)
+    monkeypatch.setenv(COST_MODEL, text)
     with pytest.raises(ValueError, match="TF_ADASUM_COST_MODEL must be like 'alpha=") as caught:
         Scheme.from_arguments(Adasum(), 4)
     assert f"Received: {text!r}" in str(caught.value)

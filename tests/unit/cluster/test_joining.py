@@ -15,7 +15,8 @@ from support.rendezvous_tasks import SOON, cluster_of, needs_ipv6, program_at
 from support.rendezvous_tasks import run as run_rendezvous
 
 import tf_adasum
-from tf_adasum.cluster import addresses, joining, own_address, participant, secret, store_client
+from tf_adasum.cluster import addresses, joining, participant, store_client
+from tf_adasum.environment_variables import INTERFACE, SECRET
 
 ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
 pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
@@ -53,7 +54,7 @@ def test_workers_that_start_late_are_waited_for(delays):
 
 
 def test_a_worker_may_set_its_address():
-    environments = [{}, {own_address.INTERFACE: "127.0.0.2"}, {own_address.INTERFACE: "lo"}]
+    environments = [{}, {INTERFACE: "127.0.0.2"}, {INTERFACE: "lo"}]
     outcomes, _ = run(configs_of(3), environments=environments)
     assert hosts_of(assert_together(outcomes, 3)) == ["127.0.0.1", "127.0.0.2", "127.0.0.1"]
 
@@ -237,13 +238,13 @@ def test_a_config_that_cannot_be_used(changes, words):
 
 @pytest.mark.parametrize("value", ["eth77", "192.0.2.1", "0.0.0.0", "x" * 300])
 def test_an_interface_that_is_none(value):
-    outcomes, _ = run(configs_of(2)[:1], environments=[{own_address.INTERFACE: value}])
-    assert_all_raise(outcomes, ValueError, f"{own_address.INTERFACE}={value!r}", "lo")
+    outcomes, _ = run(configs_of(2)[:1], environments=[{INTERFACE: value}])
+    assert_all_raise(outcomes, ValueError, f"{INTERFACE}={value!r}", "lo")
 
 
 # ---- the secret ----------------------------------------------------------------------------------
 
-ONE, OTHER = {secret.NAME: "one"}, {secret.NAME: "other"}
+ONE, OTHER = {SECRET: "one"}, {SECRET: "other"}
 
 
 def test_workers_with_one_secret():
@@ -263,7 +264,7 @@ def test_a_worker_with_another_secret_is_named_on_all(environments, of_first, of
     first = f"worker 0 ({configs[0].coordinator})"
     outcomes, _ = run(configs, environments=environments, timeout=2)
     on_first = f"Received: {of_first[0]} on {first}, {of_first[1]} on worker 2"
-    assert_all_raise(outcomes[:1], ValueError, on_first, secret.NAME)
+    assert_all_raise(outcomes[:1], ValueError, on_first, SECRET)
     on_other = f"Received: {of_last[0]} on worker 2, {of_last[1]} on {first}"
     assert_all_raise(outcomes[2:], ValueError, on_other)
     assert isinstance(outcomes[1], (ValueError, TimeoutError)) and "worker 2" in str(outcomes[1])

@@ -3,6 +3,7 @@
 import pytest
 
 from tf_adasum.cluster import secret
+from tf_adasum.environment_variables import SECRET, SECRET_FILE
 
 
 def test_a_proof_is_of_one_secret_and_one_message():
@@ -18,16 +19,16 @@ def test_a_proof_is_of_one_secret_and_one_message():
 
 
 def test_the_secret_is_not_shown():
-    assert "Jefe" not in repr(secret.Secret(b"Jefe", secret.NAME))
+    assert "Jefe" not in repr(secret.Secret(b"Jefe", SECRET))
 
 
 def test_from_a_variable_or_a_file(tmp_path):
     path = tmp_path / "secret"
     path.write_bytes(b"  s3cret\r\n")
-    of_file = secret.read({secret.FILE_NAME: str(path)})
-    of_variable = secret.read({secret.NAME: "s3cret"})
+    of_file = secret.read({SECRET_FILE: str(path)})
+    of_variable = secret.read({SECRET: "s3cret"})
     assert of_file.key == of_variable.key == b"s3cret"
-    assert (of_variable.source, of_file.source) == (secret.NAME, secret.FILE_NAME)
+    assert (of_variable.source, of_file.source) == (SECRET, SECRET_FILE)
     assert secret.read({"PATH": "/bin"}) == secret.Secret() and not secret.Secret().key
 
 
@@ -36,17 +37,17 @@ def test_what_cannot_be_used_is_named(tmp_path):
     (tmp_path / "long").write_bytes(b"x" * 70_000)
 
     def file(name):
-        return {secret.FILE_NAME: str(tmp_path / name)}
+        return {SECRET_FILE: str(tmp_path / name)}
 
     for environment, message in [
-        ({secret.NAME: ""}, f"{secret.NAME} gives an empty secret"),
-        ({secret.NAME: " \n"}, f"{secret.NAME} gives an empty secret"),
-        (file("empty"), f"{secret.FILE_NAME}={tmp_path}/empty gives an empty secret"),
-        (file("none"), f"{secret.FILE_NAME}={tmp_path}/none cannot be read: .*No such file"),
-        (file("."), f"{secret.FILE_NAME}={tmp_path} cannot be read: .*Is a directory"),
-        ({secret.FILE_NAME: ""}, f"{secret.FILE_NAME}= cannot be read"),
-        (file("long"), f"{secret.FILE_NAME}={tmp_path}/long is longer than"),
-        ({secret.NAME: "a", **file("long")}, f"{secret.NAME} or {secret.FILE_NAME}, not both"),
+        ({SECRET: ""}, f"{SECRET} gives an empty secret"),
+        ({SECRET: " \n"}, f"{SECRET} gives an empty secret"),
+        (file("empty"), f"{SECRET_FILE}={tmp_path}/empty gives an empty secret"),
+        (file("none"), f"{SECRET_FILE}={tmp_path}/none cannot be read: .*No such file"),
+        (file("."), f"{SECRET_FILE}={tmp_path} cannot be read: .*Is a directory"),
+        ({SECRET_FILE: ""}, f"{SECRET_FILE}= cannot be read"),
+        (file("long"), f"{SECRET_FILE}={tmp_path}/long is longer than"),
+        ({SECRET: "a", **file("long")}, f"{SECRET} or {SECRET_FILE}, not both"),
     ]:
         with pytest.raises(ValueError, match=message):
             secret.read(environment)

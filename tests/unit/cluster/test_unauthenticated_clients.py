@@ -11,10 +11,11 @@ import pytest
 from support.joining_workers import impatient  # noqa: F401 - a fixture
 from support.rendezvous_tasks import SOON, connected, program_at, run, tasks
 
-from tf_adasum.cluster import rendezvous_round, secret, store_client
+from tf_adasum.cluster import rendezvous_round, store_client
 from tf_adasum.cluster.listener import listening_socket
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.store import StoreServer
+from tf_adasum.environment_variables import SECRET, SECRET_FILE
 
 
 @contextlib.contextmanager
@@ -116,12 +117,12 @@ def test_a_crowd_of_silent_callers_takes_few_connections():
 
 # ---- the secret ----------------------------------------------------------------------------------
 
-ONE, OTHER, NONE = {secret.NAME: "one"}, {secret.NAME: "other"}, {}
+ONE, OTHER, NONE = {SECRET: "one"}, {SECRET: "other"}, {}
 
 
 def test_tasks_with_the_same_secret_meet(tmp_path):
     (tmp_path / "secret").write_text("one\n")
-    environments = [ONE, {secret.FILE_NAME: str(tmp_path / "secret")}, ONE]
+    environments = [ONE, {SECRET_FILE: str(tmp_path / "secret")}, ONE]
     assert run(tasks(3), environments=environments, delays=[0, 0.2, 0])[0] == [None] * 3
 
 
@@ -145,7 +146,7 @@ def test_tasks_with_different_secrets(environments, late):
                 word = ("a different" if own else "a") if its else "no"
                 received.append(f"{word} secret on {clusters[0].named([other])}")
         assert isinstance(outcome, ValueError)
-        for part in (f"Received: {', '.join(received)}", secret.NAME, secret.FILE_NAME):
+        for part in (f"Received: {', '.join(received)}", SECRET, SECRET_FILE):
             assert part in str(outcome)
 
 

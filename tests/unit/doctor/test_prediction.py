@@ -11,6 +11,7 @@ from tf_adasum import doctor
 from tf_adasum.aggregation import Scheme, cost_model
 from tf_adasum.aggregation.rules import Adasum
 from tf_adasum.doctor.prediction import link_findings, write_links
+from tf_adasum.environment_variables import COST_MODEL, HOST_LINK
 
 ARGUMENTS = ["--predict", "--replicas", "8", "--replicas-per-host", "4", "--model-mb", "16"]
 PART = (16e6, 10)  # the one bucket of these gradients
@@ -22,7 +23,7 @@ def printed(capsys, *more):
 
 
 def test_the_estimate_is_that_of_the_cost_model(monkeypatch, capsys):
-    monkeypatch.setenv(cost_model.HOST_LINK, "alpha=1e-4,beta=8e-9")
+    monkeypatch.setenv(HOST_LINK, "alpha=1e-4,beta=8e-9")
     text, hosts = printed(capsys, "--step-ms", "100"), cost_model.Hosts(4, 1e-4, 8e-9)
     assert "8 replicas on 2 hosts, 4 on each host" in text
     assert "alpha=1.0e-04 beta=8.0e-09 (TF_ADASUM_HOST_LINK)" in text
@@ -49,7 +50,7 @@ def test_links_are_written_to_a_file_for_estimates_and_for_the_strategy(
 
     text = printed(capsys, "--links", path)
     assert f"alpha=5.0e-05 beta=8.0e-09 ({path})" in text
-    monkeypatch.setenv(cost_model.HOST_LINK, path)
+    monkeypatch.setenv(HOST_LINK, path)
     assert Scheme.from_arguments(Adasum(), 8, replicas_per_host=4).hosts == cost_model.Hosts(
         4, 5e-5, 8e-9
     )
@@ -92,13 +93,13 @@ def test_another_file_is_no_links_file(tmp_path, monkeypatch, content):
     path = tmp_path / "links.json"
     if content is not None:
         path.write_text(content)
-    monkeypatch.setenv(cost_model.HOST_LINK, str(path))
+    monkeypatch.setenv(HOST_LINK, str(path))
     with pytest.raises(ValueError, match=r"is not a file that `tf-adasum-doctor --links` has"):
         cost_model.Hosts.measured(4)
 
 
 def test_a_cost_model_of_one_replica_per_host_includes_the_link(monkeypatch, capsys):
-    monkeypatch.setenv(cost_model.VARIABLE, "alpha=1e-5,beta=1e-10,gamma=0")
+    monkeypatch.setenv(COST_MODEL, "alpha=1e-5,beta=1e-10,gamma=0")
     text = printed(capsys, "--replicas-per-host", "1")
     seconds = cost_model.measured().ring_seconds(8, PART[0])
     assert f"mean, one flat ring  {1000 * seconds:.1f} ms" in text and "links" not in text

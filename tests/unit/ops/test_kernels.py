@@ -21,6 +21,7 @@ from support import emulated_gpu, oracle
 from support.scheme_oracle import ROUNDING, SMALLEST
 
 import tf_adasum.ops as ops
+from tf_adasum.environment_variables import OPS
 from tf_adasum.ops import library
 
 pytestmark = pytest.mark.version_independent
@@ -80,7 +81,7 @@ def kernels(request, monkeypatch):
         pytest.skip(f"the compiled op is not loaded: {status.reason}")
     elif name == "gpu" and status.gpu_reason:
         pytest.skip(f"there is a GPU, but {status.gpu_reason}")
-    monkeypatch.setenv(library.CHOICE_VARIABLE, "tensorflow" if name == "tensorflow" else "custom")
+    monkeypatch.setenv(OPS, "tensorflow" if name == "tensorflow" else "custom")
     with tf.device("GPU:0" if name == "gpu" and not is_emulated else "CPU:0"):
         yield name
 
@@ -377,7 +378,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(kernels):
             [sys.executable, "-c", _BITS_WITH_THREADS, threads],
             text=True,
             cwd=Path(__file__).parents[3],
-            env={**os.environ, library.CHOICE_VARIABLE: "custom"},
+            env={**os.environ, OPS: "custom"},
             timeout=180,
         )
         for threads in ("1", "3")

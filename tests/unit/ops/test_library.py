@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import tf_adasum.ops as ops
 from tf_adasum._version import series
+from tf_adasum.environment_variables import OPS
 from tf_adasum.ops import library
 
 MINOR = series(tf.version.VERSION)
@@ -65,7 +66,7 @@ def test_a_library_that_does_not_fit_is_not_used(info, files, reason, tmp_path, 
     for minor in files:
         (tmp_path / library.LIBRARY_NAME.format(minor)).write_bytes(NOT_A_LIBRARY)
     broken = library.OpLibrary(tmp_path)
-    monkeypatch.setenv(library.CHOICE_VARIABLE, "tensorflow")
+    monkeypatch.setenv(OPS, "tensorflow")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert broken.load() is None
@@ -73,11 +74,11 @@ def test_a_library_that_does_not_fit_is_not_used(info, files, reason, tmp_path, 
     assert reason in broken.status().reason
     assert broken.status().path == str(tmp_path / library.LIBRARY_NAME.format(MINOR))
 
-    monkeypatch.setenv(library.CHOICE_VARIABLE, "custom")
+    monkeypatch.setenv(OPS, "custom")
     with pytest.raises(RuntimeError, match=re.escape(reason)):
         broken.load()
 
-    monkeypatch.delenv(library.CHOICE_VARIABLE)
+    monkeypatch.delenv(OPS)
     with pytest.warns(RuntimeWarning) as caught, ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: broken.load(), range(9))) == [None] * 9
     assert len(caught) == 1
@@ -87,7 +88,7 @@ def test_a_library_that_does_not_fit_is_not_used(info, files, reason, tmp_path, 
 
 
 def test_an_unknown_choice_is_refused(monkeypatch):
-    monkeypatch.setenv(library.CHOICE_VARIABLE, "cuda")
+    monkeypatch.setenv(OPS, "cuda")
     with pytest.raises(ValueError, match=r"auto, custom, tensorflow; Received: .*'cuda'"):
         ops.backend()
 

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import tf_adasum.ops as ops
+from tf_adasum.environment_variables import OPS
 from tf_adasum.ops import library, self_test
 
 # ---- arguments ---------------------------------------------------------------------------------
@@ -91,14 +92,14 @@ def pretend(monkeypatch, gpu_reason):
 )
 def test_the_backend_of_a_gpu_depends_on_its_kernels(gpu, monkeypatch):
     pretend(monkeypatch, "built without a CUDA compiler")
-    monkeypatch.delenv(library.CHOICE_VARIABLE, raising=False)
+    monkeypatch.delenv(OPS, raising=False)
     with pytest.warns(RuntimeWarning, match="built without a CUDA compiler"):
         assert ops.backend(gpu) == "tensorflow"
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # there is only one warning
         assert ops.backend(gpu) == "tensorflow"
         assert not ops.same_bits_everywhere(gpu)
-    monkeypatch.setenv(library.CHOICE_VARIABLE, "custom")
+    monkeypatch.setenv(OPS, "custom")
     with pytest.raises(RuntimeError, match="built without a CUDA compiler"):
         ops.backend(gpu)
     pretend(monkeypatch, None)
@@ -120,7 +121,7 @@ def test_each_call_follows_the_device_of_its_tensor_or_scope(backend, monkeypatc
     assert compiled_ops("CPU:0") == ["TfAdasumSegmentGram"]
     assert compiled_ops("GPU:0", device="CPU:0") == ["TfAdasumSegmentGram"]
     pretend(monkeypatch, "built without a CUDA compiler")
-    monkeypatch.setenv(library.CHOICE_VARIABLE, "auto")
+    monkeypatch.setenv(OPS, "auto")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert compiled_ops("GPU:0") == []
@@ -141,15 +142,15 @@ def test_the_error_of_a_gram_matrix_depends_on_where_it_was_computed(monkeypatch
         return errors.pop()
 
     pretend(monkeypatch, None)
-    monkeypatch.setenv(library.CHOICE_VARIABLE, "custom")
+    monkeypatch.setenv(OPS, "custom")
     assert error_in("CPU:0") == 1e-14
     assert error_in("GPU:0") == 1e-5
-    monkeypatch.setenv(library.CHOICE_VARIABLE, "tensorflow")
+    monkeypatch.setenv(OPS, "tensorflow")
     assert error_in("GPU:0") == 1e-14
 
 
 def test_reference_compiles_under_xla(monkeypatch):
-    monkeypatch.setenv(library.CHOICE_VARIABLE, "tensorflow")
+    monkeypatch.setenv(OPS, "tensorflow")
     a, b = np.random.default_rng(0).standard_normal([2, 100], dtype=np.float32)
     with tf.device("CPU:0"):
         eager = ops.pairwise_combine(a, b, [0, 30, 100])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tf_adasum.environment_variables import TRANSPORT
 from tf_adasum.transport import argument
 
 
@@ -17,7 +18,7 @@ from tf_adasum.transport import argument
     ],
 )
 def test_the_argument_counts_before_the_variable(given, variable, expected):
-    environment = {} if variable is None else {argument.VARIABLE: variable}
+    environment = {} if variable is None else {TRANSPORT: variable}
     assert argument.requested(given, ["CPU:0", "CPU:1"], environment) == expected
 
 
@@ -30,7 +31,7 @@ def test_the_argument_counts_before_the_variable(given, variable, expected):
     ],
 )
 def test_another_name_is_refused(given, variable, message):
-    environment = {} if variable is None else {argument.VARIABLE: variable}
+    environment = {} if variable is None else {TRANSPORT: variable}
     with pytest.raises(ValueError, match=message):
         argument.requested(given, ["CPU:0"], environment)
 

@@ -1,9 +1,12 @@
-"""What administrators set from outside of the script."""
+"""What users set from outside of the script."""
+
+import pathlib
+import re
 
 import pytest
 
-from tf_adasum.cluster import environment_variables
-from tf_adasum.cluster.environment_variables import START_TIMEOUT, WATCH_PORT
+from tf_adasum import environment_variables
+from tf_adasum.environment_variables import START_TIMEOUT, WATCH_PORT
 
 pytestmark = pytest.mark.version_independent
 
@@ -37,3 +40,9 @@ def test_a_port_that_is_none(text):
     with pytest.raises(ValueError, match=WATCH_PORT) as raised:
         environment_variables.failure_detector_port({WATCH_PORT: text})
     assert str(raised.value).endswith(f"Received: {WATCH_PORT}={text!r}")
+
+
+def test_the_page_lists_all_variables():
+    page = pathlib.Path(__file__).parents[2] / "docs/environment_variables.md"
+    rows = re.findall(r"^\| `(\w+)` \|", page.read_text(), re.M)
+    assert rows == list(environment_variables.ALL)

@@ -1,0 +1,106 @@
+"""The environment variables that users and administrators set; docs/environment_variables.md.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+PREFIX = "TF_ADASUM_"
+
+COORDINATOR = "TF_ADASUM_COORDINATOR"
+RANK = "TF_ADASUM_RANK"
+WORLD_SIZE = "TF_ADASUM_WORLD_SIZE"
+DEVICES_PER_WORKER = "TF_ADASUM_DEVICES_PER_WORKER"
+INTERFACE = "TF_ADASUM_INTERFACE"
+START_TIMEOUT = "TF_ADASUM_START_TIMEOUT"
+WATCH_PORT = "TF_ADASUM_WATCH_PORT"
+SSH = "TF_ADASUM_SSH"
+SECRET = "TF_ADASUM_SECRET"
+SECRET_FILE = "TF_ADASUM_SECRET_FILE"
+TRANSPORT = "TF_ADASUM_TRANSPORT"
+OPS = "TF_ADASUM_OPS"
+COST_MODEL = "TF_ADASUM_COST_MODEL"
+HOST_LINK = "TF_ADASUM_HOST_LINK"
+
+ALL = (
+    *(COORDINATOR, RANK, WORLD_SIZE, DEVICES_PER_WORKER, INTERFACE, START_TIMEOUT, WATCH_PORT),
+    *(SSH, SECRET, SECRET_FILE, TRANSPORT, OPS, COST_MODEL, HOST_LINK),
+)
+
+DEFAULT_START_TIMEOUT = 60.0
+
+_Value = TypeVar("_Value")
+
+
+def start_timeout(given: float | None, environment: Mapping[str, str] = os.environ) -> float:
+    """Return for how many seconds workers wait for each other at the start.
+
+    Args:
+        given: ``communication_options.timeout_seconds``, which is returned if it is set.
+        environment: the environment variables. Defaults to ``os.environ``.
+
+    Raises:
+        ValueError: if the variable is not a positive number.
+    """
+    wanted = "a number of seconds greater than 0"
+    seconds = _read(START_TIMEOUT, environment, _positive, wanted)
+    return given or seconds or DEFAULT_START_TIMEOUT
+
+
+def failure_detector_port(environment: Mapping[str, str] = os.environ) -> int:
+    """Return worker 0's port for the failure detector; 0 lets the system choose a port.
+
+    Args:
+        environment: the environment variables. Defaults to ``os.environ``.
+
+    Raises:
+        ValueError: if the variable is not a port.
+    """
+    return _read(WATCH_PORT, environment, _port, "a port from 1 to 65535") or 0
+
+
+def devices_per_worker(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Return the number of devices that each worker uses; None if the variable is not set.
+
+    Args:
+        environment: the environment variables. Defaults to ``os.environ``.
+
+    Raises:
+        ValueError: if the variable is not a whole number of at least 1.
+    """
+    return _read(DEVICES_PER_WORKER, environment, _count, "a whole number of at least 1")
+
+
+def _read(
+    name: str, environment: Mapping[str, str], parse: Callable[[str], _Value | None], wanted: str
+) -> _Value | None:
+    """Return the parsed value of a variable; None if it is not set, or empty."""
+    text = environment.get(name, "")
+    value = None
+    if text:
+        with contextlib.suppress(ValueError):
+            value = parse(text)
+        if value is None:
+            raise ValueError(
+                f"The environment variable {name} must be {wanted}. Received: {name}={text!r}"
+            )
+    return value
+
+
+def _positive(text):
+    return number if 0 < (number := float(text)) < math.inf else None
+
+
+def _count(text):
+    is_number = text.isascii() and text.isdecimal() and len(text) < 10
+    return (int(text) or None) if is_number else None
+
+
+def _port(text):
+    return number if (number := _count(text)) and number < 1 << 16 else None
