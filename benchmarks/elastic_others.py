@@ -28,7 +28,7 @@ from elastic import HOSTS, PORT, network
 # Runs a command on a host whose name, for PyTorch, is the first argument.
 WITH_ITS_NAME = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"']
 TRAIN = pathlib.Path(__file__).with_name("elastic_others_train.py")
-LONGEST = 120  # seconds for training to continue after an event
+LONGEST = 60  # seconds for training to continue after an event
 SECONDS_TO_LISTEN = 0.5  # of an OpenSSH server
 EVENTS = (
     "a worker is killed",

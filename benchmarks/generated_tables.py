@@ -45,7 +45,7 @@ def parts(resnet50_shapes):
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
         "clusters.md": {"start time": start_time_part()},
         "launcher.md": {"small steps": small_steps_part()},
-        "how_to/elastic.md": {"elastic": elastic_part()},
+        "how_to/elastic.md": {"elastic": elastic_part(), "elastic others": elastic_others_part()},
         "evidence/many_hosts.md": {
             "benchmark hosts": hosts_part(),
             "benchmark estimates for hosts": estimates_part(),
@@ -342,6 +342,17 @@ def elastic_part():
         f"{text}\n\n{table}\n\nFrom the {links}. In {random}, such events happen at random, also "
         "during restarts."
     )
+
+
+def elastic_others_part():
+    """Return the table of the same events with other frameworks."""
+    path = newest("elastic_others")
+    own = {row["event"]: row["seconds"] for row in report.tables(newest("elastic").read_text())}
+    own["all processes of a host are killed"] = own["a host's launcher is killed"]
+    rows = report.tables(path.read_text())
+    cells = [[row["event"], own[row["event"]], *[*row.values()][1:]] for row in rows]
+    table = report.table(["event", "tf_adasum", *[*rows[0]][1:]], cells)
+    return from_report(table, path, of_folder=True)
 
 
 def small_steps_part():
