@@ -21,13 +21,7 @@ import tensorflow as tf
 from tf_adasum import environment_variables
 from tf_adasum.aggregation import Scheme
 from tf_adasum.aggregation.rules import AggregationRule
-from tf_adasum.cluster import (
-    joining,
-    listener,
-    ports,
-    rendezvous,
-    start_timeout,
-)
+from tf_adasum.cluster import joining, ports, rendezvous, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import WorkerLostError, see
@@ -433,7 +427,7 @@ def _saying_what_to_do(cluster) -> Iterator[None]:
         user = port and ports.user_of(port)
         if not user or "Could not start gRPC server" not in str(error):
             raise
-        raise listener.port_in_use(cluster, user) from error
+        raise ports.port_in_use(cluster, user) from error
     except RuntimeError as error:
         if "at program startup" not in str(error):
             raise

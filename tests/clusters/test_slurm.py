@@ -8,7 +8,7 @@ import time
 import pytest
 from support.launching import eventually
 
-from tf_adasum.cluster import free_ports
+from tf_adasum.cluster import ports
 
 ROOT = pathlib.Path(__file__).parents[2]
 SECONDS = 400
@@ -85,7 +85,7 @@ while not (folder / "finish").exists():
 def test_an_elastic_job_loses_a_node_and_gets_another(slurm_cluster, tmp_path):
     """With --no-kill, Slurm ends neither the job nor its other tasks if a node fails."""
     (tmp_path / "train.py").write_text(ELASTIC)
-    with free_ports.held(1) as (port,):
+    with ports.free_ports(1) as (port,):
         pass
 
     def submit(coordinator, *options):

@@ -16,7 +16,7 @@ SECONDS = 60
 WORKER = """
 import json, sys
 from tf_adasum.cluster import joining, rendezvous
-from tf_adasum.cluster.rendezvous_config import RendezvousConfig
+from tf_adasum.cluster.tasks import RendezvousConfig
 
 coordinator, rank, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 cluster = joining.join(RendezvousConfig(coordinator, rank, count, "a test"), 30)

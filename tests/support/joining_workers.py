@@ -7,8 +7,7 @@ import pytest
 from support.rendezvous_tasks import SOON, run_in_threads
 from support.worker_group import free_ports
 from tf_adasum.cluster import joining, participant, start_round
-from tf_adasum.cluster.rendezvous_config import RendezvousConfig
-from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import sys
 import time
 
 from tf_adasum.cluster import joining, rendezvous
-from tf_adasum.cluster.rendezvous_config import RendezvousConfig
-from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
 
 SECONDS = 120
 

@@ -13,7 +13,7 @@ import subprocess
 
 from support.launching import eventually
 from support.network import missing
-from tf_adasum.cluster.free_ports import held
+from tf_adasum.cluster.ports import free_ports
 
 NODES = {"n2": "127.0.0.2", "n10": "127.0.0.3"}
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "unshare")
@@ -73,7 +73,7 @@ class Slurm:
             (folder / name).mkdir()
         self.environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
         try:
-            with held(1 + len(NODES)) as ports:
+            with free_ports(1 + len(NODES)) as ports:
                 self._configure(ports)
             self._start()
         except BaseException:

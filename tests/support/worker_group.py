@@ -17,7 +17,7 @@ import time
 from unittest import mock
 
 from support import worker_process
-from tf_adasum.cluster.free_ports import held as held_ports
+from tf_adasum.cluster import ports as cluster_ports
 
 HERE = pathlib.Path(__file__).parent
 TESTS = HERE.parent
@@ -231,4 +231,4 @@ def free_ports(count):
     if len(_held_ports) >= MOST_HELD:
         _held_ports.popleft().close()
     _held_ports.append(contextlib.ExitStack())
-    return _held_ports[-1].enter_context(held_ports(count))
+    return _held_ports[-1].enter_context(cluster_ports.free_ports(count))

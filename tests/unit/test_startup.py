@@ -9,8 +9,7 @@ from support.worker_group import free_ports
 from tf_adasum import rules, startup
 from tf_adasum.aggregation import Scheme
 from tf_adasum.cluster import joining
-from tf_adasum.cluster.rendezvous_config import RendezvousConfig
-from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
 
 pytestmark = pytest.mark.version_independent
 

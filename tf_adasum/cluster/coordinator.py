@@ -14,8 +14,8 @@ from typing import Any
 
 from tf_adasum.cluster import addresses, own_address
 from tf_adasum.cluster.json_lines import printable
-from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.start_round import StartRound, different_settings
+from tf_adasum.cluster.tasks import RendezvousConfig
 from tf_adasum.environment_variables import INTERFACE
 from tf_adasum.errors import see
 

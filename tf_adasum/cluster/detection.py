@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping
 
 from tf_adasum.cluster import addresses, node_lists, tf_config
-from tf_adasum.cluster.rendezvous_config import MOST_WORKERS, RendezvousConfig
+from tf_adasum.cluster.tasks import MOST_WORKERS, RendezvousConfig
 from tf_adasum.environment_variables import COORDINATOR, RANK, WORLD_SIZE
 from tf_adasum.errors import see
 

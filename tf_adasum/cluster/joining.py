@@ -17,15 +17,13 @@ import time
 from collections.abc import Mapping
 
 from tf_adasum._version import __version__
-from tf_adasum.cluster import addresses, free_ports, own_address, secret
+from tf_adasum.cluster import addresses, own_address, ports, secret
 from tf_adasum.cluster.coordinator import LONGEST_JOB, WORKERS, Coordinator
-from tf_adasum.cluster.listener import listening_socket
 from tf_adasum.cluster.participant import Participant
-from tf_adasum.cluster.rendezvous_config import MOST_WORKERS, RendezvousConfig
 from tf_adasum.cluster.session import SECONDS_BETWEEN_CALLS
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import ANOTHER_PROGRAM, NO_ANSWER
-from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.tasks import MOST_WORKERS, Cluster, RendezvousConfig
 from tf_adasum.environment_variables import START_TIMEOUT
 from tf_adasum.errors import see
 
@@ -88,8 +86,8 @@ def enter(
     given = own_address.given(environment)
     own_secret = secret.read(environment)
     host, taken = addresses.split(config.coordinator)
-    own_ports = (each for each in free_ports.candidates() if each != taken)
-    (port,) = stack.enter_context(free_ports.held(1, own_ports))
+    own_ports = (each for each in ports.candidates() if each != taken)
+    (port,) = stack.enter_context(ports.free_ports(1, own_ports))
     own = {
         "settings": {WORKERS: config.num_workers, "tf_adasum": __version__},
         "host": given,
@@ -170,7 +168,7 @@ class _Joining(Participant):
         own_task = Cluster((self._config.coordinator,), ("worker 0",), 0)
         while True:
             try:
-                return listening_socket(own_task)
+                return ports.listening_socket(own_task)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
@@ -201,11 +199,11 @@ class _Joining(Participant):
         if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
             return None
         try:
-            ports = [addresses.split(each)[1] for each in found]
+            of_all = [addresses.split(each)[1] for each in found]
         except ValueError:
             return None
         is_all = len(set(found)) == self._config.num_workers == len(found)
-        return found if is_all and ports[self._config.rank] == self._own["port"] else None
+        return found if is_all and of_all[self._config.rank] == self._own["port"] else None
 
     # ---- messages --------------------------------------------------------------------------------
 

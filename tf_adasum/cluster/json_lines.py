@@ -38,38 +38,6 @@ def printable(text: Any, longest: int) -> str:
     return "".join(each if each.isprintable() else "?" for each in shown)
 
 
-def receive(
-    connection: socket.socket, seconds: float, longest_line: int = LONGEST_LINE
-) -> dict[str, Any] | None:
-    """Wait for one message on a blocking socket.
-
-    Args:
-        connection: a socket; its timeout is changed.
-        seconds: the longest time to wait for the whole line.
-        longest_line: the largest number of bytes that are read. Defaults to `LONGEST_LINE`.
-
-    Returns:
-        The message; None if the other side has sent something else.
-
-    Raises:
-        TimeoutError: if the line does not end in time.
-        EOFError: if the other side closes the connection before it has sent anything.
-    """
-    line = b""
-    deadline = time.monotonic() + seconds
-    while not line.endswith(b"\n") and len(line) < longest_line:
-        connection.settimeout(max(0.001, deadline - time.monotonic()))
-        piece = connection.recv(min(longest_line, 1 << 16))
-        if not piece and not line:
-            raise EOFError
-        if not piece:
-            break
-        line += piece
-        if time.monotonic() > deadline and not line.endswith(b"\n"):
-            raise TimeoutError
-    return decode(line)
-
-
 def wait(sockets: Iterable[socket.socket], seconds: float) -> set[int]:
     """Wait until data arrives, or the time is over; return the file descriptors that have data.
 

@@ -1,4 +1,4 @@
-"""Finds the process that uses a port, and holds ports for servers that start later.
+"""Finds free ports, holds them for servers that start later, and listens on them.
 
 Standard library only.
 """
@@ -6,15 +6,30 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import pwd
+import secrets
 import socket
+from collections.abc import Iterator
 
 from tf_adasum.cluster import addresses
+from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.errors import see
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTENS = "0A"  # <net/tcp_states.h>
+
+_SETTINGS = "/proc/sys/net/ipv4"
+# Well-known programs use lower ports; many of these programs start later than the workers.
+_LOWEST = 10_000
+_HIGHEST = 65_535
+# The range of ephemeral ports, if it cannot be read: from Linux's default for the first port to
+# IANA's last port.
+_USUAL_RANGE = (32_768, _HIGHEST)
+
+_BACKLOG = 1024  # callers that wait in the kernel
 
 
 def hold(port: int, *, shared: bool = False) -> socket.socket:
@@ -46,6 +61,100 @@ def can_be_held() -> bool:
         addresses.bound("", held.getsockname()[1], reuse=True).close()
         return True
     return False
+
+
+def candidates(settings: str = _SETTINGS) -> Iterator[int]:
+    """Yield, without end, ports that the system does not assign automatically.
+
+    The ports above ``ip_local_port_range`` come first, because no program is registered for them.
+    Then come the ports below this range. Each of these two sequences starts at a random port. Ports
+    in ``ip_local_reserved_ports`` are left out. When no ports are left, the function yields 0, for
+    which the system chooses a port.
+
+    Args:
+        settings: the folder with the files ``ip_local_port_range`` and ``ip_local_reserved_ports``.
+            Defaults to Linux's folder.
+    """
+    first, last = _ephemeral_range(settings)
+    reserved = _reserved(settings)
+    for block in (range(last + 1, _HIGHEST + 1), range(_LOWEST, first)):
+        free = [port for port in block if port not in reserved]
+        begin = secrets.randbelow(len(free)) if free else 0
+        yield from free[begin:] + free[:begin]
+    while True:
+        yield 0
+
+
+@contextlib.contextmanager
+def free_ports(count: int, ports_to_try: Iterator[int] | None = None) -> Iterator[list[int]]:
+    """Yield distinct free ports, which are held until the block ends.
+
+    In the block, only a server that sets SO_REUSEADDR can use a held port, see `hold`. So another
+    launcher cannot get the port. If the system cannot hold ports, the ports are not held in the
+    block.
+
+    Args:
+        count: the number of ports.
+        ports_to_try: iterator of ports. `with` blocks that share one iterator get different
+            ports. Defaults to `candidates()`.
+
+    Raises:
+        OSError: if there are no free ports.
+    """
+    ports_to_try = ports_to_try or candidates()
+    with contextlib.ExitStack() as sockets:
+        found = []
+        while len(found) < count:
+            port = next(ports_to_try)
+            try:
+                holder = sockets.enter_context(hold(port))
+            except OSError as error:
+                if port == 0 or error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise
+                continue
+            found.append(holder.getsockname()[1])
+        if not can_be_held():
+            sockets.close()
+        yield found
+
+
+def listening_socket(cluster: Cluster) -> socket.socket:
+    """Return a socket that listens on this task's port.
+
+    Raises:
+        OSError: if the task cannot listen. The message names the task, and the process that uses
+            the port, if any.
+    """
+    host, port = cluster.host_and_port(cluster.rank)
+    listener = None
+    try:
+        listener = addresses.bound(host, port, reuse=True)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)  # a caller may disconnect before it is accepted
+    except OSError as error:
+        if listener:
+            listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise port_in_use(cluster, user_of(port)) from error
+        raise OSError(
+            error.errno,
+            f"{cluster.named([cluster.rank])} cannot listen on its port: {error} {see('TFA-205')}",
+        ) from error
+    return listener
+
+
+def port_in_use(cluster: Cluster, user: str | None) -> OSError:
+    """Return the error for a port of this task that is in use.
+
+    Args:
+        cluster: the `Cluster`.
+        user: the process that uses the port, as `user_of` returns it; None if not known.
+    """
+    return OSError(
+        errno.EADDRINUSE,
+        f"the port of {cluster.named([cluster.rank])} is in use by {user or 'another process'}. "
+        f"End that process or give the task another port {see('TFA-205')}",
+    )
 
 
 def user_of(port: int) -> str | None:
@@ -99,3 +208,23 @@ def _name_of(pid):
             return name.read().strip()
     except OSError:
         return "a process"
+
+
+def _ephemeral_range(settings):
+    """Return the first and the last ephemeral port."""
+    try:
+        with open(f"{settings}/ip_local_port_range") as file:
+            first, last = map(int, file.read().split())
+    except (OSError, ValueError):
+        return _USUAL_RANGE
+    return first, last
+
+
+def _reserved(settings):
+    """Return the ports reserved for certain programs; the file looks like "8080,9148-9150"."""
+    reserved: set[int] = set()
+    with contextlib.suppress(OSError, ValueError), open(f"{settings}/ip_local_reserved_ports") as f:
+        for part in f.read().strip().split(","):
+            first, _, last = part.partition("-")
+            reserved.update(range(int(first), int(last or first) + 1))
+    return reserved

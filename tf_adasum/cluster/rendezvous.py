@@ -20,8 +20,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tf_adasum.cluster import addresses, secret
-from tf_adasum.cluster.listener import listening_socket
+from tf_adasum.cluster import addresses, ports, secret
 from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.port_probes import PortProbes, reason
 from tf_adasum.cluster.rendezvous_round import (
@@ -153,7 +152,7 @@ class Rendezvous(Participant):
         """Begin to serve this task's store, and to connect to other tasks."""
         leader = self._own_task if self._rank else self._round
         self._stack.enter_context(self._probes)  # ends after the server, whose leader uses it
-        listener, count = listening_socket(self._cluster), len(self._cluster.addresses)
+        listener, count = ports.listening_socket(self._cluster), len(self._cluster.addresses)
         self._server = StoreServer(listener, self._secret, self._lock, leader, clients=count)
         self._stack.callback(self._server.close, 0.0)
         return self

@@ -28,9 +28,8 @@ from typing import Any
 from tf_adasum import environment_variables
 from tf_adasum._version import series
 from tf_adasum.cluster import joining, rendezvous, secret
-from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
 from tf_adasum.doctor import probe_server
 from tf_adasum.doctor.exchange_process import SECONDS_FOR_THE_EXCHANGE, ExchangeProcess
 from tf_adasum.doctor.findings import FAIL, NOTE, WARN, Finding, describe

@@ -6,8 +6,7 @@ import socket
 from collections.abc import Mapping
 
 from tf_adasum.cluster import detection, tf_config
-from tf_adasum.cluster.rendezvous_config import RendezvousConfig
-from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, Finding
 
 

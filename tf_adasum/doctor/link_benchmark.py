@@ -15,12 +15,11 @@ sockets, but gradients are sent over UCX or gRPC, or over NCCL between GPUs.
 
 from __future__ import annotations
 
+import math
 import socket
 import statistics
+import struct
 import time
-from typing import Any
-
-from tf_adasum.cluster import json_lines
 
 PINGS = 50
 LONGEST_SECONDS = 5.0  # of sending in one direction
@@ -30,6 +29,7 @@ _PING = b"p" * 64
 _CHUNK_BYTES = 1 << 18
 _MORE, _LAST = b"m", b"l"
 _CONFIRMATION = b"c"
+_RESULT = struct.Struct("!d")  # bytes per second
 
 
 def measure_link(connection: socket.socket, seconds: float) -> dict[str, float]:
@@ -55,11 +55,11 @@ def measure_link(connection: socket.socket, seconds: float) -> dict[str, float]:
         times.append(time.perf_counter() - begun)
     there = _send(connection, seconds)
     _take(connection)
-    answer = json_lines.receive(connection, connection.gettimeout() or LONGEST_SECONDS) or {}
+    (back,) = _RESULT.unpack(_receive(connection, _RESULT.size))
     return {
         "latency_seconds": statistics.median(times) / 2,
         "bytes_per_second": there,
-        "bytes_per_second_back": _number(answer.get("bytes_per_second")),
+        "bytes_per_second_back": _checked(back),
     }
 
 
@@ -79,7 +79,7 @@ def serve_link(connection: socket.socket, seconds: float) -> None:
         connection.sendall(_PING)
     _take(connection)
     back = _send(connection, seconds)
-    connection.sendall(json_lines.encode({"bytes_per_second": back}))
+    connection.sendall(_RESULT.pack(back))
 
 
 def _send(connection, seconds):
@@ -121,7 +121,7 @@ def _receive_into(connection, view):
         view = view[size:]
 
 
-def _number(value: Any) -> float:
-    if not isinstance(value, (int, float)) or not value > 0:
-        raise ConnectionError(f"the other end sent {value!r} instead of its measurement")
-    return float(value)
+def _checked(bytes_per_second):
+    if not 0 < bytes_per_second < math.inf:
+        raise ConnectionError(f"the other end sent {bytes_per_second!r} instead of its measurement")
+    return bytes_per_second

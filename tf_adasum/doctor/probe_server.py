@@ -8,6 +8,7 @@ and a token that the workers exchange at the rendezvous. Uses only the standard 
 from __future__ import annotations
 
 import collections
+import contextlib
 import errno
 import secrets
 import socket
@@ -18,9 +19,13 @@ from typing import Any
 
 from tf_adasum.cluster import addresses, json_lines
 from tf_adasum.cluster.channel import Channel
-from tf_adasum.cluster.listener import Listener
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.doctor import link_benchmark
+
+# How many unauthenticated clients there may be at a time, in addition to one from each worker. If
+# one more client connects, the oldest client is disconnected. A worker authenticates within
+# milliseconds, so a client that stays longer is probably not a worker.
+_MOST_UNAUTHENTICATED = 32
 
 _SECONDS_FOR_A_MESSAGE = 10.0
 _POLL_SECONDS = 0.1
@@ -40,25 +45,28 @@ class ProbeServer:
     """
 
     def __init__(self, host: str, workers: int, secret: Secret):
-        listener = addresses.bound(host, 0, reuse=False)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-        self._listener = Listener(listener, self._answer, workers)
+        self._listener = addresses.bound(host, 0, reuse=False)
+        self._listener.listen(_BACKLOG)
+        self._listener.setblocking(False)
         token = secrets.token_hex(16)
         self._secret = secret.with_token(token)
-        self.endpoint = [listener.getsockname()[1], token]
+        self.endpoint = [self._listener.getsockname()[1], token]
+        self._most_unauthenticated = _MOST_UNAUTHENTICATED + workers
+        self._unauthenticated: collections.deque[socket.socket] = collections.deque()
         self._waiting: dict[int, MessageStream] = {}
         self._change = threading.Condition()
         self._closing = threading.Event()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
 
     def __enter__(self) -> ProbeServer:
         """Start to serve clients."""
-        self._listener.open()
+        self._accepting.start()
         return self
 
     def __exit__(self, *exception) -> None:
         """Close the port, and the connections of waiting workers."""
         self._closing.set()
+        self._accepting.join()
         self._listener.close()
         for stream in self._waiting.values():
             stream.close()
@@ -74,23 +82,52 @@ class ProbeServer:
             self._change.wait_for(lambda: self._waiting.keys() >= {*ranks}, seconds)
             return {rank: self._waiting[rank] for rank in ranks if rank in self._waiting}
 
+    def _accept(self):
+        """Start a thread for each client, so that a silent client does not delay others."""
+        while not self._closing.is_set():
+            json_lines.wait([self._listener], _POLL_SECONDS)
+            try:
+                connection, _ = self._listener.accept()
+            except BlockingIOError:
+                continue
+            except OSError:  # the client has disconnected, or there is no free file descriptor
+                time.sleep(_POLL_SECONDS)
+                continue
+            with self._change:
+                self._unauthenticated.append(connection)
+                if len(self._unauthenticated) > self._most_unauthenticated:
+                    with contextlib.suppress(OSError):  # its thread ends
+                        self._unauthenticated.popleft().shutdown(socket.SHUT_RDWR)
+            threading.Thread(target=self._serve, args=[connection], daemon=True).start()
+
+    def _serve(self, connection):
+        with connection:
+            try:
+                self._answer(connection)
+            except OSError:
+                pass  # the client gets an error as well
+            finally:
+                self._note_authenticated(connection)
+
+    def _note_authenticated(self, connection):
+        """Let a client stay until it is answered."""
+        with self._change, contextlib.suppress(ValueError):
+            self._unauthenticated.remove(connection)
+
     def _answer(self, connection):
-        try:
-            stream = MessageStream(connection, self._secret, is_server=True)
-            first = stream.receive(_SECONDS_FOR_A_MESSAGE)
-            self._listener.mark_authenticated(connection)
-            if isinstance(first.get("rank"), int):
-                with self._change:
-                    self._waiting[first["rank"]] = stream
-                    self._change.notify_all()
-                self._closing.wait()
-            elif isinstance(first.get("seconds"), (int, float)):
-                stream.send({"ready": True})
-                connection.settimeout(_SECONDS_FOR_A_MESSAGE)
-                seconds = min(first["seconds"], link_benchmark.LONGEST_SECONDS)
-                link_benchmark.serve_link(connection, seconds)
-        except OSError:
-            pass  # the client gets an error as well
+        stream = MessageStream(connection, self._secret, is_server=True)
+        first = stream.receive(_SECONDS_FOR_A_MESSAGE)
+        self._note_authenticated(connection)
+        if isinstance(first.get("rank"), int):
+            with self._change:
+                self._waiting[first["rank"]] = stream
+                self._change.notify_all()
+            self._closing.wait()
+        elif isinstance(first.get("seconds"), (int, float)):
+            stream.send({"ready": True})
+            connection.settimeout(_SECONDS_FOR_A_MESSAGE)
+            seconds = min(first["seconds"], link_benchmark.LONGEST_SECONDS)
+            link_benchmark.serve_link(connection, seconds)
 
 
 def wait_for_instructions(

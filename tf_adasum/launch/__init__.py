@@ -8,7 +8,7 @@
 
 Reading order: `command_line` (and `commands`, which the doctor also uses) -> `jobs` (one job) ->
 `nodes` and `environments` (the environment of each worker, GPUs included) and `cpu_shares` (the
-CPUs of each worker). `cluster.free_ports` finds and holds the workers' ports, `processes` runs the
+CPUs of each worker). `cluster.ports` finds and holds the workers' ports, `processes` runs the
 processes, `output` shows their output, `log_filter` selects the lines of TensorFlow that are not
 shown, and `failures` finds the worker that failed first. `hosts` starts a launcher on each of
 several hosts, over `ssh`. `elastic` runs jobs whose hosts may join and leave, and `membership`

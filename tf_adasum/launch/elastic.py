@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_adasum._version import __version__
-from tf_adasum.cluster import addresses, free_ports, own_address, secret, store_client
+from tf_adasum.cluster import addresses, own_address, ports, secret, store_client
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import StoreClient
 from tf_adasum.environment_variables import START_TIMEOUT, start_timeout
@@ -218,7 +218,7 @@ class _ElasticJob:
         self._stopped = 0.0  # the last round that was stopped
         self._membership: Membership | None = None
         self._port = contextlib.ExitStack()  # of worker 0, in the round that is running
-        self._ports = free_ports.candidates()
+        self._ports = ports.candidates()
         self._stack = contextlib.ExitStack()
         key, lock = secret.read(), control.fork_lock
         self._console.say(f"connecting to the launcher at {coordinator}")
@@ -407,7 +407,7 @@ class _ElasticJob:
     def _round(self, begin: Begin) -> _Round:
         """Return the round with the address of worker 0, which is on this host."""
         self._port.close()
-        (port,) = self._port.enter_context(free_ports.held(1, self._ports))
+        (port,) = self._port.enter_context(ports.free_ports(1, self._ports))
         host, _ = addresses.split(self._coordinator)
         return _Round(
             begin.round,

@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
-from tf_adasum.cluster import free_ports
+from tf_adasum.cluster import ports
 from tf_adasum.launch.environments import automatic_workers
 from tf_adasum.launch.jobs import launch
 from tf_adasum.launch.nodes import Host, Nodes
@@ -147,7 +147,7 @@ def serve(stdin: BinaryIO, sent: Mapping[str, Any]) -> int:
         signal.signal(number, signal.SIG_DFL)
     os.chdir(sent["folder"])
     os.environ.update(sent["environment"])
-    with free_ports.held(1) as (port,):
+    with ports.free_ports(1) as (port,):
         workers = automatic_workers(os.environ, sent["devices_per_worker"])
         # "client's address, its port, server's address, its port"
         address = os.environ.get("SSH_CONNECTION", "").split(" ")[2:3]

@@ -13,11 +13,11 @@ from support.rendezvous_tasks import SOON, cluster_of, connected
 
 from tf_adasum.cluster import addresses, start_round, store, store_client
 from tf_adasum.cluster.coordinator import WORKERS, Coordinator, Member
-from tf_adasum.cluster.rendezvous_config import RendezvousConfig
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.start_round import HAS_RESULT, error_of
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import StoreClient
+from tf_adasum.cluster.tasks import RendezvousConfig
 
 pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
 

@@ -12,7 +12,7 @@ from support.joining_workers import impatient  # noqa: F401 - a fixture
 from support.rendezvous_tasks import SOON, connected, program_at, run, tasks
 
 from tf_adasum.cluster import rendezvous_round, store_client
-from tf_adasum.cluster.listener import listening_socket
+from tf_adasum.cluster.ports import listening_socket
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.environment_variables import SECRET, SECRET_FILE

@@ -11,9 +11,9 @@ import pytest
 from support.launching import eventually
 from support.rendezvous_tasks import cluster_of, run_in_threads
 
-from tf_adasum.cluster.free_ports import held
-from tf_adasum.cluster.rendezvous_config import RendezvousConfig
+from tf_adasum.cluster.ports import free_ports
 from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.tasks import RendezvousConfig
 from tf_adasum.doctor import cluster_report, exchange_process, link_benchmark, probe_server, tables
 from tf_adasum.doctor.findings import FAIL, OK, WARN, Finding
 from tf_adasum.launch.processes import start_thread
@@ -59,7 +59,7 @@ def examined(
         with contextlib.suppress(SystemExit):
             return cluster_report.examine(cluster, find, show, {}, timeout)
 
-    with held(count) as ports:
+    with free_ports(count) as ports:
         addresses = [f"127.0.0.1:{port}" for port in ports]
         outcomes, _ = run_in_threads(work, len(ranks), limit=SECONDS)
     codes = dict(zip(ranks, outcomes, strict=True))

@@ -11,7 +11,7 @@ import time
 import pytest
 from support.launching import LIMIT, eventually, is_running, running
 
-from tf_adasum.cluster import free_ports
+from tf_adasum.cluster import ports
 
 # A worker notes its pid, round, rank and cluster in a file, and stays until the file "finish" is
 # there. After SIGTERM, it exits with status 75, as after a backup.
@@ -37,7 +37,7 @@ while not os.path.exists(os.path.join(folder, "finish")):
 @pytest.fixture
 def job(script, tmp_path):
     """A job with no hosts."""
-    with free_ports.held(1) as (port,):
+    with ports.free_ports(1) as (port,):
         pass
     with contextlib.ExitStack() as stack:
         yield Job(script(WORKER), tmp_path, port, stack)
