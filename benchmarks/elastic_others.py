@@ -1,4 +1,4 @@
-"""Measure what `elastic.py` measures, with torchrun and Horovod Elastic; needs root.
+"""Measure how long torchrun and Horovod Elastic need to continue after a host is lost or joins.
 
     TORCH_PYTHON=/usr/bin/python3 HOROVOD_PYTHON=... python benchmarks/elastic_others.py [--times 3]
 
@@ -8,8 +8,8 @@ HOROVOD_PYTHON is the Python of an environment with TensorFlow 2.15 and Horovod:
     HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITH_TENSORFLOW=1 \\
         pip install --no-build-isolation horovod==0.28.1
 
-Horovod starts its workers through ssh, so this script starts an OpenSSH server on each host. Writes
-benchmarks/results/DATE-elastic_others.md.
+Horovod starts its workers through ssh, so this script starts an OpenSSH server on each host. Needs
+root. Writes benchmarks/results/DATE-elastic_others.md.
 """
 
 import argparse
@@ -25,11 +25,11 @@ import elastic
 import report
 from elastic import HOSTS, PORT, network
 
-# Runs a command on a host whose name, for PyTorch, is the first argument.
+# Runs a command with its first argument as the name of the host, because PyTorch uses this name.
 WITH_ITS_NAME = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"']
 TRAIN = pathlib.Path(__file__).with_name("elastic_others_train.py")
-LONGEST = 60  # seconds for training to continue after an event
-SECONDS_TO_LISTEN = 0.5  # of an OpenSSH server
+LONGEST = 60  # seconds until training has to continue after an event
+SECONDS_TO_LISTEN = 0.5  # until an OpenSSH server listens
 EVENTS = (
     "a worker is killed",
     "all processes of a host are killed",
@@ -180,7 +180,7 @@ class HorovodJob(Job):
 
 
 def measure(kind, python, times):
-    """Return dict from events to the seconds; a new job is started after a failure, with None."""
+    """Return dict from events to the seconds; None if training did not continue in time."""
     found = {event: [] for event in EVENTS}
     for _ in range(times):
         with contextlib.ExitStack() as stack:
@@ -206,11 +206,9 @@ def in_words(results):
     """Return the median and range of the seconds, and how often training did not continue."""
     seconds = [each for each in results if each is not None]
     failures = len(results) - len(seconds)
-    return ", ".join(
-        ([elastic.median_and_range(seconds)] if seconds else [])
-        + ([f"{failures} times not within {LONGEST} s"] if failures else [])
-        or ["not measured"]
-    )
+    texts = [elastic.median_and_range(seconds)] if seconds else []
+    texts += [f"{failures} of {len(results)}: not within {LONGEST} s"] if failures else []
+    return "; ".join(texts) or "not measured"
 
 
 def versions(python, *modules):
@@ -251,11 +249,13 @@ def main():
         "network as in the report of tf_adasum, with generated inputs. A backup after every 10 "
         "steps: with torchrun a file of worker 0, with Horovod `state.commit()`. Seconds: from the "
         "event until worker 0 has finished its next training step on the new hosts, median "
-        f"(lowest to highest), of {arguments.times} measurements. After an event after which "
-        "training did not continue, the job was started again. torchrun waits `last_call_timeout`, "
-        "30 s by default, for more hosts when it has at least 2 of 4. Horovod Elastic starts no "
-        "worker on a host where one has failed; here, `--blacklist-cooldown-range 1 2` allows it "
-        "after 1 to 2 s.\n\n" + report.table(["event", *found], rows),
+        f"(lowest to highest) of {arguments.times} runs, each with these events in this order. If "
+        f"training does not continue within {LONGEST} s, the rest of the run is left out. torchrun "
+        "waits `last_call_timeout`, 30 s by default, for more hosts when it has at least 2 of 4. "
+        "Horovod Elastic starts no worker on a host where one has failed; here, "
+        "`--blacklist-cooldown-range 1 2` allows it after 1 to 2 s. When a host joins Horovod's "
+        f"job, its OpenSSH server has {SECONDS_TO_LISTEN} s to start, which are counted.\n\n"
+        + report.table(["event", *found], rows),
     )
 
 

@@ -393,7 +393,7 @@ def frameworks_part():
             linked("a worker is killed: time until the other ends", kills),
             *(row["seconds"] + " s" for row in killed),
         ],
-        [linked("errors that name that worker", kills), *(row["named"] for row in killed)],
+        [linked("errors that name the killed worker", kills), *(row["named"] for row in killed)],
     ]
     return report.table(["", *FRAMEWORKS], rows)
 

@@ -22,11 +22,11 @@ _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _LISTENS = "0A"  # <net/tcp_states.h>
 
 _SETTINGS = "/proc/sys/net/ipv4"
-# Well-known programs use lower ports; many of these programs start later than the workers.
+# Well-known programs, which may start later, use lower ports.
 _LOWEST = 10_000
 _HIGHEST = 65_535
-# The range of ephemeral ports, if it cannot be read: from Linux's default for the first port to
-# IANA's last port.
+# The range of ephemeral ports that is used if it cannot be read: from Linux's default for the first
+# port to IANA's last port.
 _USUAL_RANGE = (32_768, _HIGHEST)
 
 _BACKLOG = 1024  # callers that wait in the kernel
@@ -68,8 +68,8 @@ def candidates(settings: str = _SETTINGS) -> Iterator[int]:
 
     The ports above ``ip_local_port_range`` come first, because no program is registered for them.
     Then come the ports below this range. Each of these two sequences starts at a random port. Ports
-    in ``ip_local_reserved_ports`` are left out. When no ports are left, the function yields 0, for
-    which the system chooses a port.
+    in ``ip_local_reserved_ports`` are left out. When no ports are left, the function yields 0
+    forever, for which the system chooses a port.
 
     Args:
         settings: the folder with the files ``ip_local_port_range`` and ``ip_local_reserved_ports``.

@@ -1,7 +1,7 @@
 """Open a port on each worker while the doctor checks several workers.
 
 Other workers measure their connection to this port. They also stay connected to the port of worker
-0, from which they receive instructions. Both ends prove that they know the secret of the cluster,
+0, from which they receive instructions. Both ends prove that they have the secret of the cluster,
 and a token that the workers exchange at the rendezvous. Uses only the standard library.
 """
 
@@ -37,7 +37,7 @@ class ProbeServer:
 
     Args:
         host: the host of this worker's address.
-        workers: the number of workers that may connect.
+        workers: the number of workers. It is added to the limit for unauthenticated clients.
         secret: the `Secret` of the cluster.
 
     Attributes:
@@ -110,7 +110,7 @@ class ProbeServer:
                 self._note_authenticated(connection)
 
     def _note_authenticated(self, connection):
-        """Let a client stay until it is answered."""
+        """Stop counting a client as unauthenticated."""
         with self._change, contextlib.suppress(ValueError):
             self._unauthenticated.remove(connection)
 
@@ -133,7 +133,7 @@ class ProbeServer:
 def wait_for_instructions(
     host: str, endpoint: Any, secret: Secret, rank: int, seconds: float
 ) -> MessageStream:
-    """Connect to the probe server of worker 0, and stay connected.
+    """Connect to the probe server of worker 0; the result receives the instructions.
 
     Args:
         host: the host of worker 0's address.
@@ -174,13 +174,15 @@ def measure(
             stream.send({"seconds": sending})
             stream.receive(seconds)
         except ConnectionResetError:
-            raise ConnectionError("another program answers at this port, not the doctor") from None
+            raise ConnectionError(
+                "the connection was closed: another program uses this port, or the secrets differ"
+            ) from None
         connection.settimeout(seconds)
         return link_benchmark.measure_link(connection, sending)
 
 
 class MessageStream:
-    """An authenticated connection whose methods wait.
+    """An authenticated connection with methods that block.
 
     Args:
         connection: a connected socket, which this object will close.

@@ -23,7 +23,7 @@ def lines_of(workers: Sequence[dict], pairs: Sequence[dict], exchanges: Sequence
     if pairs:
         parts.append(
             "From worker to worker, one pair after the other, over TCP sockets of Python (not "
-            "gRPC or NCCL):\nlatency of one way, and bytes per second\n"
+            "gRPC or NCCL):\none-way latency, and bytes per second\n"
             + (matrix(workers, pairs) if len(workers) <= WIDEST else summary(workers, pairs))
         )
     if exchanges:
@@ -80,10 +80,10 @@ def matrix(workers: Sequence[dict[str, Any]], pairs: Sequence[dict[str, Any]]) -
 
 
 def summary(workers: Sequence[dict[str, Any]], pairs: Sequence[dict[str, Any]]) -> str:
-    """Return the least, median and highest speed, and the pairs that are slow or failed."""
+    """Return the minimum, median and maximum speed, and the pairs that are slow or failed."""
     measured = [pair for pair in pairs if "error" not in pair]
     rows = [["", "latency", "bandwidth"]]
-    for name, function in (("least", min), ("median", statistics.median), ("most", max)):
+    for name, function in (("minimum", min), ("median", statistics.median), ("maximum", max)):
         if measured:
             latency = function(pair["latency_seconds"] for pair in measured)
             rate = function(pair["bytes_per_second"] for pair in measured)

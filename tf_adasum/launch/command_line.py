@@ -92,7 +92,7 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
                 f"--node-rank {options.node_rank}"
             )
         if options.status:
-            raise ValueError("--status: expected to be left out. Received: --status with --hosts")
+            raise ValueError("--status does not work with --hosts. Received: --status, --hosts")
         chosen = parse_hosts(options.hosts)
         return hosts.launch_on(chosen, command, workers, devices, options.coordinator, **settings)
     if workers is None:

@@ -1,16 +1,17 @@
 """Run workers on hosts that may join and leave: ``--nnodes 1:4``.
 
 Each host runs the same command. The launcher on the coordinator's host serves a store, see
-`cluster.store`, and decides who trains, see `membership`. Each launcher sets the key of its host,
-and follows the decisions:
+`cluster.store`, and decides which hosts train, see `membership`. Each launcher sets the key of its
+host, and follows the decisions:
 
     member/ID     the host, see `Host`; deleted when its launcher ends or is silent
     round/N       the hosts of round N and the address of worker 0
     stop/N        the workers of round N have to stop
+    refused/ID    why a host cannot join
     end           the job has ended
 
-If the coordinator's host is lost, the other launchers wait for it, and then end. Uses only the
-standard library.
+If the coordinator's host is lost, the other launchers wait for it, and end if it does not come
+back. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -152,7 +153,9 @@ def launch_elastic(
             except ConnectionError as error:
                 if not is_reconnecting:
                     raise
-                Console(control.events).say(f"the job has ended: {error}")
+                Console(control.events).say(
+                    f"the job has ended, because the launcher was lost. {error}"
+                )
                 return 1
             with job:
                 status = job.run(deadline)
@@ -266,11 +269,11 @@ class _ElasticJob:
             if event is None:
                 return self._end(EXIT_TIMEOUT, "the time given by --timeout is over")
             if isinstance(event, _Lost):
-                self._console.say(f"lost the launcher at {self._coordinator}")
+                self._console.say(f"the launcher at {self._coordinator} was lost")
                 return None
             if isinstance(event, End):
                 if event.reason:
-                    self._console.say(f"the job has ended: {event.reason}")
+                    self._console.say(f"the job has ended, because {event.reason}")
                 return event.status
             if isinstance(event, signal.Signals):
                 return self._end(128 + event, f"it was stopped by {event.name}")
@@ -284,7 +287,9 @@ class _ElasticJob:
             if is_late and result.code:
                 status = EXIT_TIMEOUT if result.code != EXIT_STOP_REQUESTED else result.code
                 return self._end(status, "the time given by --timeout is over")
-            if is_late:  # but the workers have finished, so the other hosts will, too
+            if (
+                is_late
+            ):  # but the workers have finished, so the workers of other hosts soon finish as well
                 deadline = time.monotonic() + _SECONDS_FOR_THE_END
             failed_first = result.first is not None and not result.first.is_because_of_another
             self._own = dataclasses.replace(
@@ -340,9 +345,9 @@ class _ElasticJob:
         return None
 
     def _end(self, status: int, reason: str) -> int:
-        """End the job if this launcher decides who trains; otherwise the others continue."""
+        """End the job if this launcher decides which hosts train; else the others continue."""
         if self._membership is not None:
-            end = End(status, f"the launcher at {self._coordinator} has ended: {reason}")
+            end = End(status, f"the launcher at {self._coordinator} has ended, because {reason}")
             self._client.set("end", dataclasses.asdict(end))
         return status
 
@@ -382,7 +387,7 @@ class _ElasticJob:
     def _lose(self) -> None:
         self._stopped = math.inf
         self._decisions.put(_Lost())
-        self._stop_workers(f"lost the launcher at {self._coordinator}", LOST_GRACE_SECONDS)
+        self._stop_workers(f"the launcher at {self._coordinator} was lost", LOST_GRACE_SECONDS)
 
     def _stop_workers(self, reason, grace):
         if self._running:

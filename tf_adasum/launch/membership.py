@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, EXIT_STOP_REQUESTED, EXIT_USAGE
 
-# The first round begins this many seconds after the last host joined, or when all have joined.
+# The first round begins this many seconds after the last host joined, or when the maximum number of
+# hosts has joined.
 SECONDS_BEFORE_FIRST_ROUND = 10.0
 # A round is stopped to add hosts this many seconds after the last of them joined.
 SECONDS_BEFORE_JOINING = 1.0
@@ -83,7 +84,7 @@ class Membership:
     Args:
         minimum: the smallest number of hosts that train.
         maximum: the largest number of hosts that train; more hosts wait as spares.
-        max_restarts: how often training restarts after a worker has failed.
+        max_restarts: the largest number of restarts after a worker has failed.
         leader: the id of the host that calls `decide`. It is node 0 of each round.
         seconds_below_minimum: for how long there may be fewer hosts than `minimum`.
     """
@@ -176,7 +177,11 @@ class Membership:
         if self._has_finished:  # training is complete on all hosts, so the others will end soon
             return None
         if lost:
-            return self._stop(f"lost host {', '.join(lost)}", LOST_GRACE_SECONDS, now)
+            return self._stop(
+                f"{_hosts(lost)} {'was' if len(lost) == 1 else 'were'} lost",
+                LOST_GRACE_SECONDS,
+                now,
+            )
         if ended:
             was_asked = any(host.status == EXIT_STOP_REQUESTED for host in ended)
             grace = BACKUP_GRACE_SECONDS if was_asked else LOST_GRACE_SECONDS
@@ -187,7 +192,7 @@ class Membership:
         is_quiet = now >= self._changed_at + SECONDS_BEFORE_JOINING
         if new and len(members) < self._maximum and is_quiet:
             self._hosts_changed = True
-            return self._stop(f"new host {', '.join(new)}", BACKUP_GRACE_SECONDS, now)
+            return self._stop(f"{_hosts(new)} can join", BACKUP_GRACE_SECONDS, now)
         return None
 
     def _end_round(self, ended: Sequence[Host], now: float) -> End | None:
@@ -207,7 +212,7 @@ class Membership:
         if self._hosts_changed:
             return None
         if not first.has_own_failure and any(host.status == EXIT_STOP_REQUESTED for host in failed):
-            return End(EXIT_STOP_REQUESTED, "the workers were asked to end")
+            return End(EXIT_STOP_REQUESTED, "a worker received a signal")
         self._failures += 1
         return end if self._failures > self._max_restarts else None
 
@@ -218,3 +223,7 @@ class Membership:
     def _stop(self, reason: str, grace: float, now: float) -> Stop:
         self._is_stopping, self._stop_at = True, now + grace + SECONDS_TO_REPORT
         return Stop(self._round, reason, grace)
+
+
+def _hosts(names: Sequence[str]) -> str:
+    return f"{'host' if len(names) == 1 else 'hosts'} {', '.join(names)}"

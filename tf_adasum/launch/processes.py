@@ -322,7 +322,7 @@ class _Job:
     def _requested(self, request: StopRequest) -> int:
         self._is_stopped = self._is_requested = True
         self._grace = request.grace
-        self._console.say(f"{request.reason}: stopping the workers of this machine")
+        self._console.say(f"stopping the workers of this machine, because {request.reason}")
         return 128 + signal.SIGTERM
 
     def _timed_out(self) -> int:

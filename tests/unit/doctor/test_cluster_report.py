@@ -202,7 +202,7 @@ def test_unauthenticated_clients_get_no_answer():
     with probe_server.ProbeServer("127.0.0.1", 2, secret) as own:
         port, token = own.endpoint
         for endpoint, wrong in (([port, "wrong"], secret), ([port, token], Secret())):
-            with pytest.raises(ConnectionError, match="not the doctor"):
+            with pytest.raises(ConnectionError, match="another program uses this port"):
                 probe_server.measure("127.0.0.1", endpoint, wrong, 0.01, 5.0)
         measured = probe_server.measure("127.0.0.1", [port, token], secret, 0.01, 5.0)
         assert measured["latency_seconds"] > 0
