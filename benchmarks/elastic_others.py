@@ -57,6 +57,7 @@ class Job(elastic.Job):
         """Start a process on a host."""
         environment = {
             **os.environ,
+            "PATH": f"{self.folder}:{os.environ['PATH']}",
             "TMPDIR": str(self.folder / "tmp"),
             "GLOO_SOCKET_IFNAME": "net0",
         }
@@ -134,6 +135,11 @@ class HorovodJob(Job):
             "PermitRootLogin yes\nPidFile none\nUsePAM no\n"
         )
         pathlib.Path("/run/sshd").mkdir(exist_ok=True)
+        # The hosts of an earlier job have the same addresses, but other keys.
+        (folder / "ssh").write_text(
+            '#!/bin/sh\nexec /usr/bin/ssh -o UserKnownHostsFile=/dev/null "$@"\n'
+        )
+        (folder / "ssh").chmod(0o755)
         self._run = None
 
     def join(self, number):
