@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import typing
 from collections.abc import Iterator
 
@@ -25,7 +26,7 @@ if typing.TYPE_CHECKING:
 # Set by tf-adasum-launch for its workers.
 LAUNCHER = "TF_ADASUM_LAUNCHER"
 
-_SECONDS_TO_CONNECT = 2.0
+_SECONDS_TO_CONNECT, _SECONDS_TO_CONNECT_TO_ALL = 2.0, 5.0
 
 
 @contextlib.contextmanager
@@ -46,18 +47,30 @@ def bounded(cluster: Cluster, seconds: float) -> Iterator[None]:
         "seconds": seconds,
         "others": [(cluster.named([rank]), cluster.host_and_port(rank)) for rank in others],
     }
-    command = [sys.executable, "-I", "-S", os.path.abspath(__file__), json.dumps(task)]
+    command = [sys.executable, "-I", "-S", os.path.abspath(__file__)]
     # When the block ends, or this process ends, the pipe is closed. Then the separate program ends.
     # At the end of the block, this process waits until the separate program has ended.
-    with subprocess.Popen(command, stdin=subprocess.PIPE):
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as program:
+        with contextlib.suppress(BrokenPipeError):  # the program has ended, so there is no limit
+            assert program.stdin is not None
+            program.stdin.write(json.dumps(task).encode() + b"\n")  # too long for an argument
+            program.stdin.flush()
         yield
 
 
-def main(task: dict) -> None:
+def main() -> None:
     """Wait until the worker has started or ended, and kill the worker if this takes too long."""
-    if select.select([sys.stdin], [], [], task["seconds"])[0]:
+    task = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]
+    if _is_over(task["seconds"]):
         return
-    gone = [name for name, address in task["others"] if not _answers(address)]
+    until = time.monotonic() + _SECONDS_TO_CONNECT_TO_ALL
+    gone = [
+        name
+        for name, address in task["others"]
+        if time.monotonic() < until and not _answers(address)
+    ]
+    if _is_over(0.0):  # the worker has just started
+        return
     reached = f", and {', '.join(gone)} cannot be reached any more" if gone else ""
     then = "Start all workers again."
     if os.environ.get(LAUNCHER):
@@ -72,6 +85,11 @@ def main(task: dict) -> None:
     os.kill(task["worker"], signal.SIGKILL)
 
 
+def _is_over(seconds):
+    """Return whether the other end of the pipe is closed within some seconds."""
+    return bool(select.select([sys.stdin], [], [], seconds)[0])
+
+
 def _answers(address):
     host, port = address
     try:
@@ -82,4 +100,4 @@ def _answers(address):
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main()

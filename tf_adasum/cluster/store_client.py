@@ -46,8 +46,6 @@ class StoreClient:
         deliver: function that receives each key that changes, and its value; None if the key was
             deleted. It runs in a thread that holds `fork_lock`, and must not wait.
         lost: function that is called once, in the same way, if the connection ends before `close`.
-        tick: function that is called in the same way after each change, and at least every 0.2 s.
-            Defaults to None, which saves these wake-ups.
     """
 
     def __init__(
@@ -56,11 +54,9 @@ class StoreClient:
         fork_lock: threading.Lock,
         deliver: Callable[[str, Any], None],
         lost: Callable[[], None],
-        tick: Callable[[], None] | None = None,
     ):
         self._channel, self._lock = channel, fork_lock
-        self._deliver, self._lost, self._tick = deliver, lost, tick or (lambda: None)
-        self._poll_seconds = _POLL_SECONDS if tick else HEARTBEAT_SECONDS
+        self._deliver, self._lost = deliver, lost
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
@@ -68,11 +64,7 @@ class StoreClient:
     def set(self, key: str, value: Any, *, owned: bool = False) -> None:
         """Set a key, see `Store.set`. The lock must not be held."""
         with self._lock:
-            self.set_in_callback(key, value, owned=owned)
-
-    def set_in_callback(self, key: str, value: Any, *, owned: bool = False) -> None:
-        """Set a key from a function that is called with the lock held."""
-        self._channel.send({"op": "set", "key": key, "value": value, "owned": owned})
+            self._channel.send({"op": "set", "key": key, "value": value, "owned": owned})
 
     def watch(self, prefix: str) -> None:
         """Receive the keys with a prefix, and all later changes."""
@@ -104,19 +96,18 @@ class StoreClient:
     def _receive_until_end(self):
         heartbeat_at = 0.0
         while not self._closing.is_set() and self._channel.is_open:
-            json_lines.wait([self._channel.socket], self._poll_seconds)
+            # If this process is suspended during the wait, the server must not count as silent.
+            now = time.monotonic()
+            json_lines.wait([self._channel.socket], HEARTBEAT_SECONDS)
             with self._lock:
-                now = time.monotonic()
                 if now > heartbeat_at:
                     heartbeat_at = now + HEARTBEAT_SECONDS
                     self._channel.send({"op": "heartbeat"})
                 for message in self._channel.receive():
                     if isinstance(message, dict) and isinstance(message.get("key"), str):
                         self._deliver(message["key"], message.get("value"))
-                        self._tick()
                 self._channel.flush()
                 self._channel.is_open &= now < self._channel.last_received_at + LEASE_SECONDS
-                self._tick()
 
 
 @dataclasses.dataclass

@@ -15,6 +15,7 @@ Uses only the standard library.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -45,6 +46,7 @@ _SECONDS_TO_CALL = 20.0
 _SECONDS_FOR_A_PAIR = 10.0
 _SECONDS_OF_SENDING = (0.02, 0.25)  # in one direction, at least and at most
 _SECONDS_FOR_ALL_PAIRS = 20.0
+_MOST_FAILURES = 3  # of the pairs of two hosts
 _SECONDS_FOR_OTHER_ERRORS = 5.0  # because the first error may be the effect of another error
 _SECONDS_TO_LOOK = 180.0
 _SECONDS_TO_WAIT = 500.0  # for an instruction
@@ -230,8 +232,14 @@ class _Coordinator:
         share = _SECONDS_FOR_ALL_PAIRS / max(1, 2 * len(chosen))
         sending = min(max(least, share), most)
         found = []
+        failures: collections.Counter[frozenset[str]] = collections.Counter()  # of pairs of hosts
         for caller, answerer in chosen:
             host, _ = self._cluster.host_and_port(answerer)
+            hosts = frozenset({host, self._cluster.hosts[caller]})
+            if failures[hosts] == _MOST_FAILURES:  # each takes many seconds
+                why = "left out, because other pairs of these hosts could not be measured"
+                found.append({"from": caller, "to": answerer, "error": why})
+                continue
             asked = {"host": host, "endpoint": self._endpoints[answerer], "sending": sending}
             if caller == 0:
                 measured = _measure(asked, self._secret)
@@ -240,6 +248,7 @@ class _Coordinator:
             else:
                 self._send(caller, {"measure": asked})
                 measured = self._heard(caller, 3 * _SECONDS_FOR_A_PAIR).get("measured", {})
+            failures[hosts] += "latency_seconds" not in measured
             found += self._both_ways(caller, answerer, measured)
         self._findings += [*self._slow(found), *link_findings(self._cluster.hosts, found)]
         return found

@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _launch(command, options)
     except ValueError as error:
         parser.error(str(error))
-    except ConnectionError as error:
+    except OSError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return EXIT_USAGE
     except KeyboardInterrupt:  # while the last output was written; the workers have ended

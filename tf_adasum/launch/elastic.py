@@ -4,6 +4,7 @@ Each host runs the same command. The launcher on the coordinator's host serves a
 `cluster.store`, and decides which hosts train, see `membership`. Each launcher sets the key of its
 host, and follows the decisions:
 
+    leader        the id of the host whose launcher decides
     member/ID     the host, see `Host`; deleted when its launcher ends or is silent
     round/N       the hosts of round N and the address of worker 0
     stop/N        the workers of round N have to stop
@@ -32,20 +33,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_adasum._version import __version__
-from tf_adasum.cluster import addresses, own_address, ports, secret, store_client
-from tf_adasum.cluster.store import StoreServer
+from tf_adasum.cluster import addresses, own_address, secret, store_client
+from tf_adasum.cluster.store import LEASE_SECONDS, StoreServer
 from tf_adasum.cluster.store_client import StoreClient
 from tf_adasum.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.launch import fork_server
 from tf_adasum.launch.environments import common_environment
+from tf_adasum.launch.job_leader import JobLeader, Round
 from tf_adasum.launch.jobs import check, run_job
 from tf_adasum.launch.membership import (
     LOST_GRACE_SECONDS,
-    Begin,
     End,
     Host,
     Membership,
-    Stop,
 )
 from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import Console
@@ -57,8 +57,8 @@ from tf_adasum.launch.processes import (
     Control,
     RunResult,
     StopRequest,
-    signals_sent_to,
 )
+from tf_adasum.launch.signals import signals_sent_to
 
 _SECONDS_TO_WAIT = 180.0  # for enough hosts, and for the coordinator; the environment can set it
 _SECONDS_FOR_THE_END = 10.0
@@ -69,16 +69,6 @@ _BACKLOG = 256
 @dataclasses.dataclass(frozen=True)
 class _Lost:
     """An event: the store cannot be reached any more."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Round:
-    """An event: a round begins."""
-
-    number: int
-    ids: Sequence[str]
-    workers: Sequence[int]
-    coordinator: str
 
 
 def launch_elastic(
@@ -122,6 +112,11 @@ def launch_elastic(
         host, _ = addresses.split(coordinator)
     except ValueError as error:
         raise ValueError(f"--coordinator: {error}") from error
+    if host in ("0.0.0.0", "::"):
+        raise ValueError(
+            "--coordinator: expected an address of only one host, at which all hosts reach it. "
+            f"Received: --coordinator {coordinator}"
+        )
     deadline = None if timeout is None else time.monotonic() + timeout
     control = Control()
     settings |= {"command": command, "devices_per_worker": devices_per_worker}
@@ -214,24 +209,22 @@ class _ElasticJob:
         # The same on all hosts, so that another job does not join by mistake.
         of_job = json.dumps([__version__, *settings["command"][1:]])  # Python may be elsewhere
         self._job = hashlib.sha256(of_job.encode()).hexdigest()
-        self._refused: set[str] = set()  # ids of hosts
-        self._joined: dict[str, Host] = {}  # in the order in which they joined
-        self._decisions: queue.SimpleQueue[_Round | End | _Lost] = queue.SimpleQueue()
+        self._leaders: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._decisions: queue.SimpleQueue[Round | End | _Lost] = queue.SimpleQueue()
         self._running = 0  # the round whose workers run on this host
         self._stopped = 0.0  # the last round that was stopped
-        self._membership: Membership | None = None
-        self._port = contextlib.ExitStack()  # of worker 0, in the round that is running
-        self._ports = ports.candidates()
+        self._leader: JobLeader | None = None
         self._stack = contextlib.ExitStack()
         key, lock = secret.read(), control.fork_lock
         self._console.say(f"connecting to the launcher at {coordinator}")
         seconds = start_timeout(None) if os.environ.get(START_TIMEOUT) else _SECONDS_TO_WAIT
         if listener is not None:
-            server = StoreServer(listener, key, lock)
-            self._stack.callback(server.close)
-            least, most = nnodes
-            self._membership = Membership(least, most, max_restarts, self._own.id, seconds)
-        tick = self._decide if listener is not None else None
+            membership = Membership(*nnodes, max_restarts, self._own.id, seconds)
+            self._leader = self._stack.enter_context(
+                JobLeader(membership, self._own.id, self._job, coordinator)
+            )
+            self._server = StoreServer(listener, key, lock, self._leader, clients=nnodes[1])
+            self._stack.callback(self._server.close)
         with self._stack.pop_all() as stack:  # closes the server if the next line raises
             channel = store_client.connected(
                 coordinator,
@@ -241,23 +234,32 @@ class _ElasticJob:
                 is_pointless=waiting.is_pointless,
                 report=lambda why: self._console.say(f"waiting for {coordinator}: {why}"),
             )
-            self._client = StoreClient(channel, lock, self._deliver, self._lose, tick)
+            self._client = StoreClient(channel, lock, self._deliver, self._lose)
             self._stack = stack.pop_all()
 
     def __enter__(self):
         """Join the job."""
+        self._client.watch("leader")
+        if self._leader is not None and not self._has_reached_own_store():
+            self._console.say(f"another launcher answers at {self._coordinator}")
+            self._server.close(0.0)
+            self._leader = None
         self._report()
-        watched = ("round/", "stop/", "end", f"refused/{self._own.id}")
-        for prefix in (*watched, "member/") if self._membership else watched:
+        for prefix in ("round/", "stop/", "end", f"refused/{self._own.id}"):
             self._client.watch(prefix)
         return self
+
+    def _has_reached_own_store(self):
+        """Return False if the coordinator's address is also an address of another host."""
+        with contextlib.suppress(queue.Empty):
+            return self._leaders.get(timeout=LEASE_SECONDS) == self._own.id
+        return True  # the store does not answer, so it will be lost
 
     def __exit__(self, kind, error, traceback):
         """Leave the job."""
         if error is not None:
             self._end(1, f"{kind.__name__}: {error}")
         self._client.close()
-        self._port.close()
         self._stack.close()  # the server waits until the others have read the end
 
     def run(self, deadline: float | None) -> int | None:
@@ -289,7 +291,7 @@ class _ElasticJob:
                 return self._end(status, "the time given by --timeout is over")
             if (
                 is_late
-            ):  # but the workers have finished, so the workers of other hosts soon finish as well
+            ):  # but the workers have finished, so other hosts' workers soon finish as well
                 deadline = time.monotonic() + _SECONDS_FOR_THE_END
             failed_first = result.first is not None and not result.first.is_because_of_another
             self._own = dataclasses.replace(
@@ -297,7 +299,7 @@ class _ElasticJob:
             )
             self._report()
 
-    def _train(self, event: _Round, deadline: float | None) -> RunResult:
+    def _train(self, event: Round, deadline: float | None) -> RunResult:
         """Run the workers of this host in a round."""
         with self._control.fork_lock:
             if self._stopped >= event.number:
@@ -330,7 +332,7 @@ class _ElasticJob:
             if isinstance(event, signal.Signals):
                 events.put(event)
 
-    def _next(self, deadline: float | None) -> _Round | End | _Lost | signal.Signals | None:
+    def _next(self, deadline: float | None) -> Round | End | _Lost | signal.Signals | None:
         """Return the next decision or signal; None at the deadline."""
         while deadline is None or time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
@@ -346,9 +348,12 @@ class _ElasticJob:
 
     def _end(self, status: int, reason: str) -> int:
         """End the job if this launcher decides which hosts train; else the others continue."""
-        if self._membership is not None:
-            end = End(status, f"the launcher at {self._coordinator} has ended, because {reason}")
-            self._client.set("end", dataclasses.asdict(end))
+        if self._leader is not None:
+            with self._control.fork_lock:
+                self._leader.end(
+                    End(status, f"the launcher at {self._coordinator} has ended, because {reason}")
+                )
+            self._server.wake()
         return status
 
     def _report(self):
@@ -358,21 +363,13 @@ class _ElasticJob:
     # ---- called in the client's thread, which holds the lock -----------------------------------
 
     def _deliver(self, key: str, value: Any) -> None:
-        kind, _, name = key.partition("/")
-        if value is None:  # its session has ended, unless it is another key
-            self._joined.pop(name, None)
-            if kind == "member" and name in self._refused:
-                self._refused.remove(name)
-                self._client.set_in_callback(f"refused/{name}", None)
-        elif kind == "member" and value.get("job") == self._job:
-            self._joined[name] = Host(**value["host"])
-        elif kind == "member" and name not in self._refused:
-            self._refused.add(name)
-            self._client.set_in_callback(
-                f"refused/{name}", f"another command or version runs at {self._coordinator}"
-            )
+        kind, _, _ = key.partition("/")
+        if value is None:
+            return
+        if kind == "leader":
+            self._leaders.put(value)
         elif kind == "round":
-            self._decisions.put(_Round(**value))
+            self._decisions.put(Round(**value))
         elif kind == "stop":
             self._stopped = value["round"]
             if self._running == self._stopped:
@@ -392,34 +389,6 @@ class _ElasticJob:
     def _stop_workers(self, reason, grace):
         if self._running:
             self._control.events.put(StopRequest(reason, grace))
-
-    def _decide(self) -> None:
-        assert self._membership is not None
-        if self._own.id not in self._joined:
-            return
-        put = self._client.set_in_callback
-        decision = self._membership.decide(list(self._joined.values()), time.monotonic())
-        if isinstance(decision, Begin):
-            begun = self._round(decision)
-            for kind in ("round", "stop"):  # hosts that join later receive this round only
-                put(f"{kind}/{begun.number - 1}", None)
-            put(f"round/{begun.number}", dataclasses.asdict(begun))
-        elif isinstance(decision, Stop):
-            put(f"stop/{decision.round}", dataclasses.asdict(decision))
-        elif isinstance(decision, End):
-            put("end", dataclasses.asdict(decision))
-
-    def _round(self, begin: Begin) -> _Round:
-        """Return the round with the address of worker 0, which is on this host."""
-        self._port.close()
-        (port,) = self._port.enter_context(ports.free_ports(1, self._ports))
-        host, _ = addresses.split(self._coordinator)
-        return _Round(
-            begin.round,
-            [own.id for own in begin.hosts],
-            [own.workers for own in begin.hosts],
-            addresses.joined(host, port),
-        )
 
 
 def _listener(coordinator: str) -> socket.socket | None:

@@ -5,6 +5,7 @@ Uses only the standard library.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -135,6 +136,7 @@ def automatic_workers(environment: Mapping[str, str], devices_per_worker: int | 
     return max(1, len(visible_gpus(environment)) // max(1, devices_per_worker or 1))
 
 
+@functools.cache
 def _count_gpus() -> int:
     """Return the number of GPUs that `nvidia-smi` lists, or 0 without a working driver."""
     program = shutil.which("nvidia-smi")
@@ -142,8 +144,13 @@ def _count_gpus() -> int:
         return 0
     try:
         listing = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
+    except OSError:
         return 0
+    except subprocess.TimeoutExpired:
+        raise ValueError(
+            "-n / --devices-per-worker: nvidia-smi does not list the GPUs within 60 s. Check the "
+            "driver, or set CUDA_VISIBLE_DEVICES"
+        ) from None
     return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
 
 

@@ -29,11 +29,12 @@ _MESSAGE = "tf_adasum: "
 # `cluster.start_timeout` prints this text before it kills its worker.
 _START_TIMEOUT_TEXT = " s in TensorFlow's start-up"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_NAMED = re.compile(r"worker (\d+) \(")
+_NAMED = re.compile(r"worker (\d{1,9}) \(")
 _LONGEST_LINE = 400
 _LONGEST_ERROR = 10_000  # large, because an error ends with the advice and the code
 _MOST_LINES = 400  # of a traceback
 _MOST_NAMES = 8
+_STOP_REQUESTED = 75  # `processes.EXIT_STOP_REQUESTED`
 
 
 class StderrTail:
@@ -153,7 +154,9 @@ def first_failure(ends: Sequence[ProcessExit]) -> ProcessExit:
         ends: one `ProcessExit` for each worker of this machine, in the order of their ends. At
             least one worker has failed.
     """
-    first = next(end for end in ends if end.code)
+    failed = [end for end in ends if end.code]
+    # Status 75 means that the worker was asked to end, and has made its backup.
+    first = next((end for end in failed if end.code != _STOP_REQUESTED), failed[0])
     if not first.is_because_of_another:
         return first
     named = {int(rank) for rank in _NAMED.findall(first.error)}

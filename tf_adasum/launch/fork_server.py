@@ -21,7 +21,6 @@ import io
 import json
 import os
 import runpy
-import select
 import socket
 import subprocess
 import sys
@@ -31,12 +30,14 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
+from tf_adasum.cluster import json_lines
 from tf_adasum.launch.cpu_shares import bind
 from tf_adasum.launch.worker_process import LIBC, end_with_parent
 
 _MODULES = ("numpy", "tensorflow", "keras", "tf_adasum.strategy", "tf_adasum.callbacks")
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
 _SECONDS_TO_ANSWER = 30.0
+_SECONDS_TO_END = 1.0
 _READY, _FAILED = b"ready", b"!"  # the first bytes of an error message
 _POLL_SECONDS = 0.001
 _PROGRAM = (
@@ -133,7 +134,7 @@ class ForkServer:
         if self._is_ready and self._process.poll() is not None:
             self._connection.close()
             self._begin()
-        if not self._is_ready and select.select([self._connection], [], [], 0)[0]:
+        if not self._is_ready and json_lines.wait([self._connection], 0.0):
             self._is_ready = self._answer() == _READY
         return self._is_ready
 
@@ -197,8 +198,11 @@ class ForkServer:
         if answer.startswith(_FAILED):
             raise ConnectionError(f"--preload: {answer.removeprefix(_FAILED).decode()}")
         if not answer:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_SECONDS_TO_END)
             raise ConnectionError(
-                "--preload: the process that imports TensorFlow has ended. Remove --preload"
+                "--preload: the process that imports TensorFlow has ended (exit status "
+                f"{self._process.returncode}). Remove --preload"
             )
         return answer
 

@@ -30,7 +30,8 @@ from tf_adasum.launch.failures import StderrTail
 from tf_adasum.launch.jobs import check
 from tf_adasum.launch.nodes import Host, Nodes
 from tf_adasum.launch.output import Console, Relay
-from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, EXIT_STOP_REQUESTED, signals_sent_to
+from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, EXIT_STOP_REQUESTED
+from tf_adasum.launch.signals import signals_sent_to
 from tf_adasum.launch.ssh import SECONDS_BETWEEN_BEATS, Connection
 from tf_adasum.launch.worker_process import report_end, start_thread
 
@@ -223,7 +224,9 @@ class _Hosts:
             return
         self._code = code if code > 0 else 128 - code
         cause = f"exited with status {code}"
-        if code in (_LOST, -signal.SIGKILL):
+        if code == _LOST:
+            cause += ", or the ssh connection was lost"
+        elif code == -signal.SIGKILL:
             cause = "the ssh connection was lost"
         stopping = ", stopping the other hosts" if self._running else ""
         self._console.say(f"host {connection.host.name}: {cause}{stopping}")

@@ -178,7 +178,9 @@ def run_job(
             added = {"TF_ADASUM_RESTART_COUNT": str(restart)}
             if 1 < in_all == num_workers:
                 added |= _new_secret()
-            if in_all > num_workers and restart and not os.environ.get(START_TIMEOUT):
+            # In the first round of an elastic job, other hosts may still import TensorFlow.
+            is_slow = restart or control is not None
+            if in_all > num_workers and is_slow and not os.environ.get(START_TIMEOUT):
                 added[START_TIMEOUT] = _SECONDS_TO_MEET_AGAIN
             yield [{**each, **added} for each in environments]
 

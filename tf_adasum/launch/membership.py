@@ -15,6 +15,9 @@ from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, EXIT_STOP_REQUESTED
 # The first round begins this many seconds after the last host joined, or when the maximum number of
 # hosts has joined.
 SECONDS_BEFORE_FIRST_ROUND = 10.0
+# It begins at the latest this many seconds after enough hosts have joined, even if other hosts join
+# again and again.
+MOST_SECONDS_BEFORE_FIRST_ROUND = 60.0
 # A round is stopped to add hosts this many seconds after the last of them joined.
 SECONDS_BEFORE_JOINING = 1.0
 # After the grace time, a host has this many seconds to report that its workers have ended.
@@ -103,12 +106,14 @@ class Membership:
         self._round = self._failures = 0
         self._members: list[Host] = []  # of the round that is running
         self._last_round: dict[str, int] = {}  # of each host
+        self._first_ended = ""  # the id of the host because of which the round was stopped
         self._stop_at = math.inf  # when hosts that have not stopped their workers count as lost
         self._has_finished = False  # whether all workers of a host have succeeded in this round
         self._is_stopping = self._has_ended = False
         self._hosts_changed = False  # whether a host was lost, or joins after this round
         self._ids: list[str] = []  # of the hosts that are connected
         self._changed_at = self._last_enough_at = -math.inf
+        self._enough_since = math.inf  # since when enough hosts have been connected
 
     def decide(self, hosts: Sequence[Host], now: float) -> Begin | Stop | End | None:
         """Return the next decision for the hosts that are connected; None if nothing changes.
@@ -130,6 +135,10 @@ class Membership:
         self._has_ended = isinstance(decision, End)
         return decision
 
+    def end(self) -> None:
+        """Decide nothing more, because the job has ended for another reason."""
+        self._has_ended = True
+
     def _begin_round(self, hosts: Sequence[Host], now: float) -> Begin | End | None:
         """Decide while no round is running."""
         hosts = self._idle(hosts)
@@ -138,15 +147,22 @@ class Membership:
             hosts = ready
         if self._can_train(hosts):
             self._last_enough_at = now
-            is_quiet = now >= self._changed_at + SECONDS_BEFORE_FIRST_ROUND
+            self._enough_since = min(self._enough_since, now)
+            is_quiet = (
+                now >= self._changed_at + SECONDS_BEFORE_FIRST_ROUND
+                or now >= self._enough_since + MOST_SECONDS_BEFORE_FIRST_ROUND
+            )
             if self._round or len(hosts) >= self._maximum or is_quiet:
                 self._round += 1
                 leader_first = sorted(hosts, key=lambda host: host.id != self._leader)
                 self._members = leader_first[: self._maximum]
                 self._is_stopping = self._hosts_changed = self._has_finished = False
+                self._first_ended = ""
                 self._last_round |= {host.id: self._round for host in self._members}
                 return Begin(self._round, tuple(self._members))
-        elif now > self._last_enough_at + self._seconds_below_minimum:
+            return None
+        self._enough_since = math.inf
+        if now > self._last_enough_at + self._seconds_below_minimum:
             names = ", ".join(host.name for host in hosts)
             return End(
                 1,
@@ -185,6 +201,7 @@ class Membership:
         if ended:
             was_asked = any(host.status == EXIT_STOP_REQUESTED for host in ended)
             grace = BACKUP_GRACE_SECONDS if was_asked else LOST_GRACE_SECONDS
+            self._first_ended = ended[0].id
             return self._stop(f"a worker of host {ended[0].name} has ended", grace, now)
         members = {own.id for own in self._members}
         idle = self._idle(hosts)
@@ -199,7 +216,8 @@ class Membership:
         """Decide when the workers of a round have ended on all hosts that are left."""
         self._members, self._last_enough_at = [], now
         failed = sorted(
-            (host for host in ended if host.status), key=lambda host: not host.has_own_failure
+            (host for host in ended if host.status),
+            key=lambda host: (not host.has_own_failure, host.id != self._first_ended),
         )
         if ended and not failed:
             return End(0, "")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from tf_adasum.cluster import addresses
 
+_MOST_NODES = 2000  # a message with a round of more hosts would be too long
 _RANGE = re.compile(r"(\d{1,4}):(\d{1,4})")
 _HOST = re.compile(
     r"((?:[^@\s:,-][^@\s:,]*@)?(?:\[[\w:.%]+\]|[^\s:\[\]@,-][^\s:\[\]@,]*))(?::(\d{1,6}))?"
@@ -18,7 +19,7 @@ def parse_range(text: str) -> tuple[int, int] | None:
     """Return the two numbers of "MIN:MAX"; None if the text is no range.
 
     Raises:
-        ValueError: unless 1 <= MIN <= MAX.
+        ValueError: unless 1 <= MIN <= MAX <= 2000.
 
     Example:
         >>> parse_range("1:4"), parse_range("2")
@@ -28,9 +29,10 @@ def parse_range(text: str) -> tuple[int, int] | None:
     if found is None:
         return None
     minimum, maximum = int(found[1]), int(found[2])
-    if not 1 <= minimum <= maximum:
+    if not 1 <= minimum <= maximum <= _MOST_NODES:
         raise ValueError(
-            f"--nnodes: expected MIN:MAX with 1 <= MIN <= MAX. Received: --nnodes {text}"
+            f"--nnodes: expected MIN:MAX with 1 <= MIN <= MAX <= {_MOST_NODES}. "
+            f"Received: --nnodes {text}"
         )
     return minimum, maximum
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import math
 import os
 import queue
 import select
@@ -22,6 +23,7 @@ from tf_adasum.launch.failures import StderrTail
 from tf_adasum.launch.status import Board
 from tf_adasum.launch.terminal import PROGRAM
 
+_SECONDS_AFTER_THE_END = 2.0  # for which the output of a worker's daemons is copied
 _SECONDS_TO_SPEAK = 0.5  # how long the main thread waits until a message can be written
 _SECONDS_BETWEEN_LINES = 30.0  # of `--status`, if the output is no terminal
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is written as several lines
@@ -228,12 +230,15 @@ def _chunks(stream: Any, ended: threading.Event) -> Iterator[bytes]:
     """Yield the output of a worker until the worker closes the stream, or has ended.
 
     If the worker has ended, all that it wrote is yielded first. The end of the worker is checked,
-    because a daemon that left the worker's process group may keep the pipe open.
+    because a daemon that left the worker's process group may keep the pipe open, and write to it.
     """
     poll = select.poll()
     poll.register(stream, select.POLLIN)
-    while True:
+    until = math.inf
+    while time.monotonic() < until:
         last = ended.is_set()  # asked before the poll, which then returns all that was written
+        if last:
+            until = min(until, time.monotonic() + _SECONDS_AFTER_THE_END)
         if poll.poll(200):
             chunk = os.read(stream.fileno(), 1 << 16)
             if not chunk:

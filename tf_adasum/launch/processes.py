@@ -13,20 +13,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from tf_adasum.launch import failures, live, log_filter, terminal
 from tf_adasum.launch.fork_server import ForkServer
 from tf_adasum.launch.output import Log, Relay
+from tf_adasum.launch.signals import PASSED_ON, signals_sent_to
 from tf_adasum.launch.status import Board
 from tf_adasum.launch.worker_process import (
     OUTPUT_SECONDS,
     Worker,
+    has_ended,
     report_end,
     start_process,
     start_thread,
@@ -38,9 +41,8 @@ EXIT_STOP_REQUESTED = 75  # EX_TEMPFAIL: the workers were asked to end, and the 
 BACKUP_GRACE_SECONDS = 30.0  # for a backup after SIGTERM; Slurm and Kubernetes wait as long
 _SECONDS_TO_READ = 5.0  # how long to wait after a stop until our output is read
 _PAUSE_SECONDS = 1.0  # before a restart, so that a script that fails at once is not run nonstop
-
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PASSED_ON = (signal.SIGUSR1,)  # Slurm's warning before the time limit, to all processes of a step
+_SECONDS_TO_DIE = 30.0  # after SIGKILL
+_SECONDS_BETWEEN_CHECKS = 1.0  # whether a worker has ended, in case its thread has not reported it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,28 +150,6 @@ def run_group(
     # This waits until our output is read. Handlers are restored, so an interrupt ends the wait.
     job.drain()
     return RunResult(code, job.first, job.stopped_by)
-
-
-@contextlib.contextmanager
-def signals_sent_to(events: queue.SimpleQueue) -> Iterator[None]:
-    """Put stop signals into a queue, so that they do not interrupt the main thread.
-
-    A signal that is ignored stays ignored (``nohup``, background jobs). If this is not the main
-    thread, signals keep their usual effect, because Python handles them only in the main thread.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = {number: signal.getsignal(number) for number in (*_STOP_SIGNALS, *_PASSED_ON)}
-    left_alone = (signal.SIG_IGN, None)  # None: not installed from Python, cannot be restored
-    handled = [number for number in previous if previous[number] not in left_alone]
-    for number in handled:  # SimpleQueue.put is reentrant, so a handler may call it
-        signal.signal(number, lambda received, _: events.put(signal.Signals(received)))
-    try:
-        yield
-    finally:
-        for number in handled:
-            signal.signal(number, previous[number])
 
 
 class _Job:
@@ -382,7 +362,7 @@ class _Job:
             event = self._next_event(deadline)
             if event is None:
                 return self._timed_out()
-            if event in _PASSED_ON:
+            if event in PASSED_ON:
                 self._pass_on(event)
                 continue
             if isinstance(event, signal.Signals):
@@ -390,9 +370,7 @@ class _Job:
             if isinstance(event, StopRequest):
                 return self._requested(event)
             end = self._reap(event)
-            if (
-                end.code == EXIT_STOP_REQUESTED
-            ):  # do not stop the others, which may be writing the backup
+            if end.code == EXIT_STOP_REQUESTED:  # the others may be writing the backup
                 code = EXIT_STOP_REQUESTED
             elif end.code != 0:
                 self.first = end
@@ -416,29 +394,40 @@ class _Job:
         for worker in self._running:
             worker.is_stopped = True
             worker.signal_group(signal.SIGTERM)
-        deadline = time.monotonic() + self._grace
+        deadline, is_killed = time.monotonic() + self._grace, False
         while self._running:
             event = self._next_event(deadline)
             if isinstance(event, Worker):
                 self._reap(event)
                 continue
-            if event in _PASSED_ON or isinstance(event, StopRequest):
+            if event is None and is_killed:  # for example, they wait for a file system
+                ids = ", ".join(f"{each.rank} (pid {each.process.pid})" for each in self._running)
+                self._console.say(f"SIGKILL does not end worker {ids}: leaving it")
+                self._is_stopped, self._running = True, []
+                return
+            if event in PASSED_ON or isinstance(event, StopRequest):
                 continue
             self._is_stopped |= event is not None
             if isinstance(event, signal.Signals):
                 self.stopped_by = event
             if event is None or event is signal.SIGINT:
-                deadline = None
+                deadline, is_killed = time.monotonic() + _SECONDS_TO_DIE, True
                 for worker in self._running:
                     worker.signal_group(signal.SIGKILL)
 
     def _next_event(self, deadline: float | None) -> Worker | signal.Signals | StopRequest | None:
         """Return the next event, or None if there is no event before the deadline."""
-        wait = None if deadline is None else max(0.0, deadline - time.monotonic())
-        try:
-            return self.events.get(timeout=wait)
-        except queue.Empty:
-            return None
+        until = math.inf if deadline is None else deadline
+        while True:
+            remaining = max(0.0, until - time.monotonic())
+            with contextlib.suppress(queue.Empty):
+                event = self.events.get(timeout=min(remaining, _SECONDS_BETWEEN_CHECKS))
+                if not isinstance(event, Worker) or event in self._running:
+                    return event
+            if ended := next(filter(has_ended, self._running), None):  # its thread did not report
+                return ended
+            if time.monotonic() >= until:
+                return None
 
     def _reap(self, worker: Worker) -> failures.ProcessExit:
         self._running.remove(worker)

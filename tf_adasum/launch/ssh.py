@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 from tf_adasum.cluster import ports
+from tf_adasum.environment_variables import SECRET, SECRET_FILE
 from tf_adasum.launch.environments import automatic_workers
 from tf_adasum.launch.jobs import launch
 from tf_adasum.launch.nodes import Host, Nodes
@@ -36,6 +37,7 @@ _HEARTBEAT_TIMEOUT = 30.0  # after which a host declares the connection lost
 _SECONDS_TO_REACH = 9.0  # for ssh to log in
 _SECONDS_TO_START = 60.0  # for Python and this package, which may lie on a slow file system
 _SECONDS_FOR_A_REASON = 0.5
+_SECONDS_FOR_THE_JOB = 90.0  # which is sent when all hosts are ready
 
 _OPTIONS = (
     *("-T", "-x", "-oBatchMode=yes", f"-oConnectTimeout={_SECONDS_TO_REACH - 1:.0f}"),
@@ -146,6 +148,8 @@ def serve(stdin: BinaryIO, sent: Mapping[str, Any]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # even if sshd ignores them
         signal.signal(number, signal.SIG_DFL)
     os.chdir(sent["folder"])
+    if SECRET in sent["environment"]:
+        os.environ.pop(SECRET_FILE, None)  # this host's own
     os.environ.update(sent["environment"])
     with ports.free_ports(1) as (port,):
         workers = automatic_workers(os.environ, sent["devices_per_worker"])
@@ -153,8 +157,9 @@ def serve(stdin: BinaryIO, sent: Mapping[str, Any]) -> int:
         address = os.environ.get("SSH_CONNECTION", "").split(" ")[2:3]
         answer = {"address": "".join(address), "port": port, "workers": workers}
         print(f"{_READY}{json.dumps(answer)}", flush=True)
-        line = stdin.readline()
-        if not line:  # another host cannot be reached
+        is_sent = select.select([stdin], [], [], _SECONDS_FOR_THE_JOB)[0]
+        line = stdin.readline() if is_sent else b""
+        if not line:  # another host cannot be reached, or the launcher's machine is lost
             return EXIT_USAGE
         nodes, job = json.loads(line)
         control = os.dup(stdin.fileno())

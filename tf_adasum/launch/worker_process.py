@@ -66,10 +66,19 @@ class Worker:
         return failures.ProcessExit(self.rank, code, tail, path, self.is_stopped)
 
 
+def has_ended(worker: Worker, wait_option: int = os.WNOHANG) -> bool:
+    """Return whether a worker has ended, without reaping it, which would free its group id."""
+    try:
+        options = os.WEXITED | os.WNOWAIT | wait_option
+        return os.waitid(os.P_PID, worker.process.pid, options) is not None
+    except ChildProcessError:  # another part of this process has reaped it
+        return True
+
+
 def report_end(worker: Worker, events: queue.SimpleQueue) -> None:
-    """Wait until the worker ends, without reaping the worker, which would free its group id."""
-    os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOWAIT)
-    events.put(worker)
+    """Wait until the worker ends."""
+    if has_ended(worker, 0):
+        events.put(worker)
 
 
 def start_process(

@@ -1,6 +1,7 @@
 """Launchers of hosts that join and leave, with tiny workers that do not import TensorFlow."""
 
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
@@ -12,6 +13,8 @@ import pytest
 from support.launching import LIMIT, eventually, is_running, running
 
 from tf_adasum.cluster import ports
+from tf_adasum.launch import elastic, job_leader
+from tf_adasum.launch.membership import Host, Membership
 
 # A worker notes its pid, round, rank and cluster in a file, and stays until the file "finish" is
 # there. After SIGTERM, it exits with status 75, as after a backup.
@@ -314,3 +317,21 @@ def test_unusable_arguments_are_named(script, arguments, named):
     command = [sys.executable, "-m", "tf_adasum.launch", "-n", "1", *arguments, script("")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
     assert ended.returncode == 2 and named in ended.stderr
+
+
+def test_the_coordinator_is_an_address_of_one_host():
+    with pytest.raises(ValueError, match=r"of only one host, .* Received: --coordinator 0\.0"):
+        elastic.launch_elastic(["true"], 1, None, (1, 2), "0.0.0.0:2222")
+
+
+def test_a_launcher_that_reached_another_store_decides_nothing():
+    """Its host listens at an address that another host also has."""
+    leader = job_leader.JobLeader(Membership(1, 1, 0, "own", 1.0), "own", "job", "a:1")
+    other = {"job": "job", "host": dataclasses.asdict(Host("other", "b", 1))}
+    leader.changed("member/other", other, ("", ""))
+    assert leader.decide(0.0) == {"leader": "own"} and leader.decide(1e6) == {}
+    leader.changed(
+        "member/own", {**other, "host": dataclasses.asdict(Host("own", "a", 1))}, ("", "")
+    )
+    with leader:
+        assert leader.decide(1e6)["round/1"]["ids"] == ["own"]

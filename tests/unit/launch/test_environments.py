@@ -7,7 +7,7 @@ import pytest
 from support.launching import run
 
 from tf_adasum.cluster import detection
-from tf_adasum.launch import Nodes, visible_gpus, worker_environments
+from tf_adasum.launch import Nodes, environments, visible_gpus, worker_environments
 
 
 def test_each_worker_gets_its_task_and_the_arguments_untouched(script):
@@ -148,6 +148,9 @@ def test_gpus_are_counted_by_nvidia_smi(tmp_path, monkeypatch):
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    environments._count_gpus.cache_clear()
     assert visible_gpus({}) == ["0", "1"]
+    environments._count_gpus.cache_clear()
     program.write_text("#!/bin/sh\necho 'no driver' >&2\nexit 9\n")
     assert visible_gpus({}) == []
+    environments._count_gpus.cache_clear()

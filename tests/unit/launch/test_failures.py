@@ -1,7 +1,9 @@
 """Who failed first, and why: from what Python itself writes when it ends."""
 
+import contextlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 
@@ -150,14 +152,47 @@ def test_signals_and_codes(code, line, expected):
     assert expected in summary and (line in summary) == (code in (-11, 7))
 
 
+@contextlib.contextmanager
+def guard_of(worker, others=()):
+    """The guard of a start that may take 0 s."""
+    task = {"worker": worker.pid, "name": "worker 0", "seconds": 0.0, "others": list(others)}
+    command = [sys.executable, "-I", "-S", start_timeout.__file__]
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as guard:
+        guard.stdin.write(json.dumps(task) + "\n")
+        guard.stdin.flush()
+        yield guard
+
+
+def test_the_guard_kills_no_worker_that_has_started():
+    """While the guard tries to reach the other workers."""
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(2):  # so that the next client waits
+            client = stack.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(full.getsockname())
+        worker = stack.enter_context(subprocess.Popen(["sleep", "300"]))
+        guard = stack.enter_context(guard_of(worker, [("worker 1", full.getsockname())]))
+        with pytest.raises(subprocess.TimeoutExpired):
+            guard.wait(0.5)
+        guard.stdin.close()
+        assert guard.wait(10) == 0 and not guard.stderr.read() and worker.poll() is None
+        worker.kill()
+
+
 def test_one_that_its_guard_has_killed_is_not_out_of_memory():
-    with subprocess.Popen(["sleep", "300"], stdout=subprocess.PIPE) as worker:
-        task = {"worker": worker.pid, "name": "worker 0", "seconds": 0.0, "others": []}
-        command = [sys.executable, "-I", "-S", start_timeout.__file__, json.dumps(task)]
-        guard = subprocess.run(command, stdin=worker.stdout, capture_output=True, text=True)
-    killed = ProcessExit(0, worker.returncode, read(guard.stderr))
+    with subprocess.Popen(["sleep", "300"]) as worker, guard_of(worker) as guard:
+        message = guard.stderr.read()
+    killed = ProcessExit(0, worker.returncode, read(message))
     (line,) = failures.summary([killed])
     assert line.startswith(
         "worker 0 ended because of another worker, with SIGKILL: tf_adasum: worker"
     )
     assert failures.first_failure([killed, end(1, 1, "ValueError: x")]).rank == 1
+
+
+def test_an_error_is_named_before_workers_that_were_asked_to_end():
+    asked, failed = end(1, 75), end(0, 1, "OSError: No space left on device")
+    assert failures.first_failure([asked, failed]) is failed
+    assert failures.first_failure([asked]) is asked

@@ -206,6 +206,7 @@ def test_a_fork_server_that_has_ended_is_an_error(script):
 def test_a_signal_ends_the_wait_for_the_imports(script, tmp_path):
     with running("-n", 2, "--preload", script(""), stderr=subprocess.PIPE, text=True) as process:
         eventually(lambda: "fork_server" in children_of(process.pid))
+        time.sleep(0.5)  # until the launcher handles signals; the imports take longer
         process.send_signal(signal.SIGINT)
         begun = time.monotonic()
         _, errors = process.communicate(timeout=LIMIT)

@@ -1,6 +1,7 @@
 """Who trains when hosts join, fail and are lost: random histories with a clock of the test."""
 
 import dataclasses
+import itertools
 
 import hypothesis.strategies as st
 import pytest
@@ -9,6 +10,7 @@ from support.fuzzing import fuzz_settings
 
 from tf_adasum.launch.membership import (
     LOST_GRACE_SECONDS,
+    MOST_SECONDS_BEFORE_FIRST_ROUND,
     SECONDS_BEFORE_FIRST_ROUND,
     SECONDS_BEFORE_JOINING,
     SECONDS_TO_REPORT,
@@ -255,6 +257,28 @@ def test_failures_of_workers_are_counted_and_name_the_host(restarts):
         job.wait(SECONDS_BEFORE_JOINING)
     assert job.ended == End(7, "a worker of host host1 failed")
     assert sum(isinstance(each, Begin) for each in job.decisions) == restarts + 1
+
+
+def test_the_host_whose_worker_failed_first_is_named_without_an_own_failure():
+    """Its worker failed because a connection broke; then the other workers are stopped."""
+    job = begun(2, max_restarts=0)
+    job.finish("host1", 1)
+    job.finish(LEADER, 143)
+    assert job.ended == End(1, "a worker of host host1 failed")
+
+
+def test_a_host_that_comes_and_goes_does_not_delay_the_first_round():
+    job = Job()
+    job.join("host1")
+    begin = job.now
+    for number in itertools.count():
+        if job.decisions:
+            break
+        job.join(f"flapping{number}")
+        job.wait(SECONDS_BEFORE_FIRST_ROUND / 2)
+        job.lose(f"flapping{number}") if not job.decisions else None
+    assert isinstance(job.last, Begin)
+    assert job.now - begin <= MOST_SECONDS_BEFORE_FIRST_ROUND + SECONDS_BEFORE_FIRST_ROUND
 
 
 @pytest.mark.parametrize("status", [75, 2])

@@ -19,7 +19,7 @@ from support.launching import (
     running,
 )
 
-from tf_adasum.launch import GRACE_SECONDS, launch, processes
+from tf_adasum.launch import GRACE_SECONDS, launch, processes, signals
 
 
 def have_ended(count, folder):
@@ -195,10 +195,46 @@ def test_started_workers_are_stopped_when_a_later_one_cannot_start(monkeypatch):
     assert started[0].returncode == -signal.SIGTERM
 
 
+def test_an_end_that_no_thread_reports_is_found(monkeypatch):
+    """For example, because no thread could be started."""
+    monkeypatch.setattr(processes, "report_end", lambda worker, events: None)
+    assert launch([sys.executable, "-c", "exit(3)"], 2) == 3
+
+
+def test_a_worker_that_does_not_die_is_left(monkeypatch, capfd):
+    """A process that waits for a file system, for example."""
+    monkeypatch.setattr(processes, "_SECONDS_TO_DIE", 0.2)
+    left, signalled = [], processes.Worker.signal_group
+    monkeypatch.setattr(processes.Worker, "signal_group", lambda worker, _: left.append(worker))
+    assert launch(["sleep", "300"], 2, timeout=0.1, grace=0.1) == 124
+    assert "SIGKILL does not end worker 0 (pid" in capfd.readouterr().err
+    for worker in left:
+        signalled(worker, signal.SIGKILL)
+        worker.process.wait()
+
+
+def test_the_output_of_a_daemon_does_not_delay_the_end(script, tmp_path):
+    daemon = script(
+        "import time\nwhile True:\n    print(1, flush=True)\n    time.sleep(0.05)\n", "d.py"
+    )
+    starts = (
+        "import pathlib, subprocess, sys\n"
+        f"daemon = subprocess.Popen([sys.executable, {str(daemon)!r}], start_new_session=True)\n"
+        f"pathlib.Path({str(tmp_path)!r}, f'{{daemon.pid}}.daemon').touch()\n"
+    )
+    begin = time.monotonic()
+    try:
+        assert launch([sys.executable, script(starts)], 2) == 0
+        assert time.monotonic() - begin < LIMIT / 2
+    finally:
+        for path in tmp_path.glob("*.daemon"):
+            os.kill(int(path.stem), signal.SIGKILL)
+
+
 def test_signal_handlers_are_restored():
-    before = [signal.getsignal(number) for number in processes._STOP_SIGNALS]
+    before = [signal.getsignal(number) for number in signals._STOP_SIGNALS]
     assert launch(["true"], 2) == 0
-    assert [signal.getsignal(number) for number in processes._STOP_SIGNALS] == before
+    assert [signal.getsignal(number) for number in signals._STOP_SIGNALS] == before
 
 
 def test_launch_works_outside_the_main_thread():

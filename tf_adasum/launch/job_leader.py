@@ -1,0 +1,114 @@
+"""The leader of the store of an elastic job, see `elastic`. Uses only the standard library."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tf_adasum.cluster import addresses, ports
+from tf_adasum.launch.membership import Begin, End, Host, Membership, Stop
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """The value of the key of a round.
+
+    Attributes:
+        number: the number of the round, from 1.
+        ids: the ids of its hosts, in the order of their ranks.
+        workers: the numbers of their workers.
+        coordinator: the address of worker 0.
+    """
+
+    number: int
+    ids: Sequence[str]
+    workers: Sequence[int]
+    coordinator: str
+
+
+class JobLeader:
+    """A context manager, and the leader of the store, see `store.Leader`.
+
+    If this launcher has reached the store of another launcher, its host is not in this store. Then
+    nothing is decided here.
+
+    Args:
+        membership: the `Membership`.
+        own_id: the id of this host.
+        job: the hash of the command and the version, the same on all hosts.
+        coordinator: the address of this store.
+    """
+
+    prefix = "member/"
+
+    def __init__(self, membership: Membership, own_id: str, job: str, coordinator: str):
+        self._membership, self._own_id = membership, own_id
+        self._job, self._coordinator = job, coordinator
+        self._hosts: dict[str, Host] = {}  # in the order in which they joined
+        self._refused: set[str] = set()  # ids of hosts
+        self._changes: dict[str, Any] = {"leader": own_id}  # keys that the server has to set
+        self._ports = ports.candidates()
+        self._port = contextlib.ExitStack()  # of worker 0, in the round that is running
+
+    def __enter__(self) -> JobLeader:
+        """Return this object."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Release the port of worker 0."""
+        self._port.close()
+
+    def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
+        """Note that a host has joined, changed or left, see `store.Leader`."""
+        del ends
+        name = key.removeprefix(self.prefix)
+        if value is None:
+            self._hosts.pop(name, None)
+            if name in self._refused:
+                self._refused.remove(name)
+                self._changes[f"refused/{name}"] = None
+        elif value["job"] == self._job:
+            self._hosts[name] = Host(**value["host"])
+        elif name not in self._refused:
+            self._refused.add(name)
+            self._changes[f"refused/{name}"] = (
+                f"another command or version runs at {self._coordinator}"
+            )
+
+    def authentication_failed(self, rank: int, has_secret: bool) -> None:
+        """Ignore a client without the secret: it reports the error itself."""
+
+    def decide(self, now: float) -> dict[str, Any]:
+        """Return new values of keys, see `store.Leader`."""
+        if self._own_id in self._hosts:
+            decision = self._membership.decide(list(self._hosts.values()), now)
+            if isinstance(decision, Begin):
+                self._begin(decision)
+            elif isinstance(decision, Stop):
+                self._changes[f"stop/{decision.round}"] = dataclasses.asdict(decision)
+            elif isinstance(decision, End):
+                self._changes["end"] = dataclasses.asdict(decision)
+        changes, self._changes = self._changes, {}
+        return changes
+
+    def _begin(self, begin: Begin) -> None:
+        """Publish a round with the address of worker 0, which is on this host."""
+        self._port.close()
+        (port,) = self._port.enter_context(ports.free_ports(1, self._ports))
+        host, _ = addresses.split(self._coordinator)
+        begun = Round(
+            begin.round,
+            [own.id for own in begin.hosts],
+            [own.workers for own in begin.hosts],
+            addresses.joined(host, port),
+        )
+        for kind in ("round", "stop"):  # hosts that join later receive this round only
+            self._changes[f"{kind}/{begun.number - 1}"] = None
+        self._changes[f"round/{begun.number}"] = dataclasses.asdict(begun)
+
+    def end(self, end: End) -> None:
+        """End the job. The store's lock must be held."""
+        self._membership.end()
+        self._changes["end"] = dataclasses.asdict(end)
