@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from tf_adasum.cluster import addresses, own_address
@@ -22,6 +21,7 @@ from tf_adasum.errors import see
 WORKERS = "number of workers"
 
 LONGEST_JOB = 200  # characters of a job's name
+_MOST_NAMES = 8  # in a message
 _SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # the interface in "fe80::1%eth0"
 
 
@@ -135,7 +135,9 @@ class Coordinator(StartRound):
 
     def named(self, ranks):
         """Return the names of some workers, see `StartRound.named`."""
-        return ", ".join(listed(list(ranks)))
+        ranks = list(ranks)
+        more = [f"{len(ranks) - _MOST_NAMES} more"] if len(ranks) > _MOST_NAMES else []
+        return ", ".join([*(f"worker {rank}" for rank in ranks[:_MOST_NAMES]), *more])
 
     def _news(self):
         return {"missing": self.named(self.missing())}
@@ -178,10 +180,3 @@ class Coordinator(StartRound):
             is_at_own = each.is_local and not each.is_given
             hosts[rank] = addresses.joined(own if is_at_own else each.host, each.port)
         return [hosts[rank] for rank in range(self._config.num_workers)]
-
-
-def listed(ranks: list[int], most: int = 8) -> Iterator[str]:
-    """Yield the names of some workers, and how many more there are."""
-    yield from (f"worker {rank}" for rank in ranks[:most])
-    if len(ranks) > most:
-        yield f"{len(ranks) - most} more"

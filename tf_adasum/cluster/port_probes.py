@@ -24,7 +24,7 @@ from tf_adasum.cluster.tasks import Cluster
 _MOST_FOR_ALL_PAIRS = 48
 _MOST_SESSIONS = 64  # at a time
 _SECONDS_OF_A_PROBE = 1.0  # after which a task that does not answer makes room for the next one
-_LONGEST_REASON = 200  # characters
+LONGEST_REASON = 200  # characters
 
 
 class PortProbes:
@@ -87,7 +87,7 @@ class PortProbes:
                 self._unproven.pop(rank, None)
                 self._failures.pop(rank, None)
                 self.blocked.pop(rank, None)
-                if why := printable(task.get("failure"), _LONGEST_REASON):
+                if why := printable(task.get("failure"), LONGEST_REASON):
                     self.blocked[rank] = why
                 elif rank in joined:
                     self._end(rank)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_adasum.cluster.json_lines import printable
-from tf_adasum.cluster.port_probes import PortProbes
+from tf_adasum.cluster.port_probes import LONGEST_REASON, PortProbes
 from tf_adasum.cluster.start_round import StartRound, different_secrets, different_settings
 from tf_adasum.cluster.store_client import ANOTHER_PROGRAM, NO_ANSWER
 from tf_adasum.cluster.tasks import Cluster
@@ -20,7 +20,6 @@ from tf_adasum.errors import see
 # Before this time is over, the task may be about to restart.
 SECONDS_TO_RESTART = 5.0
 _MOST_NAMES = _MOST_SENTENCES = 8
-_LONGEST_REASON = 200  # characters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +80,7 @@ class RendezvousRound(StartRound):
             raise ValueError("not a task")
         reasons = found.get("failures")
         failures = {
-            int(rank): printable(why, _LONGEST_REASON)
+            int(rank): printable(why, LONGEST_REASON)
             for rank, why in (reasons.items() if isinstance(reasons, dict) else ())
             if rank.isdecimal() and len(rank) < 10 and isinstance(why, str)
         }

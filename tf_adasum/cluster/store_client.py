@@ -33,10 +33,6 @@ _RETRY_SECONDS = 0.5
 _SECONDS_BETWEEN_REPORTS = 10.0
 
 
-class Refused(ConnectionError):
-    """The server has a different secret."""
-
-
 class StoreClient:
     """A session, which sets keys and receives the changes of the keys that it watches.
 
@@ -222,7 +218,7 @@ def connected(
         report: function that receives the reason, every 10 s, while no server answers.
 
     Raises:
-        ConnectionError: if no server answers in time; `Refused` if the secrets differ.
+        ConnectionError: if no server answers in time, or if the secrets differ.
         InterruptedError: if `is_stopped` or `is_pointless` has returned True.
     """
     deadline = time.monotonic() + seconds
@@ -237,7 +233,7 @@ def connected(
         if found.channel:
             return found.channel
         if found.unauthenticated is not None:
-            raise Refused(
+            raise ConnectionError(
                 "All launchers must be started with the same secret, in the variable "
                 f"{SECRET} or in a file that {SECRET_FILE} names. Received: this launcher's secret "
                 f"is not the secret of the launcher at {address}, or one of them has no secret "

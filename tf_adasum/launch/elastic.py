@@ -128,11 +128,9 @@ def launch_elastic(
         may_serve, is_reconnecting = True, False
         while True:
             # The coordinator's launcher may come back, so no other launcher replaces it.
-            is_here = own_address.is_here(host)
-            listener = _listener(coordinator) if may_serve and is_here else None
-            may_serve = may_serve and (listener is not None or not is_here)
+            listener = _listener(coordinator) if may_serve else None
             looks_again = may_serve and listener is None
-            waiting = _Waiting(control, deadline, host if looks_again else None)
+            waiting = _Waiting(control, deadline, coordinator if looks_again else None)
             server = settings["server"]
             own = Host(
                 secrets.token_hex(8), socket.gethostname(), num_workers, is_ready=server is None
@@ -165,21 +163,24 @@ class _Waiting:
     Args:
         control: the `Control`.
         deadline: by `time.monotonic`; None for no deadline.
-        host: the coordinator's host, if it may turn out to be this machine. In a new pod, for
+        coordinator: the address at which this launcher may still have to listen. In a new pod, for
             example, the pod's own name may not be known yet, or may still be known as the address
-            of the old pod. None if this cannot happen.
+            of the old pod. Or an earlier launcher still uses the port. None if this cannot happen.
 
     Attributes:
         status: the exit status after a signal or at the deadline; else 0.
     """
 
-    def __init__(self, control: Control, deadline: float | None, host: str | None):
-        self._control, self._deadline, self._host = control, deadline, host
+    def __init__(self, control: Control, deadline: float | None, coordinator: str | None):
+        self._control, self._deadline, self._coordinator = control, deadline, coordinator
         self.status = 0
 
     def is_pointless(self) -> bool:
-        """Return whether the coordinator's host has turned out to be this machine."""
-        return self._host is not None and own_address.is_here(self._host)
+        """Return whether this launcher can now listen at the coordinator's address."""
+        if self._coordinator is None or (listener := _listener(self._coordinator)) is None:
+            return False
+        listener.close()
+        return True
 
     def is_over(self) -> bool:
         """Return whether a signal or the deadline has ended the wait; other events are dropped."""
@@ -392,8 +393,13 @@ class _ElasticJob:
 
 
 def _listener(coordinator: str) -> socket.socket | None:
-    """Return a socket that listens at this address; None if its port is in use."""
+    """Return a socket that listens at this address; None if this is not possible now.
+
+    This is not possible if the host is not this machine, or if the port is in use.
+    """
     host, port = addresses.split(coordinator)
+    if not own_address.is_here(host):
+        return None
     try:
         listener = addresses.bound(host, port, reuse=True)
         listener.listen(_BACKLOG)

@@ -200,8 +200,17 @@ class Relay:
 
     def copy(self, stream: Any, ended: threading.Event) -> None:
         """Copy until the worker closes the stream, or has ended and all its output is copied."""
+        chunks = _chunks(stream, ended)
+        try:
+            self._copy(chunks)
+        finally:
+            for _ in chunks:  # after an error, so that the worker can still print
+                pass
+            stream.close()
+
+    def _copy(self, chunks: Iterator[bytes]) -> None:
         pending = b""
-        for chunk in _chunks(stream, ended):
+        for chunk in chunks:
             pieces = (pending + chunk).splitlines(keepends=True)
             # Only the next byte distinguishes a final "\r" from the first half of "\r\n".
             pending = b"" if pieces[-1].endswith(b"\n") else pieces.pop()
@@ -212,7 +221,6 @@ class Relay:
                 self._take(piece)
         if pending:
             self._take(pending.rstrip(b"\r") + b"\n")
-        stream.close()
 
     def _take(self, piece: bytes) -> None:
         if self._filter is not None and self._filter.hides(piece):

@@ -14,7 +14,7 @@ from tf_adasum.cluster import channel, json_lines, store, store_client
 from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.store import Store, StoreServer
-from tf_adasum.cluster.store_client import Refused, StoreClient
+from tf_adasum.cluster.store_client import StoreClient
 
 SOON = 20.0
 SECRET = Secret(b"key")
@@ -174,7 +174,7 @@ def test_a_lost_server_is_reported():
 
 @pytest.mark.parametrize("theirs", [Secret(), Secret(b"other")])
 def test_another_secret_is_refused(session, theirs):
-    with pytest.raises(Refused, match="the same secret"):
+    with pytest.raises(ConnectionError, match="the same secret"):
         session(theirs)
 
 

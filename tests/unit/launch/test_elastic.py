@@ -319,6 +319,16 @@ def test_unusable_arguments_are_named(script, arguments, named):
     assert ended.returncode == 2 and named in ended.stderr
 
 
+def test_the_port_may_become_free_later(job):
+    """Another program uses it, or the launcher of an earlier job that is about to end."""
+    host, _, port = job.coordinator.rpartition(":")
+    with socket.create_server((host, int(port))):
+        job.join("a", nnodes="1:1")
+        job.wait_for_text("a", "connecting to")
+        time.sleep(1.0)
+    job.wait_for_text("a", "round 1: 1 worker on 1 host")
+
+
 def test_the_coordinator_is_an_address_of_one_host():
     with pytest.raises(ValueError, match=r"of only one host, .* Received: --coordinator 0\.0"):
         elastic.launch_elastic(["true"], 1, None, (1, 2), "0.0.0.0:2222")
