@@ -22,7 +22,7 @@ from tf_adasum.cluster.coordinator import LONGEST_JOB, WORKERS, Coordinator
 from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.session import SECONDS_BETWEEN_CALLS
 from tf_adasum.cluster.store import StoreServer
-from tf_adasum.cluster.store_client import ANOTHER_PROGRAM, NO_ANSWER
+from tf_adasum.cluster.store_client import wrong_program
 from tf_adasum.cluster.tasks import MOST_WORKERS, Cluster, RendezvousConfig
 from tf_adasum.environment_variables import START_TIMEOUT
 from tf_adasum.errors import see
@@ -233,13 +233,8 @@ class _Joining(Participant):
     def _tried(self, tried):
         host, _ = addresses.split(self._config.coordinator)
         whys = set(tried.values())
-        if whys == {ANOTHER_PROGRAM}:
-            return f"Another program answers at the address of {self._first}."
-        if whys == {NO_ANSWER}:
-            return (
-                f"The program at the address of {self._first} does not answer. It is another "
-                "program, or a suspended worker."
-            )
+        if len(whys) == 1 and (sentence := wrong_program(whys.pop(), self._first)):
+            return sentence
         shown = ", ".join(
             why if where == host else f"{where}: {why}" for where, why in tried.items()
         )

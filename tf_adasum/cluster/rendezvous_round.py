@@ -12,7 +12,7 @@ from typing import Any
 from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.port_probes import LONGEST_REASON, PortProbes
 from tf_adasum.cluster.start_round import StartRound, different_secrets, different_settings
-from tf_adasum.cluster.store_client import ANOTHER_PROGRAM, NO_ANSWER
+from tf_adasum.cluster.store_client import wrong_program
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 
@@ -229,13 +229,6 @@ def failure_sentences(cluster: Cluster, who: int, failures: Mapping[int, str]) -
     sentences = []
     for why, ranks in ranks_of.items():
         others = cluster.named(ranks)
-        sentence = f"{cluster.names[who]} cannot reach {others}: {why}."
-        if why == ANOTHER_PROGRAM:
-            sentence = f"Another program answers at the address of {others}."
-        elif why == NO_ANSWER:
-            sentence = (
-                f"The program at the address of {others} does not answer. It is another program, "
-                "or a suspended worker."
-            )
-        sentences.append(sentence)
+        cannot = f"{cluster.names[who]} cannot reach {others}: {why}."
+        sentences.append(wrong_program(why, others) or cannot)
     return sentences

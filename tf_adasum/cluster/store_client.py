@@ -33,6 +33,23 @@ _RETRY_SECONDS = 0.5
 _SECONDS_BETWEEN_REPORTS = 10.0
 
 
+def wrong_program(why: str, names: str) -> str:
+    """Return a sentence if a reason shows that another program may answer; else "".
+
+    Args:
+        why: why a call failed.
+        names: the names of the workers that were called.
+    """
+    if why == ANOTHER_PROGRAM:
+        return f"Another program answers at the address of {names}."
+    if why == NO_ANSWER:
+        return (
+            f"The program at the address of {names} does not answer. It is another program, or a "
+            "suspended worker."
+        )
+    return ""
+
+
 class StoreClient:
     """A session, which sets keys and receives the changes of the keys that it watches.
 

@@ -21,13 +21,14 @@ case "$*" in
   *) echo "no such host: $*" >&2; exit 255 ;;
 esac
 echo a banner without an end | tr -d '\\n'; echo
-exec env -i PATH="$PATH" SSH_CONNECTION="10.0.0.1 1 127.0.0.1 22" sh -c "$command"
+exec env -i PATH="$PATH" SSH_CONNECTION="10.0.0.1 1 127.0.0.1 22" \\
+    TF_ADASUM_SECRET_FILE=of_this_host sh -c "$command"
 """
 TELL = """
 names = ("RANK", "WORLD_SIZE", "COORDINATOR", "SECRET")
 told = [os.environ["TF_ADASUM_" + name] for name in names]
 others = subprocess.run("cat /proc/[0-9]*/cmdline", shell=True, capture_output=True).stdout
-is_hidden = told[3].encode() not in others
+is_hidden = told[3].encode() not in others and "TF_ADASUM_SECRET_FILE" not in os.environ
 print(json.dumps([*told, is_hidden, os.environ["COLOUR"], os.getcwd(), sys.argv[1:]]))
 """
 
