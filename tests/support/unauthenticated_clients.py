@@ -196,7 +196,7 @@ def reply(pid, folder):
                 if found.channel:
                     value = {"settings": {"cluster": cluster}, "payload": {}}
                     key = f"member/1/{16 * '0'}"
-                    found.channel.send({"op": "set", "key": key, "value": value, "owned": True})
+                    found.channel.send({"op": "set", "key": key, "value": value})
                     print("taken for worker 1", flush=True)
                 if not told:
                     print("all have called", flush=True)

@@ -119,7 +119,7 @@ class Session:
         client = self._client
         if client is not None:
             self.sent = value
-            client.set(self._own_key, value, owned=True)
+            client.set(self._own_key, value)
 
     def _keep_calling(self):
         shortest, longest = SECONDS_BETWEEN_CALLS
@@ -155,7 +155,7 @@ class Session:
         value = self._describe(channel)
         client = StoreClient(channel, threading.Lock(), self._deliver, self._changed.set)
         self.sent = value  # before another thread can set a newer value
-        client.set(self._own_key, value, owned=True)
+        client.set(self._own_key, value)
         self._client = client
         self.is_connected = self.was_connected = True
         for key in self._watched:

@@ -4,8 +4,8 @@
 `store_client`. A client is a session: keys that it owns are deleted when its connection ends, or
 when it has been silent for `LEASE_SECONDS`. A client that watches a prefix receives every change of
 matching keys. All clients receive changes in the same order. Leases and watches work as in etcd.
-If the server has a `Leader`, each client can own one key, and only the leader sets other keys.
-Standard library only.
+Each client can set one key, which it owns. Only the `Leader`, which runs on the server, sets other
+keys. Standard library only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST_UNAUTHENTICATED = 32
 _SECONDS_TO_AUTHENTICATE = 5.0
 _OTHER_SESSIONS = 64  # for example of workers that restart
 _OTHER_FILES = 256  # that the process may open
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.2
 _SECONDS_TO_CLOSE = 2.0  # in which clients can read the last changes
 
 Change = tuple[Hashable, str, Any]  # the session that receives it, the key, and the new value
@@ -134,7 +134,7 @@ class Leader(Protocol):
         """Note what a client without the secret claims: its rank, and whether it has a secret."""
 
     def decide(self, now: float) -> dict[str, Any]:
-        """Return new values of keys. This method is called after each change, and every 0.5 s."""
+        """Return new values of keys. This method is called after each change, and every 0.2 s."""
 
 
 class StoreServer:
@@ -145,7 +145,7 @@ class StoreServer:
         secret: the `Secret`, which each client has to prove.
         fork_lock: a lock that the thread holds while it runs Python code other than waiting. A
             process that holds it can fork safely.
-        leader: the `Leader`. Defaults to None: clients can set all keys.
+        leader: the `Leader`.
         clients: the number of clients that may connect at the same time. It is added to the limit
             for unauthenticated clients, and limits nothing else. Defaults to 0.
     """
@@ -155,21 +155,19 @@ class StoreServer:
         listener: socket.socket,
         secret: Secret,
         fork_lock: threading.Lock,
-        leader: Leader | None = None,
+        leader: Leader,
         clients: int = 0,
     ):
         listener.setblocking(False)
         self._listener, self._secret, self._lock = listener, secret, fork_lock
         self._leader, self._most_unauthenticated = leader, _MOST_UNAUTHENTICATED + clients
-        self._most_authenticated = 2 * clients + _OTHER_SESSIONS  # if there is a leader
+        self._most_authenticated = 2 * clients + _OTHER_SESSIONS
         self._accepts_at = 0.0
-        if leader:
-            _allow_open_files(2 * self._most_authenticated)
+        _allow_open_files(2 * self._most_authenticated)
         self._store = Store()
-        if leader:
-            self._store.watch(leader, leader.prefix)
+        self._store.watch(leader, leader.prefix)
         self._channels: dict[Channel, tuple[str, str]] = {}  # with the ends of the connection
-        self._own_keys: dict[Channel, str] = {}  # of clients, if there is a leader
+        self._own_keys: dict[Channel, str] = {}
         self._closing_at = float("inf")
         self._wakes, self._wake = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -227,9 +225,8 @@ class StoreServer:
                         self._handle_messages(channel)
                     channel.flush()
                 self._drop_silent(now)
-                if self._leader:
-                    for key, value in self._leader.decide(time.monotonic()).items():
-                        self._deliver(self._store.set(self._leader, key, value))
+                for key, value in self._leader.decide(time.monotonic()).items():
+                    self._deliver(self._store.set(self._leader, key, value))
 
     def _accept(self):
         try:
@@ -252,27 +249,25 @@ class StoreServer:
                 self._deliver(self._apply(channel, message), channel)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             channel.is_open = False  # an authenticated client has sent an invalid message
-        if channel.is_refused and channel.claimed_rank is not None and self._leader:
+        if channel.is_refused and channel.claimed_rank is not None:
             self._leader.authentication_failed(channel.claimed_rank, channel.claims_secret)
 
     def _apply(self, channel, message):
         if message["op"] == "set":
-            key, owned = str(message["key"]), message["owned"] is True
-            if self._leader:
-                own = self._own_keys.setdefault(channel, key)
-                if not owned or own != key or not key.startswith(self._leader.prefix):
-                    raise ValueError("Only the leader can set this key.")
-            return self._store.set(channel, key, message["value"], owned=owned)
+            key = str(message["key"])
+            own = self._own_keys.setdefault(channel, key)
+            if own != key or not key.startswith(self._leader.prefix):
+                raise ValueError("Only the leader can set this key.")
+            return self._store.set(channel, key, message["value"], owned=True)
         if message["op"] == "watch":
             return self._store.watch(channel, str(message["prefix"]))
         channel.send({"heartbeat": True})
         return []
 
     def _drop_silent(self, now):
-        if self._leader:
-            authenticated = [each for each in self._channels if each.is_authenticated]
-            for channel in authenticated[self._most_authenticated :]:
-                channel.is_open = False
+        authenticated = [each for each in self._channels if each.is_authenticated]
+        for channel in authenticated[self._most_authenticated :]:
+            channel.is_open = False
         for channel in list(self._channels):
             is_late = not channel.is_authenticated and (
                 now > channel.opened_at + _SECONDS_TO_AUTHENTICATE

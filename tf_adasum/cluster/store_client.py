@@ -74,10 +74,10 @@ class StoreClient:
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
-    def set(self, key: str, value: Any, *, owned: bool = False) -> None:
-        """Set a key, see `Store.set`. The lock must not be held."""
+    def set(self, key: str, value: Any) -> None:
+        """Set this client's key. The lock must not be held."""
         with self._lock:
-            self._channel.send({"op": "set", "key": key, "value": value, "owned": owned})
+            self._channel.send({"op": "set", "key": key, "value": value})
 
     def watch(self, prefix: str) -> None:
         """Receive the keys with a prefix, and all later changes."""

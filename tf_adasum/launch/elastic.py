@@ -359,7 +359,7 @@ class _ElasticJob:
 
     def _report(self):
         value = {"job": self._job, "host": dataclasses.asdict(self._own)}
-        self._client.set(f"member/{self._own.id}", value, owned=True)
+        self._client.set(f"member/{self._own.id}", value)
 
     # ---- called in the client's thread, which holds the lock -----------------------------------
 

@@ -130,8 +130,9 @@ class Membership:
         if set(ids) - set(self._ids):
             self._changed_at = now
         self._ids = ids
-        decide = self._watch_round if self._members else self._begin_round
-        decision = decide(hosts, now)
+        decision = self._watch_round(hosts, now) if self._members else None
+        if decision is None and not self._members:  # the round may just have ended
+            decision = self._begin_round(hosts, now)
         self._has_ended = isinstance(decision, End)
         return decision
 
@@ -141,6 +142,10 @@ class Membership:
 
     def _begin_round(self, hosts: Sequence[Host], now: float) -> Begin | End | None:
         """Decide while no round is running."""
+        if self._round and any(
+            host.ended == self._round and host.status == 0 for host in hosts
+        ):  # it counted as lost, because its workers took too long to stop
+            return End(0, "")
         hosts = self._idle(hosts)
         ready = [host for host in hosts if host.is_ready]
         if self._round and self._can_train(ready):

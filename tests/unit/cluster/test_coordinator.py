@@ -406,7 +406,7 @@ def test_clients_cannot_set_the_result():
     server = StoreServer(listener, Secret(), threading.Lock(), made.made)
     channel = store_client.connected(configs[0].coordinator, Secret(), seconds=SOON)
     client = StoreClient(channel, threading.Lock(), lambda key, value: None, lost.set)
-    client.set("result", {"wrong": "forged"}, owned=True)
+    client.set("result", {"wrong": "forged"})
     assert lost.wait(SOON)
     client.close()
     server.close()

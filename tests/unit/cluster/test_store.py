@@ -98,12 +98,30 @@ def test_sessions_own_a_third_of_the_keys(monkeypatch):
 # ---- over connections --------------------------------------------------------------------------
 
 
+class Recorder:
+    """A leader that records what it receives."""
+
+    prefix = "member/"
+
+    def __init__(self):
+        self.seen = []
+
+    def changed(self, key, value, ends):
+        self.seen.append((key, value, ends))
+
+    def authentication_failed(self, rank, has_secret):
+        self.seen.append((rank, has_secret))
+
+    def decide(self, now):
+        return {"copy": self.seen[-1][1]} if self.seen else {}
+
+
 @pytest.fixture
 def address(monkeypatch):
     """The address of a store, whose leases are short."""
     monkeypatch.setattr(store, "LEASE_SECONDS", 3.0)
     listener = socket.create_server(("127.0.0.1", 0))
-    server = StoreServer(listener, SECRET, threading.Lock())
+    server = StoreServer(listener, SECRET, threading.Lock(), Recorder())
     yield f"127.0.0.1:{listener.getsockname()[1]}"
     server.close()
 
@@ -139,24 +157,22 @@ def session(address):
 
 def test_watching_sessions_receive_changes_until_the_owner_ends(session):
     first, second = session(), session()
-    first.client.watch("m")
-    second.client.set("mine", [1, {"a": None}], owned=True)
-    second.client.set("more", 2)
-    second.client.set("other", 3)
-    first.eventually(mine=[1, {"a": None}], more=2)
+    first.client.watch("member/")
+    second.client.set("member/2", [1, {"a": None}])
+    first.eventually(**{"member/2": [1, {"a": None}]})
     second.client.close()
-    first.eventually(mine=None, more=2)
-    assert "other" not in first.keys
+    first.eventually(**{"member/2": None})
+    assert "copy" not in first.keys
 
 
 def test_a_silent_session_loses_its_keys_and_detects_it(session, monkeypatch):
     first, second = session(), session()
     first.client.watch("")
-    second.client.set("mine", 1, owned=True)
-    first.eventually(mine=1)
+    second.client.set("member/2", 1)
+    first.eventually(**{"member/2": 1})
     second.client._lock.acquire()  # as in a suspended process
     try:
-        first.eventually(mine=None)
+        first.eventually(**{"member/2": None})
     finally:
         second.client._lock.release()
     assert second.is_lost.wait(SOON)
@@ -165,7 +181,7 @@ def test_a_silent_session_loses_its_keys_and_detects_it(session, monkeypatch):
 
 def test_a_lost_server_is_reported():
     listener = socket.create_server(("127.0.0.1", 0))
-    server = StoreServer(listener, SECRET, threading.Lock())
+    server = StoreServer(listener, SECRET, threading.Lock(), Recorder())
     own = Session(f"127.0.0.1:{listener.getsockname()[1]}")
     server.close()
     assert own.is_lost.wait(SOON)
@@ -215,8 +231,8 @@ def test_unauthenticated_clients_are_disconnected_and_others_served(address, ses
             pass
     own = session()
     own.client.watch("")
-    own.client.set("key", 1)
-    own.eventually(key=1)
+    own.client.set("member/1", 1)
+    own.eventually(**{"member/1": 1})
 
 
 def test_many_silent_clients_do_not_keep_others_out(address, session):
@@ -226,26 +242,8 @@ def test_many_silent_clients_do_not_keep_others_out(address, session):
             stack.enter_context(socket.create_connection((host, int(port)), timeout=SOON))
         own = session()
         own.client.watch("")
-        own.client.set("key", 1)
-        own.eventually(key=1)
-
-
-class Recorder:
-    """A leader that records what it receives."""
-
-    prefix = "member/"
-
-    def __init__(self):
-        self.seen = []
-
-    def changed(self, key, value, ends):
-        self.seen.append((key, value, ends))
-
-    def authentication_failed(self, rank, has_secret):
-        self.seen.append((rank, has_secret))
-
-    def decide(self, now):
-        return {"copy": self.seen[-1][1]} if self.seen else {}
+        own.client.set("member/1", 1)
+        own.eventually(**{"member/1": 1})
 
 
 @pytest.fixture
@@ -261,7 +259,7 @@ def test_a_leader_receives_changes_with_addresses_and_sets_keys(led):
     address, leader = led
     first, second = Session(address), Session(address)
     first.client.watch("copy")
-    second.client.set("member/1", 7, owned=True)
+    second.client.set("member/1", 7)
     first.eventually(copy=7)
     second.client.close()
     first.eventually(copy=None)
@@ -270,11 +268,12 @@ def test_a_leader_receives_changes_with_addresses_and_sets_keys(led):
     assert leader.seen == [("member/1", 7, ends), ("member/1", None, ends)]
 
 
-@pytest.mark.parametrize(("key", "owned"), [("copy", True), ("member/1", False)])
-def test_only_the_leader_sets_other_keys(led, key, owned):
+@pytest.mark.parametrize("keys", [["copy"], ["member/1", "member/2"]])
+def test_only_the_leader_sets_other_keys(led, keys):
     own = Session(led[0])
-    own.client.set(key, 1, owned=owned)
-    assert own.is_lost.wait(SOON) and not led[1].seen
+    for key in keys:
+        own.client.set(key, 1)
+    assert own.is_lost.wait(SOON) and keys[-1] not in [key for key, *_ in led[1].seen]
     own.client.close()
 
 

@@ -281,6 +281,15 @@ def test_a_host_that_comes_and_goes_does_not_delay_the_first_round():
     assert job.now - begin <= MOST_SECONDS_BEFORE_FIRST_ROUND + SECONDS_BEFORE_FIRST_ROUND
 
 
+def test_a_host_that_finishes_after_it_counted_as_lost_ends_the_job():
+    job = begun(2)
+    job.join("new")
+    job.lose("host1")
+    job.wait(LOST_GRACE_SECONDS + SECONDS_TO_REPORT)
+    job.finish(LEADER, 0)
+    assert job.ended == End(0, "")
+
+
 @pytest.mark.parametrize("status", [75, 2])
 def test_some_exit_statuses_are_final(status):
     """The workers were asked to end; or the same arguments would fail again."""
