@@ -16,8 +16,9 @@ PASSED_ON = (signal.SIGUSR1,)  # Slurm's warning before the time limit, to all p
 def signals_sent_to(events: queue.SimpleQueue) -> Iterator[None]:
     """Put stop signals into a queue, so that they do not interrupt the main thread.
 
-    A signal that is ignored stays ignored (``nohup``, background jobs). If this is not the main
-    thread, signals keep their usual effect, because Python handles them only in the main thread.
+    A stop signal that is ignored stays ignored (``nohup``, background jobs). If this is not the
+    main thread, signals keep their usual effect, because Python handles them only in the main
+    thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -27,8 +28,10 @@ def signals_sent_to(events: queue.SimpleQueue) -> Iterator[None]:
     handled = [number for number in previous if previous[number] not in left_alone]
     for number in handled:  # SimpleQueue.put is reentrant, so a handler may call it
         signal.signal(number, lambda received, _: events.put(signal.Signals(received)))
-    # If SIGCHLD was ignored, the exit status of a worker would be lost.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # exit statuses would be lost
+        previous[signal.SIGCHLD] = signal.SIG_IGN
+        handled.append(signal.SIGCHLD)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield
     finally:

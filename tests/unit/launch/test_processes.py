@@ -231,6 +231,15 @@ def test_the_output_of_a_daemon_does_not_delay_the_end(script, tmp_path):
             os.kill(int(path.stem), signal.SIGKILL)
 
 
+def test_the_exit_status_is_known_although_sigchld_was_ignored():
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert launch([sys.executable, "-c", "exit(3)"], 2) == 3
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 def test_signal_handlers_are_restored():
     before = [signal.getsignal(number) for number in signals._STOP_SIGNALS]
     assert launch(["true"], 2) == 0
