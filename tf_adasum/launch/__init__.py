@@ -11,8 +11,8 @@ Reading order: `command_line` (and `commands`, which the doctor also uses) -> `j
 CPUs of each worker). `cluster.ports` finds and holds the workers' ports, `processes` runs the
 processes, `output` shows their output, `log_filter` selects the lines of TensorFlow that are not
 shown, and `failures` finds the worker that failed first. `hosts` starts a launcher on each of
-several hosts, over `ssh`. `elastic` runs jobs whose hosts may join and leave, and `membership`
-decides which hosts train. `run` starts workers from a notebook.
+several hosts, over `ssh`. `elastic` runs jobs whose hosts may join and leave, `membership` decides
+which hosts train, and `job_leader` publishes the decisions. `run` starts workers from a notebook.
 
 The launcher uses only the standard library, so it starts at once and never initialises a GPU.
 """
