@@ -297,10 +297,10 @@ def main():
         "elastic" if arguments.workers == 1 else f"elastic-{arguments.workers}_workers",
         "Hosts that are lost and join: time until training continues",
         f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} "
-        f"worker{plural} each, and `tf-adasum-launch --nnodes 2:{HOSTS} --preload`. A small "
-        "dense network learns digits, with `BackupAndRestore` after every 10 steps. Seconds: "
-        "from the event until worker 0 has finished its next training step on the new hosts, "
-        "median (lowest to highest). Pause: the part of this time in which nothing was "
+        f"worker{plural} each, and `tf-adasum-launch --nnodes 2:{HOSTS} --preload --max-restarts "
+        "1000`. A small dense network learns digits, with `BackupAndRestore` after every 10 steps. "
+        "Seconds: from the event until worker 0 has finished its next training step on the new "
+        "hosts, median (lowest to highest). Pause: the part of this time in which nothing was "
         "trained. All hosts share the cores of this machine.\n\n"
         + report.table(["event", "times", "seconds", "pause"], rows)
         + f"\n\nMedian of all events: {np.median(all_seconds):.1f} s. All workers started {starts} "
