@@ -166,13 +166,6 @@ class HorovodJob(Job):
         new.write_text("".join(f"{self.network.hosts[n].address}:1\n" for n in running))
         new.rename(self.folder / "hosts")
 
-    def close(self):
-        """Kill all processes of the job; all have the name of its folder in their commands."""
-        found = subprocess.run(["pgrep", "-f", str(self.folder)], capture_output=True, text=True)
-        for process in map(int, found.stdout.split()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-
     def kill(self, processes):
         super().kill(processes)
         self._write_hosts()

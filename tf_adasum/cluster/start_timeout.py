@@ -53,14 +53,19 @@ def bounded(cluster: Cluster, seconds: float) -> Iterator[None]:
     with subprocess.Popen(command, stdin=subprocess.PIPE) as program:
         with contextlib.suppress(BrokenPipeError):  # the program has ended, so there is no limit
             assert program.stdin is not None
-            program.stdin.write(json.dumps(task).encode() + b"\n")  # too long for an argument
+            program.stdin.write(
+                json.dumps(task).encode() + b"\n"
+            )  # may be too long for an argument
             program.stdin.flush()
         yield
 
 
 def main() -> None:
     """Wait until the worker has started or ended, and kill the worker if this takes too long."""
-    task = json.loads(sys.stdin.buffer.raw.readline())  # type: ignore[attr-defined]
+    line = sys.stdin.buffer.raw.readline()  # type: ignore[attr-defined]
+    if not line:  # the worker has already ended
+        return
+    task = json.loads(line)
     if _is_over(task["seconds"]):
         return
     until = time.monotonic() + _SECONDS_TO_CONNECT_TO_ALL
