@@ -53,9 +53,8 @@ def bounded(cluster: Cluster, seconds: float) -> Iterator[None]:
     with subprocess.Popen(command, stdin=subprocess.PIPE) as program:
         with contextlib.suppress(BrokenPipeError):  # the program has ended, so there is no limit
             assert program.stdin is not None
-            program.stdin.write(
-                json.dumps(task).encode() + b"\n"
-            )  # may be too long for an argument
+            line = json.dumps(task) + "\n"  # may be too long for an argument
+            program.stdin.write(line.encode())
             program.stdin.flush()
         yield
 

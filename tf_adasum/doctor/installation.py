@@ -242,7 +242,10 @@ def check_devices(environment: Mapping[str, str] | None = None) -> list[Finding]
     text += ", ".join(names)
     facts = {"physical_devices": counts, "logical_devices": names}
     findings = [Finding(OK, "devices", text, facts=facts)]
-    gpus = visible_gpus(os.environ if environment is None else environment)
+    try:
+        gpus = visible_gpus(os.environ if environment is None else environment)
+    except ValueError as error:  # nvidia-smi does not answer
+        return [*findings, Finding(WARN, "devices", str(error))]
     if gpus and not counts["GPU"]:
         text = f"{len(gpus)} GPUs are visible, but TensorFlow uses none"
         fix = f"pip uninstall -y tensorflow-cpu, then {INSTALL_WITH_GPUS}"

@@ -290,9 +290,7 @@ class _ElasticJob:
             if is_late and result.code:
                 status = EXIT_TIMEOUT if result.code != EXIT_STOP_REQUESTED else result.code
                 return self._end(status, "the time given by --timeout is over")
-            if (
-                is_late
-            ):  # but the workers have finished, so other hosts' workers soon finish as well
+            if is_late:  # but the workers have finished, so the other hosts will soon finish
                 deadline = time.monotonic() + _SECONDS_FOR_THE_END
             failed_first = result.first is not None and not result.first.is_because_of_another
             self._own = dataclasses.replace(
@@ -364,7 +362,7 @@ class _ElasticJob:
     # ---- called in the client's thread, which holds the lock -----------------------------------
 
     def _deliver(self, key: str, value: Any) -> None:
-        kind, _, _ = key.partition("/")
+        kind = key.partition("/")[0]
         if value is None:
             return
         if kind == "leader":

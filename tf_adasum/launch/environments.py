@@ -105,6 +105,9 @@ def visible_gpus(environment: Mapping[str, str]) -> list[str]:
     Args:
         environment: a process's environment.
 
+    Raises:
+        ValueError: if `nvidia-smi` does not answer.
+
     Example:
         >>> visible_gpus({"CUDA_VISIBLE_DEVICES": "0,2"})
         ['0', '2']

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 
 import pytest
 from support.launching import run
@@ -154,3 +155,16 @@ def test_gpus_are_counted_by_nvidia_smi(tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\necho 'no driver' >&2\nexit 9\n")
     assert visible_gpus({}) == []
     environments._count_gpus.cache_clear()
+
+
+def test_a_driver_that_does_not_answer_is_an_error(monkeypatch):
+    """Otherwise the workers would train on CPUs."""
+
+    def hang(command, **options):
+        raise subprocess.TimeoutExpired(command, options["timeout"])
+
+    environments._count_gpus.cache_clear()
+    monkeypatch.setattr(environments.shutil, "which", lambda program: program)
+    monkeypatch.setattr(environments.subprocess, "run", hang)
+    with pytest.raises(ValueError, match="nvidia-smi does not list the GPUs"):
+        visible_gpus({})
