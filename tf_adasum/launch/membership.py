@@ -19,11 +19,11 @@ SECONDS_BEFORE_FIRST_ROUND = 10.0
 # again and again.
 MOST_SECONDS_BEFORE_FIRST_ROUND = 60.0
 # A round is stopped to add hosts this many seconds after the last of them joined.
-SECONDS_BEFORE_JOINING = 1.0
+SECONDS_BEFORE_JOINING = 0.5
 # After the grace time, a host has this many seconds to report that its workers have ended.
 SECONDS_TO_REPORT = 20.0
 # Between SIGTERM and SIGKILL, if workers wait for a lost worker and cannot make a backup.
-LOST_GRACE_SECONDS = 2.0
+LOST_GRACE_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
