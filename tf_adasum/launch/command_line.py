@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from tf_adasum.launch import commands, elastic, hosts
 from tf_adasum.launch.cpu_shares import BIND_TO
 from tf_adasum.launch.environments import automatic_workers
+from tf_adasum.launch.failures import EXIT_USAGE
 from tf_adasum.launch.jobs import launch
 from tf_adasum.launch.nodes import Nodes, parse_hosts, parse_range
 from tf_adasum.launch.output import PROGRAM
-from tf_adasum.launch.processes import EXIT_USAGE
 
 WORKERS = {"-n", "-np", "--workers"}  # names of the option
 

@@ -39,6 +39,7 @@ from tf_adasum.cluster.store_client import StoreClient
 from tf_adasum.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.launch import fork_server
 from tf_adasum.launch.environments import common_environment
+from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
 from tf_adasum.launch.job_leader import JobLeader, Round
 from tf_adasum.launch.jobs import check, run_job
 from tf_adasum.launch.membership import (
@@ -49,15 +50,7 @@ from tf_adasum.launch.membership import (
 )
 from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import Console
-from tf_adasum.launch.processes import (
-    BACKUP_GRACE_SECONDS,
-    EXIT_STOP_REQUESTED,
-    EXIT_TIMEOUT,
-    EXIT_USAGE,
-    Control,
-    RunResult,
-    StopRequest,
-)
+from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, Control, RunResult, StopRequest
 from tf_adasum.launch.signals import signals_sent_to
 
 _SECONDS_TO_WAIT = 180.0  # for enough hosts, and for the coordinator; the environment can set it

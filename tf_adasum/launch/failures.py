@@ -10,6 +10,10 @@ import re
 import signal
 from collections.abc import Sequence
 
+EXIT_TIMEOUT = 124  # as coreutils' `timeout`
+EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
+EXIT_STOP_REQUESTED = 75  # EX_TEMPFAIL: the workers were asked to end, and the next start resumes
+
 MEANINGS = {
     signal.SIGKILL: "killed: possibly out of memory",
     signal.SIGSEGV: "crashed: access to memory that the program does not own",
@@ -34,7 +38,6 @@ _LONGEST_LINE = 400
 _LONGEST_ERROR = 10_000  # large, because an error ends with the advice and the code
 _MOST_LINES = 400  # of a traceback
 _MOST_NAMES = 8
-_STOP_REQUESTED = 75  # `processes.EXIT_STOP_REQUESTED`
 
 
 class StderrTail:
@@ -156,7 +159,7 @@ def first_failure(ends: Sequence[ProcessExit]) -> ProcessExit:
     """
     failed = [end for end in ends if end.code]
     # Status 75 means that the worker was asked to end, and has made its backup.
-    first = next((end for end in failed if end.code != _STOP_REQUESTED), failed[0])
+    first = next((end for end in failed if end.code != EXIT_STOP_REQUESTED), failed[0])
     if not first.is_because_of_another:
         return first
     named = {int(rank) for rank in _NAMED.findall(first.error)}

@@ -26,11 +26,11 @@ from tf_adasum.cluster import own_address, secret
 from tf_adasum.cluster.addresses import joined
 from tf_adasum.environment_variables import SECRET, SSH
 from tf_adasum.errors import see
-from tf_adasum.launch.failures import StderrTail
+from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, StderrTail
 from tf_adasum.launch.jobs import check
 from tf_adasum.launch.nodes import Host, Nodes
 from tf_adasum.launch.output import Console, Relay
-from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, EXIT_STOP_REQUESTED
+from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS
 from tf_adasum.launch.signals import signals_sent_to
 from tf_adasum.launch.ssh import SECONDS_BETWEEN_BEATS, Connection
 from tf_adasum.launch.worker_process import report_end, start_thread

@@ -10,7 +10,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, EXIT_STOP_REQUESTED, EXIT_USAGE
+from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_USAGE
+from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS
 
 # The first round begins this many seconds after the last host joined, or when the maximum number of
 # hosts has joined.

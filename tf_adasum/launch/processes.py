@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tf_adasum.launch import failures, live, log_filter, terminal
+from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
 from tf_adasum.launch.fork_server import ForkServer
 from tf_adasum.launch.output import Log, Relay
 from tf_adasum.launch.signals import PASSED_ON, signals_sent_to
@@ -35,9 +36,6 @@ from tf_adasum.launch.worker_process import (
     start_thread,
 )
 
-EXIT_TIMEOUT = 124  # as coreutils' `timeout`
-EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
-EXIT_STOP_REQUESTED = 75  # EX_TEMPFAIL: the workers were asked to end, and the next start resumes
 BACKUP_GRACE_SECONDS = 30.0  # for a backup after SIGTERM; Slurm and Kubernetes wait as long
 _SECONDS_TO_READ = 5.0  # how long to wait after a stop until our output is read
 _PAUSE_SECONDS = 1.0  # before a restart, so that a script that fails at once is not run nonstop

@@ -26,10 +26,10 @@ from typing import Any, BinaryIO
 from tf_adasum.cluster import ports
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
 from tf_adasum.launch.environments import automatic_workers
+from tf_adasum.launch.failures import EXIT_USAGE
 from tf_adasum.launch.jobs import launch
 from tf_adasum.launch.nodes import Host, Nodes
 from tf_adasum.launch.output import PROGRAM
-from tf_adasum.launch.processes import EXIT_USAGE
 from tf_adasum.launch.worker_process import end_with_parent, start_thread
 
 SECONDS_BETWEEN_BEATS = 5.0
