@@ -328,10 +328,10 @@ def elastic_part():
     path, events = newest("elastic"), newest("elastic_events")
     rows = report.tables(path.read_text())
     text = (
-        "Four hosts are simulated on one machine with two cores, and use `--preload`. Seconds from "
-        "an event to the next training step on the new hosts, and seconds without training "
-        f"(pause); medians (lowest to highest) of {min(int(r['times']) for r in rows)} or more "
-        "measurements:"
+        "The table shows the seconds from an event to the next training step, and the seconds "
+        "without training (pause), as medians (lowest to highest) of "
+        f"{min(int(r['times']) for r in rows)} or more measurements. Four hosts are simulated on "
+        "one machine with two cores, and use `--preload`:"
     )
     table = report.table(
         ["event", "next step", "pause"], [[r["event"], r["seconds"], r["pause"]] for r in rows]

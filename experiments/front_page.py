@@ -97,7 +97,7 @@ def numbers(found):
         f"Median accuracy of {len(runs_alone)} seeds (lowest to highest) after {steps} steps: at "
         f"the best learning rate of one replica, {found.rate(found.k_alone):g}, Adasum reaches "
         f"{accuracy('adasum', found.k_alone)} and the mean {accuracy('mean', found.k_alone)}. "
-        f"If each rule is tuned with other seeds, Adasum reaches "
+        f"If each rule is tuned on other seeds, Adasum reaches "
         f"{accuracy('adasum', adasum)} at {found.rate(adasum):g}, and the mean "
         f"{accuracy('mean', mean)} at {found.rate(mean):g} (Wilcoxon: p = {p}). One replica "
         f"reaches {statistics.median(found.alone_accuracies):.3f} after "

@@ -21,12 +21,13 @@ WORKERS = {"-n", "-np", "--workers"}  # names of the option
 _EXAMPLES = (
     (f"{PROGRAM} train.py", "one worker for each GPU of this machine"),
     (f"{PROGRAM} -n 4 train.py --lr 0.1", "four workers of `python train.py --lr 0.1`"),
-    (f"{PROGRAM} -n 4 --max-restarts 3 -m package.train", "again from the backup after a failure"),
+    (f"{PROGRAM} -n 4 --max-restarts 3 -m package.train", "restart at most 3 times after failures"),
     (f"{PROGRAM} --hosts a:4,b:4 train.py", "four workers on each of two machines, over ssh"),
 )
 _END = f"""\
 exit status: 0; or the status of the first worker that failed; 128+n after signal n; 124 after
---timeout; 75 if the workers made a backup because they were asked to stop; 2 if nothing started.
+--timeout; 75 if training was asked to stop and made a backup; 2 if nothing started; 1 if too few
+hosts are left.
 
 {commands.examples(_EXAMPLES)}"""
 
@@ -100,8 +101,8 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
     if isinstance(nnodes, tuple):
         if options.node_rank is not None:
             raise ValueError(
-                "--node-rank: expected to be left out, because ranks change if hosts join and "
-                f"leave. Received: --nnodes {options.nnodes} --node-rank {options.node_rank}"
+                "--node-rank: leave it out, because ranks change when hosts join or are lost. "
+                f"Received: --nnodes {options.nnodes} --node-rank {options.node_rank}"
             )
         settings |= {"status": options.status}
         coordinator = options.coordinator
@@ -131,8 +132,8 @@ def build_parser() -> argparse.ArgumentParser:
         *sorted(WORKERS, key=len),
         default="auto",
         metavar="N",
-        help="number of workers on each machine; auto: one worker for each visible GPU, or one "
-        "worker if there is no GPU (default: auto)",
+        help="number of workers on each machine; auto: one worker for each visible GPU, or for "
+        "each K GPUs with --devices-per-worker K; one worker without GPUs (default: auto)",
     )
     parser.add_argument(
         "--devices-per-worker",
@@ -158,7 +159,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--preload",
         action="store_true",
         help="import TensorFlow in one process, and start the workers as copies of it. The script "
-        "must not set variables that TensorFlow or Keras read when they are imported",
+        "must not set environment variables that TensorFlow or Keras read when they are imported",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
     _add_machines(
@@ -180,15 +181,16 @@ def _add_machines(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         *("-H", "--hosts"),
         metavar="HOST:N,...",
-        help="start N workers on each of these hosts over ssh; a host without a number has the "
-        "workers of -n. The order of the hosts is the order of the ranks",
+        help="start N workers on each of these hosts over ssh; a host without :N gets the "
+        "number of -n. The order of the hosts is the order of the ranks",
     )
     group.add_argument(
         "--nnodes",
         default="1",
         metavar="M|MIN:MAX",
-        help="without ssh: number of machines. Start this command on each, with the same -n "
-        "(default: 1). With MIN:MAX, training continues if machines are lost or added",
+        help="without ssh: number of machines (default: 1). Start this command on each; with M, "
+        "use the same -n. With MIN:MAX, training continues if machines are added, or lost except "
+        "the coordinator",
     )
     group.add_argument(
         "--node-rank", type=int, metavar="I", help="with --nnodes M: this machine's rank, 0 to M-1"
@@ -197,8 +199,8 @@ def _add_machines(group: argparse._ArgumentGroup) -> None:
         "--coordinator",
         metavar="HOST:PORT",
         help="with --nnodes: the address of the machine of worker 0, with a free port that all "
-        "machines can reach. With --hosts: the address of the first host, if ssh reaches it at "
-        "another address than the other hosts do",
+        "machines can reach. With --hosts: set it if the other hosts need another address for the "
+        "first host than ssh",
     )
 
 
@@ -222,7 +224,7 @@ def _add_failures_and_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--verbose",
         action="store_true",
-        help="show all messages of TensorFlow's start (default: errors only, unless "
+        help="show all messages of TensorFlow (default: errors only, unless "
         "TF_CPP_MIN_LOG_LEVEL is set)",
     )
 

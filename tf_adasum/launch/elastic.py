@@ -64,6 +64,16 @@ class _Lost:
     """An event: the store cannot be reached any more."""
 
 
+@dataclasses.dataclass(frozen=True)
+class _Refused:
+    """An event: this host cannot join."""
+
+    reason: str
+
+
+_Event = Round | End | _Refused | _Lost | signal.Signals
+
+
 def launch_elastic(
     command: Sequence[str],
     num_workers: int,
@@ -98,8 +108,8 @@ def launch_elastic(
     check(command, num_workers, timeout, max_restarts)
     if coordinator is None:
         raise ValueError(
-            "--coordinator: expected the address of the machine of worker 0, the same on all "
-            f"machines. Received: --nnodes {nnodes[0]}:{nnodes[1]} without it"
+            "--coordinator: expected HOST:PORT of worker 0's machine, the same on all machines. "
+            f"Received: --nnodes {nnodes[0]}:{nnodes[1]} without it"
         )
     try:
         host, _ = addresses.split(coordinator)
@@ -107,7 +117,7 @@ def launch_elastic(
         raise ValueError(f"--coordinator: {error}") from error
     if host in ("0.0.0.0", "::"):
         raise ValueError(
-            "--coordinator: expected an address of only one host, at which all hosts reach it. "
+            "--coordinator: expected an address at which all hosts reach worker 0's host. "
             f"Received: --coordinator {coordinator}"
         )
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -140,7 +150,7 @@ def launch_elastic(
                 if not is_reconnecting:
                     raise
                 Console(control.events).say(
-                    f"the job has ended, because the launcher was lost. {error}"
+                    f"this host leaves the job, because it lost the coordinator. {error}"
                 )
                 return 1
             with job:
@@ -204,7 +214,7 @@ class _ElasticJob:
         of_job = json.dumps([__version__, *settings["command"][1:]])  # Python may be elsewhere
         self._job = hashlib.sha256(of_job.encode()).hexdigest()
         self._leaders: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._decisions: queue.SimpleQueue[Round | End | _Lost] = queue.SimpleQueue()
+        self._decisions: queue.SimpleQueue[Round | End | _Refused | _Lost] = queue.SimpleQueue()
         self._running = 0  # the round whose workers run on this host
         self._stopped = 0.0  # the last round that was stopped
         self._leader: JobLeader | None = None
@@ -235,7 +245,7 @@ class _ElasticJob:
         """Join the job."""
         self._client.watch("leader")
         if self._leader is not None and not self._has_reached_own_store():
-            self._console.say(f"another launcher answers at {self._coordinator}")
+            self._console.say(f"joining the launcher that already runs at {self._coordinator}")
             self._server.close(0.0)
             self._leader = None
         self._report()
@@ -252,37 +262,40 @@ class _ElasticJob:
     def __exit__(self, kind, error, traceback):
         """Leave the job."""
         if error is not None:
-            self._end(1, f"{kind.__name__}: {error}")
+            self._end(1, f"failed with {kind.__name__}: {error}")
         self._client.close()
         self._stack.close()  # the server waits until the others have read the end
 
     def run(self, deadline: float | None) -> int | None:
         """Take part in rounds until the job ends; return its exit status, None if it is lost."""
-        least, most = self._nnodes
-        self._console.say(f"waiting for {least} to {most} hosts at {self._coordinator}")
+        range_ = f" of {self._nnodes[0]} to {self._nnodes[1]} hosts" if self._leader else ""
+        self._console.say(f"waiting for a round{range_} to begin")
         while True:
             event = self._next(deadline)
             if event is None:
-                return self._end(EXIT_TIMEOUT, "the time given by --timeout is over")
+                return self._end(EXIT_TIMEOUT, "reached its --timeout")
             if isinstance(event, _Lost):
                 self._console.say(f"the launcher at {self._coordinator} was lost")
                 return None
+            if isinstance(event, _Refused):
+                self._console.say(event.reason)
+                return EXIT_USAGE
             if isinstance(event, End):
                 if event.reason:
-                    self._console.say(f"the job has ended, because {event.reason}")
+                    self._console.say(f"the job has ended: {event.reason}")
                 return event.status
             if isinstance(event, signal.Signals):
-                return self._end(128 + event, f"it was stopped by {event.name}")
+                return self._end(128 + event, f"received {event.name}")
             if self._own.id not in event.ids:
-                self._console.say(f"round {event.number} began without this host, which waits")
+                self._console.say(f"round {event.number} runs without this host, which waits")
                 continue
             result = self._train(event, deadline)
             if result.stopped_by is not None:
-                return self._end(result.code, f"it was stopped by {result.stopped_by.name}")
+                return self._end(result.code, f"received {result.stopped_by.name}")
             is_late = deadline is not None and time.monotonic() > deadline
             if is_late and result.code:
                 status = EXIT_TIMEOUT if result.code != EXIT_STOP_REQUESTED else result.code
-                return self._end(status, "the time given by --timeout is over")
+                return self._end(status, "reached its --timeout")
             if is_late:  # but the workers have finished, so the other hosts will soon finish
                 deadline = time.monotonic() + _SECONDS_FOR_THE_END
             failed_first = result.first is not None and not result.first.is_because_of_another
@@ -324,7 +337,7 @@ class _ElasticJob:
             if isinstance(event, signal.Signals):
                 events.put(event)
 
-    def _next(self, deadline: float | None) -> Round | End | _Lost | signal.Signals | None:
+    def _next(self, deadline: float | None) -> _Event | None:
         """Return the next decision or signal; None at the deadline."""
         while deadline is None or time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
@@ -339,12 +352,15 @@ class _ElasticJob:
         return None
 
     def _end(self, status: int, reason: str) -> int:
-        """End the job if this launcher decides which hosts train; else the others continue."""
+        """End the job if this launcher decides which hosts train; else the others continue.
+
+        Args:
+            status: the exit status of the job.
+            reason: what has happened to this launcher, such as "received SIGTERM".
+        """
         if self._leader is not None:
             with self._control.fork_lock:
-                self._leader.end(
-                    End(status, f"the launcher at {self._coordinator} has ended, because {reason}")
-                )
+                self._leader.end(End(status, f"the launcher at {self._coordinator} {reason}"))
             self._server.wake()
         return status
 
@@ -367,7 +383,7 @@ class _ElasticJob:
             if self._running == self._stopped:
                 self._control.events.put(StopRequest(value["reason"], value["grace"]))
         elif kind == "refused":
-            self._decisions.put(End(EXIT_USAGE, value))
+            self._decisions.put(_Refused(value))
         elif kind == "end":
             self._stopped = math.inf
             self._decisions.put(End(**value))

@@ -74,7 +74,8 @@ class JobLeader:
         elif name not in self._refused:
             self._refused.add(name)
             self._changes[f"refused/{name}"] = (
-                f"another command or version runs at {self._coordinator}"
+                f"this host was refused: use the same script path, the same arguments and the same "
+                f"version of tf_adasum as at {self._coordinator}"
             )
 
     def authentication_failed(self, rank: int, has_secret: bool) -> None:

@@ -169,11 +169,11 @@ class Membership:
             return None
         self._enough_since = math.inf
         if now > self._last_enough_at + self._seconds_below_minimum:
-            names = ", ".join(host.name for host in hosts)
+            names = ", ".join(host.name for host in hosts) or "none"
             return End(
                 1,
-                f"fewer than {self._minimum} hosts were connected for "
-                f"{self._seconds_below_minimum:.0f} s. Connected: {names}",
+                f"fewer hosts than the minimum, {self._minimum}, were available for "
+                f"{self._seconds_below_minimum:.0f} s. Available: {names}",
             )
         return None
 
