@@ -347,12 +347,14 @@ def elastic_part():
 def elastic_others_part():
     """Return the table of the same events with other frameworks."""
     path = newest("elastic_others")
-    own = {row["event"]: row["seconds"] for row in report.tables(newest("elastic").read_text())}
+    own_path = path.with_name(path.name.replace("elastic_others", "elastic"))  # of the same day
+    own = {row["event"]: row["seconds"] for row in report.tables(own_path.read_text())}
     own["all processes of a host are killed"] = own["a host's launcher is killed"]
-    rows = report.tables(path.read_text())
+    rows = [row for row in report.tables(path.read_text()) if "not measured" not in row.values()]
     cells = [[row["event"], own[row["event"]], *[*row.values()][1:]] for row in rows]
     table = report.table(["event", "tf_adasum", *[*rows[0]][1:]], cells)
-    return from_report(table, path, of_folder=True)
+    links = [f"[{each}](../../benchmarks/results/{each})" for each in (own_path.name, path.name)]
+    return f"{table}\n\nFrom the reports {' and '.join(links)}."
 
 
 def small_steps_part():
