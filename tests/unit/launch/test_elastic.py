@@ -330,7 +330,7 @@ def test_the_port_may_become_free_later(job):
 
 
 def test_the_coordinator_is_an_address_of_one_host():
-    with pytest.raises(ValueError, match=r"of only one host, .* Received: --coordinator 0\.0"):
+    with pytest.raises(ValueError, match=r"at which all hosts reach .* Received: --coordinator 0\.0"):
         elastic.launch_elastic(["true"], 1, None, (1, 2), "0.0.0.0:2222")
 
 

@@ -340,4 +340,4 @@ def test_too_few_hosts_for_too_long_end_the_job():
     job.wait(PATIENCE - 1)
     assert job.ended is None
     job.wait(2)
-    assert job.ended.status == 1 and "Connected: leader" in job.ended.reason
+    assert job.ended.status == 1 and "Available: leader" in job.ended.reason
