@@ -338,9 +338,15 @@ def elastic_part():
     )
     links = f"[report](../../benchmarks/results/{path.name})"
     random = f"[another report](../../benchmarks/results/{events.name})"
+    found = events.read_text()
+    count, minutes = re.search(r"(\d+) random events in (\d+) minutes", found).groups()
+    epochs = re.search(r"steps of (\d+) epochs", found)[1]
+    of_epochs = re.findall(r"(\d+) rows not used, (\d+) used again", found)
+    not_used, again = (sorted(map(int, column)) for column in zip(*of_epochs, strict=True))
     return (
-        f"{text}\n\n{table}\n\nFrom the {links}. In {random}, such events happen at random, also "
-        "during restarts."
+        f"{text}\n\n{table}\n\nFrom the {links}. In {random}, {count} such events happen at random "
+        f"in {minutes} minutes, also during restarts: {sum(not_used)} rows are left out, and in "
+        f"{len(again)} of {epochs} epochs {again[0]} to {again[-1]} rows are used again."
     )
 
 
