@@ -15,6 +15,7 @@ from tf_adasum.launch.failures import EXIT_USAGE
 from tf_adasum.launch.jobs import launch
 from tf_adasum.launch.nodes import Nodes, parse_hosts, parse_range
 from tf_adasum.launch.output import PROGRAM
+from tf_adasum.launch.worker_process import open_standard_streams
 
 WORKERS = {"-n", "-np", "--workers"}  # names of the option
 
@@ -48,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         >>> main(["-n", "4", "train.py"])  # starts processes  # doctest: +SKIP
         0
     """
+    open_standard_streams()
     parser = build_parser()
     options = parser.parse_args(arguments)
     target = options.command[1:] if options.command[:1] == ["--"] else options.command

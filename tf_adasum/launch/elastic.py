@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import json
 import math
@@ -33,15 +32,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_adasum._version import __version__
-from tf_adasum.cluster import addresses, own_address, secret, store_client
+from tf_adasum.cluster import addresses, secret, store_client
 from tf_adasum.cluster.store import LEASE_SECONDS, StoreServer
 from tf_adasum.cluster.store_client import StoreClient
 from tf_adasum.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.launch import fork_server
 from tf_adasum.launch.environments import common_environment
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
-from tf_adasum.launch.job_leader import JobLeader, Round
-from tf_adasum.launch.jobs import check, run_job
+from tf_adasum.launch.job_leader import JobLeader, Round, listener_at
+from tf_adasum.launch.jobs import check, check_machine, run_job
 from tf_adasum.launch.membership import (
     LOST_GRACE_SECONDS,
     End,
@@ -55,8 +54,11 @@ from tf_adasum.launch.signals import signals_sent_to
 
 _SECONDS_TO_WAIT = 180.0  # for enough hosts, and for the coordinator; the environment can set it
 _SECONDS_FOR_THE_END = 10.0
+_SECONDS_TO_LEAVE = 2.0  # until the leader has read that this host leaves
+_SECONDS_BEFORE_RECONNECTING = 0.5
+# While a launcher waits for hosts, and after the end of a round.
+_SECONDS_BETWEEN_MESSAGES, _SECONDS_BEFORE_MESSAGE = 30.0, 1.0
 _POLL_SECONDS = 0.1
-_BACKLOG = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +108,7 @@ def launch_elastic(
         ConnectionError: if the coordinator cannot be reached at the start.
     """
     check(command, num_workers, timeout, max_restarts)
+    check_machine(num_workers, devices_per_worker, settings["log_dir"])
     if coordinator is None:
         raise ValueError(
             "--coordinator: expected HOST:PORT of worker 0's machine, the same on all machines. "
@@ -131,7 +134,7 @@ def launch_elastic(
         may_serve, is_reconnecting = True, False
         while True:
             # The coordinator's launcher may come back, so no other launcher replaces it.
-            listener = _listener(coordinator) if may_serve else None
+            listener = listener_at(coordinator) if may_serve else None
             looks_again = may_serve and listener is None
             waiting = _Waiting(control, deadline, coordinator if looks_again else None)
             server = settings["server"]
@@ -158,6 +161,7 @@ def launch_elastic(
             if status is not None:
                 return status
             is_reconnecting, may_serve = True, listener is not None
+            time.sleep(_SECONDS_BEFORE_RECONNECTING)
 
 
 class _Waiting:
@@ -180,7 +184,7 @@ class _Waiting:
 
     def is_pointless(self) -> bool:
         """Return whether this launcher can now listen at the coordinator's address."""
-        if self._coordinator is None or (listener := _listener(self._coordinator)) is None:
+        if self._coordinator is None or (listener := listener_at(self._coordinator)) is None:
             return False
         listener.close()
         return True
@@ -211,12 +215,14 @@ class _ElasticJob:
         self._console = Console(control.events)
         self._own, self._nnodes, self._settings = own, nnodes, settings
         # The same on all hosts, so that another job does not join by mistake.
-        of_job = json.dumps([__version__, *settings["command"][1:]])  # Python may be elsewhere
-        self._job = hashlib.sha256(of_job.encode()).hexdigest()
+        script = json.dumps(settings["command"][1:])  # Python may be elsewhere
+        self._job = f"{__version__} {hashlib.sha256(script.encode()).hexdigest()}"
         self._leaders: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._decisions: queue.SimpleQueue[Round | End | _Refused | _Lost] = queue.SimpleQueue()
         self._running = 0  # the round whose workers run on this host
         self._stopped = 0.0  # the last round that was stopped
+        self._other_round = 0  # the last round that began without this host
+        self._message_at = 0.0  # when to say what this host waits for
         self._leader: JobLeader | None = None
         self._stack = contextlib.ExitStack()
         key, lock = secret.read(), control.fork_lock
@@ -268,13 +274,13 @@ class _ElasticJob:
 
     def run(self, deadline: float | None) -> int | None:
         """Take part in rounds until the job ends; return its exit status, None if it is lost."""
-        range_ = f" of {self._nnodes[0]} to {self._nnodes[1]} hosts" if self._leader else ""
-        self._console.say(f"waiting for a round{range_} to begin")
         while True:
             event = self._next(deadline)
             if event is None:
                 return self._end(EXIT_TIMEOUT, "reached its --timeout")
             if isinstance(event, _Lost):
+                if self._own.ended and self._own.status == 0:
+                    return 0  # training is complete
                 self._console.say(f"the launcher at {self._coordinator} was lost")
                 return None
             if isinstance(event, _Refused):
@@ -285,24 +291,25 @@ class _ElasticJob:
                     self._console.say(f"the job has ended: {event.reason}")
                 return event.status
             if isinstance(event, signal.Signals):
-                return self._end(128 + event, f"received {event.name}")
+                was_asked = self._own.status == EXIT_STOP_REQUESTED  # and has made a backup
+                status = EXIT_STOP_REQUESTED if was_asked else 128 + event
+                return self._end(status, f"received {event.name}")
             if self._own.id not in event.ids:
-                self._console.say(f"round {event.number} runs without this host, which waits")
+                self._other_round, self._message_at = event.number, 0.0
                 continue
             result = self._train(event, deadline)
             if result.stopped_by is not None:
+                self._leave(event.number, result, f"received {result.stopped_by.name}")
                 return self._end(result.code, f"received {result.stopped_by.name}")
             is_late = deadline is not None and time.monotonic() > deadline
             if is_late and result.code:
                 status = EXIT_TIMEOUT if result.code != EXIT_STOP_REQUESTED else result.code
+                self._leave(event.number, result, "reached its --timeout")
                 return self._end(status, "reached its --timeout")
             if is_late:  # but the workers have finished, so the other hosts will soon finish
                 deadline = time.monotonic() + _SECONDS_FOR_THE_END
-            failed_first = result.first is not None and not result.first.is_because_of_another
-            self._own = dataclasses.replace(
-                self._own, ended=event.number, status=result.code, has_own_failure=failed_first
-            )
-            self._report()
+            self._report_end(event.number, result)
+            self._message_at = time.monotonic() + _SECONDS_BEFORE_MESSAGE
 
     def _train(self, event: Round, deadline: float | None) -> RunResult:
         """Run the workers of this host in a round."""
@@ -342,6 +349,8 @@ class _ElasticJob:
         while deadline is None or time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
                 return self._decisions.get_nowait()
+            if time.monotonic() >= self._message_at:
+                self._say_what_it_waits_for()
             with contextlib.suppress(queue.Empty):
                 event = self._control.events.get(timeout=_POLL_SECONDS)
                 if isinstance(event, signal.Signals):
@@ -350,6 +359,19 @@ class _ElasticJob:
                 self._own = dataclasses.replace(self._own, is_ready=True)
                 self._report()
         return None
+
+    def _say_what_it_waits_for(self) -> None:
+        self._message_at = math.inf
+        if self._leader is not None:
+            self._message_at = time.monotonic() + _SECONDS_BETWEEN_MESSAGES
+            with self._control.fork_lock:
+                count = max(1, self._leader.num_hosts)
+            least, most = self._nnodes
+            self._console.say(f"waiting for hosts: {count} connected, --nnodes {least}:{most}")
+        elif self._other_round > self._stopped:
+            self._console.say(f"waiting to join: round {self._other_round} runs without this host")
+        else:
+            self._console.say("waiting for the next round")
 
     def _end(self, status: int, reason: str) -> int:
         """End the job if this launcher decides which hosts train; else the others continue.
@@ -363,6 +385,26 @@ class _ElasticJob:
                 self._leader.end(End(status, f"the launcher at {self._coordinator} {reason}"))
             self._server.wake()
         return status
+
+    def _leave(self, number: int, result: RunResult, reason: str) -> None:
+        """Let the others stop this round without losing the backup that they write."""
+        if self._leader is None:
+            self._report_end(number, result, reason)
+            until = time.monotonic() + _SECONDS_TO_LEAVE
+            while self._stopped < number and time.monotonic() < until:
+                time.sleep(_POLL_SECONDS)
+
+    def _report_end(self, number: int, result: RunResult, leaving: str = "") -> None:
+        """Report that the workers of a round have ended on this host."""
+        failed_first = result.first is not None and not result.first.is_because_of_another
+        self._own = dataclasses.replace(
+            self._own,
+            ended=number,
+            status=result.code,
+            has_own_failure=failed_first,
+            leaving=leaving,
+        )
+        self._report()
 
     def _report(self):
         value = {"job": self._job, "host": dataclasses.asdict(self._own)}
@@ -397,21 +439,3 @@ class _ElasticJob:
     def _stop_workers(self, reason, grace):
         if self._running:
             self._control.events.put(StopRequest(reason, grace))
-
-
-def _listener(coordinator: str) -> socket.socket | None:
-    """Return a socket that listens at this address; None if this is not possible now.
-
-    This is not possible if the host is not this machine, or if the port is in use.
-    """
-    host, port = addresses.split(coordinator)
-    if not own_address.is_here(host):
-        return None
-    try:
-        listener = addresses.bound(host, port, reuse=True)
-        listener.listen(_BACKLOG)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return None
-        raise ValueError(f"--coordinator: cannot listen at {coordinator}: {error}") from error
-    return listener

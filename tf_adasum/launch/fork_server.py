@@ -32,7 +32,7 @@ from typing import Any, BinaryIO
 
 from tf_adasum.cluster import json_lines
 from tf_adasum.launch.cpu_shares import bind
-from tf_adasum.launch.worker_process import LIBC, end_with_parent
+from tf_adasum.launch.worker_process import LIBC, end_with_parent, open_standard_streams
 
 _MODULES = ("numpy", "tensorflow", "keras", "tf_adasum.strategy", "tf_adasum.callbacks")
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # <linux/prctl.h>
@@ -90,10 +90,7 @@ class ForkServer:
     def _begin(self):
         """Start the process that imports the modules."""
         self._is_ready = False
-        # A closed stdin, stdout or stderr must not become the number of a socket.
-        while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-            pass
-        os.close(descriptor)
+        open_standard_streams()
         self._connection, other = socket.socketpair()
         self._connection.settimeout(_SECONDS_TO_ANSWER)
         with other:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import socket
 from collections.abc import Sequence
 from typing import Any
 
-from tf_adasum.cluster import addresses, ports
+from tf_adasum.cluster import addresses, own_address, ports
 from tf_adasum.launch.membership import Begin, End, Host, Membership, Stop
+
+_BACKLOG = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +41,8 @@ class JobLeader:
     Args:
         membership: the `Membership`.
         own_id: the id of this host.
-        job: the hash of the command and the version, the same on all hosts.
+        job: the version of tf_adasum, a space, and a hash of the script's path and arguments; the
+            same on all hosts.
         coordinator: the address of this store.
     """
 
@@ -60,6 +65,11 @@ class JobLeader:
         """Release the port of worker 0."""
         self._port.close()
 
+    @property
+    def num_hosts(self) -> int:
+        """The number of hosts that are connected. The store's lock must be held."""
+        return len(self._hosts)
+
     def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
         """Note that a host has joined, changed or left, see `store.Leader`."""
         del ends
@@ -70,12 +80,14 @@ class JobLeader:
                 self._refused.remove(name)
                 self._changes[f"refused/{name}"] = None
         elif value["job"] == self._job:
-            self._hosts[name] = Host(**value["host"])
+            self._hosts[name] = Host.parsed(value["host"], name)
         elif name not in self._refused:
+            version, own_version = (job.partition(" ")[0] for job in (value["job"], self._job))
             self._refused.add(name)
-            self._changes[f"refused/{name}"] = (
-                f"this host was refused: use the same script path, the same arguments and the same "
-                f"version of tf_adasum as at {self._coordinator}"
+            self._changes[f"refused/{name}"] = "this host was refused: " + (
+                f"its script path or arguments differ from those at {self._coordinator}"
+                if version == own_version
+                else f"it has tf_adasum {version}, and {self._coordinator} has {own_version}"
             )
 
     def authentication_failed(self, rank: int, has_secret: bool) -> None:
@@ -113,3 +125,21 @@ class JobLeader:
         """End the job. The store's lock must be held."""
         self._membership.end()
         self._changes["end"] = dataclasses.asdict(end)
+
+
+def listener_at(coordinator: str) -> socket.socket | None:
+    """Return a socket that listens at this address; None if this is not possible now.
+
+    This is not possible if the host is not this machine, or if the port is in use.
+    """
+    host, port = addresses.split(coordinator)
+    if not own_address.is_here(host):
+        return None
+    try:
+        listener = addresses.bound(host, port, reuse=True)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise ValueError(f"--coordinator: cannot listen at {coordinator}: {error}") from error
+    return listener

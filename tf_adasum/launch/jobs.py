@@ -22,7 +22,7 @@ from tf_adasum.launch.environments import (
     worker_environments,
 )
 from tf_adasum.launch.nodes import Nodes
-from tf_adasum.launch.output import logs_in
+from tf_adasum.launch.output import logs_in, unusable_folder
 from tf_adasum.launch.processes import Control, RunResult, WorkerGroup, run_group
 from tf_adasum.launch.status import Board
 
@@ -174,7 +174,6 @@ def run_job(
             environments = worker_environments(
                 addresses, devices_per_worker, nodes=nodes, verbose=verbose
             )
-            restart += earlier_starts
             added = {"TF_ADASUM_RESTART_COUNT": str(restart)}
             if 1 < in_all == num_workers:
                 added |= _new_secret()
@@ -189,7 +188,9 @@ def run_job(
     with tempfile.TemporaryDirectory() if status else contextlib.nullcontext() as folder:
         board = Board(folder, ranks) if folder else None
         cpus = cpu_shares(num_workers) if is_bound else []
-        group = WorkerGroup(ranks, in_all, logs, captures_output, board, cpus, server)
+        group = WorkerGroup(
+            ranks, in_all, logs, captures_output, board, cpus, server, earlier_starts
+        )
         return run_group(command, group, environments_of, timeout, grace, max_restarts, control)
 
 
@@ -214,6 +215,22 @@ def check(
         )
     if num_workers < 1:
         raise ValueError(f"-n: expected at least 1 worker. Received: num_workers={num_workers}")
+
+
+def check_machine(num_workers: int, devices_per_worker: int | None, log_dir: str | None) -> None:
+    """Check the arguments of `launch` that depend on this machine.
+
+    Raises:
+        ValueError: if an argument cannot be used on this machine.
+    """
+    worker_environments([""] * num_workers, devices_per_worker)
+    if log_dir is not None:
+        try:
+            os.makedirs(log_dir, exist_ok=True)
+            with tempfile.TemporaryFile(dir=log_dir):
+                pass
+        except OSError as error:
+            raise unusable_folder(log_dir, error) from error
 
 
 def _new_secret() -> dict[str, str]:

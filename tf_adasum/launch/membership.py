@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_USAGE
 from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS
@@ -21,6 +22,8 @@ SECONDS_BEFORE_FIRST_ROUND = 10.0
 MOST_SECONDS_BEFORE_FIRST_ROUND = 60.0
 # A round is stopped to add hosts this many seconds after the last of them joined.
 SECONDS_BEFORE_JOINING = 0.5
+# So that a script that fails at once is not run nonstop.
+SECONDS_BETWEEN_ROUNDS = 1.0
 # After the grace time, a host has this many seconds to report that its workers have ended.
 SECONDS_TO_REPORT = 20.0
 # Between SIGTERM and SIGKILL, if workers wait for a lost worker and cannot make a backup.
@@ -38,6 +41,8 @@ class Host:
         ended: the last round whose workers have ended on this host; 0 before the first.
         status: the exit status of this host's workers in that round.
         has_own_failure: whether a worker of this host failed, and not because of another worker.
+        leaving: what its launcher has received, such as "received SIGTERM", if it leaves the job
+            now that its workers have ended; "" if it stays.
         is_ready: whether its workers can start at once. After the first round, a host that is not
             ready takes part only if there are not enough other hosts.
     """
@@ -48,7 +53,23 @@ class Host:
     ended: int = 0
     status: int = 0
     has_own_failure: bool = False
+    leaving: str = ""
     is_ready: bool = True
+
+    @classmethod
+    def parsed(cls, value: Any, id: str) -> Host:
+        """Return the `Host` with this id in a value that a client has sent.
+
+        Raises:
+            TypeError, ValueError: if it is not a host with this id.
+        """
+        host = cls(**value)
+        for field in dataclasses.fields(cls):
+            if type(getattr(host, field.name)).__name__ != field.type:
+                raise TypeError(f"{field.name} is not of type {field.type}")
+        if host.id != id or host.workers < 1 or host.ended < 0:
+            raise ValueError("not a host")
+        return host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,13 +128,14 @@ class Membership:
         self._round = self._failures = 0
         self._members: list[Host] = []  # of the round that is running
         self._last_round: dict[str, int] = {}  # of each host
+        self._ended: set[str] = set()  # ids of hosts whose workers have ended in this round
         self._first_ended = ""  # the id of the host because of which the round was stopped
         self._stop_at = math.inf  # when hosts that have not stopped their workers count as lost
         self._has_finished = False  # whether all workers of a host have succeeded in this round
         self._is_stopping = self._has_ended = False
         self._hosts_changed = False  # whether a host was lost, or joins after this round
         self._ids: list[str] = []  # of the hosts that are connected
-        self._changed_at = self._last_enough_at = -math.inf
+        self._changed_at = self._last_enough_at = self._began_at = -math.inf
         self._enough_since = math.inf  # since when enough hosts have been connected
 
     def decide(self, hosts: Sequence[Host], now: float) -> Begin | Stop | End | None:
@@ -158,12 +180,15 @@ class Membership:
                 now >= self._changed_at + SECONDS_BEFORE_FIRST_ROUND
                 or now >= self._enough_since + MOST_SECONDS_BEFORE_FIRST_ROUND
             )
+            if now < self._began_at + SECONDS_BETWEEN_ROUNDS:
+                return None
             if self._round or len(hosts) >= self._maximum or is_quiet:
+                self._began_at = now
                 self._round += 1
                 leader_first = sorted(hosts, key=lambda host: host.id != self._leader)
                 self._members = leader_first[: self._maximum]
                 self._is_stopping = self._hosts_changed = self._has_finished = False
-                self._first_ended = ""
+                self._first_ended, self._ended = "", set()
                 self._last_round |= {host.id: self._round for host in self._members}
                 return Begin(self._round, tuple(self._members))
             return None
@@ -186,15 +211,20 @@ class Membership:
         present = {host.id: host for host in hosts}
         found = [present[own.id] for own in self._members if own.id in present]
         ended = [host for host in found if host.ended == self._round]
-        lost = [own.name for own in self._members if own.id not in present]
+        self._ended |= {host.id for host in ended}
+        lost = [
+            own.name for own in self._members if own.id not in present and own.id not in self._ended
+        ]
         self._has_finished |= any(host.status == 0 for host in ended)
-        if self._is_stopping and now >= self._stop_at:
-            lost += [host.name for host in found if host.ended < self._round]
-            found = ended
-        self._hosts_changed |= bool(lost)
+        self._hosts_changed |= len(found) < len(self._members) or any(
+            each.leaving for each in ended
+        )
+        if self._is_stopping and now >= self._stop_at and len(ended) < len(found):
+            self._hosts_changed, found = True, ended
         if len(ended) == len(found):
             return self._end_round(ended, now)
-        if self._is_stopping:
+        can_be_sooner = now + LOST_GRACE_SECONDS + SECONDS_TO_REPORT < self._stop_at
+        if self._is_stopping and not (lost and can_be_sooner):
             return None
         if self._has_finished:  # training is complete on all hosts, so the others will end soon
             return None
@@ -208,7 +238,11 @@ class Membership:
             was_asked = any(host.status == EXIT_STOP_REQUESTED for host in ended)
             grace = BACKUP_GRACE_SECONDS if was_asked else LOST_GRACE_SECONDS
             self._first_ended = ended[0].id
-            return self._stop(f"a worker of host {ended[0].name} has ended", grace, now)
+            if ended[0].leaving:
+                reason = f"host {ended[0].name} leaves: its launcher {ended[0].leaving}"
+            else:
+                reason = f"a worker of host {ended[0].name} has ended"
+            return self._stop(reason, grace, now)
         members = {own.id for own in self._members}
         idle = self._idle(hosts)
         new = [host.name for host in idle if host.is_ready and host.id not in members]
@@ -230,7 +264,10 @@ class Membership:
         if not failed:  # all hosts of the round were lost
             return None
         first = failed[0]
-        end = End(first.status, f"a worker of host {first.name} failed")
+        reason = f"a worker of host {first.name} failed"
+        end = End(first.status, reason)
+        if self._has_finished and self._hosts_changed and not first.has_own_failure:
+            return End(0, "")
         if self._has_finished or first.status == EXIT_USAGE:
             return end
         if self._hosts_changed:
@@ -238,11 +275,17 @@ class Membership:
         if not first.has_own_failure and any(host.status == EXIT_STOP_REQUESTED for host in failed):
             return End(EXIT_STOP_REQUESTED, "a worker received a signal")
         self._failures += 1
-        return end if self._failures > self._max_restarts else None
+        if self._failures <= self._max_restarts:
+            return None
+        return End(first.status, f"{reason}, and --max-restarts is {self._max_restarts}")
 
     def _idle(self, hosts: Sequence[Host]) -> list[Host]:
-        """Return the hosts that have reported the end of their last round."""
-        return [host for host in hosts if host.ended >= self._last_round.get(host.id, 0)]
+        """Return the hosts that have reported the end of their last round, and stay."""
+        return [
+            host
+            for host in hosts
+            if host.ended >= self._last_round.get(host.id, 0) and not host.leaving
+        ]
 
     def _stop(self, reason: str, grace: float, now: float) -> Stop:
         self._is_stopping, self._stop_at = True, now + grace + SECONDS_TO_REPORT

@@ -136,10 +136,7 @@ class Log:
                 raise OSError(f"{self.path} is a pipe, which may have no reader")
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
         except OSError as error:
-            raise ValueError(
-                f"--log-dir: expected a directory that can be written. Received: --log-dir "
-                f"{folder} ({error})"
-            ) from error
+            raise unusable_folder(folder, error) from error
 
     def begin(self, rank: int, num_workers: int, restart: int) -> None:
         """Write the line with which each start begins."""
@@ -267,6 +264,14 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def unusable_folder(folder: str, error: OSError) -> ValueError:
+    """Return the error of a ``--log-dir`` that cannot be written."""
+    return ValueError(
+        "--log-dir: expected a directory that can be written. Received: --log-dir "
+        f"{folder} ({error})"
+    )
 
 
 def logs_in(folder: str | None, ranks: range) -> list[Log]:

@@ -57,6 +57,7 @@ class WorkerGroup:
         cpus: the CPUs of each of `ranks`; empty if each worker runs on the CPUs of this process.
         fork_server: the `ForkServer` that starts the workers. Defaults to None: each worker
             is a new process.
+        earlier_starts: how often the workers were started before. Defaults to 0.
     """
 
     ranks: range
@@ -66,6 +67,7 @@ class WorkerGroup:
     board: Board | None = None
     cpus: Sequence[set[int]] = ()
     fork_server: ForkServer | None = None
+    earlier_starts: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,8 +132,8 @@ def run_group(
     Args:
         command: the complete argument vector of a worker.
         group: the workers.
-        environments_of: function that receives the number of the restart (0 for the first start).
-            It returns a context manager that yields a list with the complete environment of each
+        environments_of: function that receives how often the workers were started before. It
+            returns a context manager that yields a list with the complete environment of each
             worker. The context is left when all workers have ended.
         timeout: seconds, including all restarts, after which the group is stopped; None means no
             limit.
@@ -192,8 +194,9 @@ class _Job:
             if restart:
                 self._console.say(f"restart {restart} of {max_restarts}")
             self._ends, self.first = [], None
-            with self._environments_of(restart) as environments:
-                code = self._run_once(environments, restart, deadline)
+            earlier = self._group.earlier_starts + restart
+            with self._environments_of(earlier) as environments:
+                code = self._run_once(environments, earlier, deadline)
             if code == EXIT_USAGE and restart < max_restarts:
                 self._console.say(f"no restart, because exit status {EXIT_USAGE} means wrong usage")
             is_final = code in (0, EXIT_USAGE, EXIT_STOP_REQUESTED)
@@ -246,7 +249,8 @@ class _Job:
             is_over.set()
         for thread in showing:
             thread.join(OUTPUT_SECONDS)
-        if self._is_requested and not any(end.code for end in self._ends):
+        has_all = len(self._ends) == len(self._group.ranks)
+        if self._is_requested and has_all and not any(end.code for end in self._ends):
             code = 0  # they had finished when they received the signal
         elif self._is_stopped and any(end.code == EXIT_STOP_REQUESTED for end in self._ends):
             code = EXIT_STOP_REQUESTED  # workers received the signal, and have made their backup
@@ -403,7 +407,11 @@ class _Job:
                 self._console.say(f"SIGKILL does not end worker {ids}: leaving it")
                 self._is_stopped, self._running = True, []
                 return
-            if event in PASSED_ON or isinstance(event, StopRequest):
+            if isinstance(event, StopRequest):  # for example, a worker on another host was lost
+                if not is_killed:
+                    deadline = min(deadline, time.monotonic() + event.grace)
+                continue
+            if event in PASSED_ON:
                 continue
             self._is_stopped |= event is not None
             if isinstance(event, signal.Signals):

@@ -28,6 +28,17 @@ _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, not after a fork
 
 
+def open_standard_streams() -> None:
+    """Open /dev/null as stdin, stdout and stderr if they are closed.
+
+    Otherwise a socket or file of this process would get the number of a standard stream, and
+    workers would write into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+
+
 class Worker:
     """One running worker: its process, and the threads that read its output."""
 

@@ -17,10 +17,16 @@ from tf_adasum.launch import elastic, job_leader
 from tf_adasum.launch.membership import Host, Membership
 
 # A worker notes its pid, round, rank and cluster in a file, and stays until the file "finish" is
-# there. After SIGTERM, it exits with status 75, as after a backup.
+# there. After SIGTERM, it makes a backup for TEST_SAVES seconds, and exits with status 75.
 WORKER = """
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 environment = os.environ.get
+
+def save(*_):
+    time.sleep(float(environment("TEST_SAVES", "0")))
+    open(os.path.join(sys.argv[1], "saved." + environment("TEST_HOST")), "w").close()
+    sys.exit(75)
+
+signal.signal(signal.SIGTERM, save)
 names = "TF_ADASUM_RESTART_COUNT", "TF_ADASUM_RANK", "TF_ADASUM_WORLD_SIZE", "TF_ADASUM_COORDINATOR"
 config = json.loads(environment("TF_CONFIG", "{}"))
 rank = environment("TF_ADASUM_RANK") or config["task"]["index"]
@@ -126,16 +132,37 @@ def test_a_host_is_lost_and_another_joins(job):
 
 
 def test_a_host_that_is_asked_to_stop_leaves_after_a_backup(job):
-    for name in "ab":
-        job.join(name, nnodes="1:2")
+    job.join("a", nnodes="1:2", TEST_SAVES="3")
+    job.wait_for_text("a", "waiting for")
+    job.join("b", nnodes="1:2")
     job.wait_for(1, "a", "b")
-    leader = next(name for name, rank in job.wait_for(1, "a", "b").items() if rank == 0)
-    other = "b" if leader == "a" else "a"
-    job.launchers[other].send_signal(signal.SIGTERM)
-    assert job.end_of(other)[0] == 75
-    job.wait_for(2, leader)  # on one host: without a coordinator
+    job.launchers["b"].send_signal(signal.SIGTERM)
+    assert job.end_of("b")[0] == 75
+    job.wait_for(2, "a")  # on one host: without a coordinator
+    assert (job.folder / "saved.a").exists()
     job.finish()
-    assert job.end_of(leader)[0] == 0
+    status, log = job.end_of("a")
+    assert status == 0 and "leaves: its launcher received SIGTERM" in log
+
+
+def test_a_host_that_cannot_start_workers_does_not_disturb_the_others(job):
+    job.join("a", "--max-restarts", "1", nnodes="1:2")
+    job.wait_for(1, "a")
+    job.join("b", "--log-dir", job.folder / "a.log")  # not a folder
+    assert job.end_of("b")[0] == 2
+    job.finish()
+    status, log = job.end_of("a")
+    assert status == 0 and "round 2" not in log
+
+
+def test_a_launcher_whose_workers_have_finished_needs_no_coordinator(job):
+    """Its connection was lost in the last seconds of the job."""
+    job.begin_with_two()
+    job.launchers["b"].send_signal(signal.SIGSTOP)
+    job.finish()
+    assert job.end_of("a")[0] == 0
+    job.launchers["b"].send_signal(signal.SIGCONT)
+    assert job.end_of("b")[0] == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -289,7 +316,7 @@ def test_another_job_with_the_same_address_is_refused(job, script):
     job.wait_for_text("a", "waiting for")
     job.join("b", nnodes="2:2", path=script(WORKER, "other.py"))
     status, log = job.end_of("b")
-    assert status == 2 and "version of tf_adasum as at 127.0.0.1" in log
+    assert status == 2 and "its script path or arguments differ" in log
     job.join("c", nnodes="2:2")
     job.wait_for(1, "a", "c")
 
@@ -330,8 +357,10 @@ def test_the_port_may_become_free_later(job):
 
 
 def test_the_coordinator_is_an_address_of_one_host():
-    with pytest.raises(ValueError, match=r"at which all hosts reach .* Received: --coordinator 0\.0"):
-        elastic.launch_elastic(["true"], 1, None, (1, 2), "0.0.0.0:2222")
+    with pytest.raises(
+        ValueError, match=r"at which all hosts reach .* Received: --coordinator 0\.0"
+    ):
+        elastic.launch_elastic(["true"], 1, None, (1, 2), "0.0.0.0:2222", log_dir=None)
 
 
 def test_a_launcher_that_reached_another_store_decides_nothing():

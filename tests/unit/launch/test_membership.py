@@ -9,10 +9,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.fuzzing import fuzz_settings
 
 from tf_adasum.launch.membership import (
+    BACKUP_GRACE_SECONDS,
     LOST_GRACE_SECONDS,
     MOST_SECONDS_BEFORE_FIRST_ROUND,
     SECONDS_BEFORE_FIRST_ROUND,
     SECONDS_BEFORE_JOINING,
+    SECONDS_BETWEEN_ROUNDS,
     SECONDS_TO_REPORT,
     Begin,
     End,
@@ -77,6 +79,7 @@ class Job:
             begun = {host.id: decision.round for host in decision.hosts}
             assert not begun.keys() & self.running.keys() and not self.has_finished
             self.running |= begun
+            self.now += SECONDS_BETWEEN_ROUNDS  # each round lasts at least as long
             assert self.running.keys() <= self.hosts.keys()
         elif isinstance(decision, Stop):
             assert decision.round in self.running.values()
@@ -255,7 +258,8 @@ def test_failures_of_workers_are_counted_and_name_the_host(restarts):
         job.finish("host1", 7, has_own_failure=True)
         job.obey()
         job.wait(SECONDS_BEFORE_JOINING)
-    assert job.ended == End(7, "a worker of host host1 failed")
+    reason = f"a worker of host host1 failed, and --max-restarts is {restarts}"
+    assert job.ended == End(7, reason)
     assert sum(isinstance(each, Begin) for each in job.decisions) == restarts + 1
 
 
@@ -264,7 +268,66 @@ def test_the_host_whose_worker_failed_first_is_named_without_an_own_failure():
     job = begun(2, max_restarts=0)
     job.finish("host1", 1)
     job.finish(LEADER, 143)
-    assert job.ended == End(1, "a worker of host host1 failed")
+    assert job.ended == End(1, "a worker of host host1 failed, and --max-restarts is 0")
+
+
+def test_hosts_that_stop_for_a_host_that_leaves_can_make_a_backup():
+    job = begun(3)
+    job.hosts["host1"] = dataclasses.replace(job.hosts["host1"], leaving="received SIGTERM")
+    job.finish("host1", 75)
+    assert job.last.grace == BACKUP_GRACE_SECONDS and "host1 leaves" in job.last.reason
+    job.lose("host1")  # it has ended, so nobody waits for it
+    assert job.last.grace == BACKUP_GRACE_SECONDS
+    job.obey()
+    job.wait(0.1)
+    assert [host.id for host in job.last.hosts] == [LEADER, "host2"]
+
+
+def test_a_host_that_leaves_gets_no_round_while_it_is_connected():
+    job = begun(3)
+    job.hosts["host1"] = dataclasses.replace(job.hosts["host1"], leaving="received SIGTERM")
+    for name in ("host1", LEADER, "host2"):
+        job.finish(name, 75)
+    job.wait(0.1)
+    assert [host.id for host in job.last.hosts] == [LEADER, "host2"]
+
+
+def test_a_loss_shortens_a_stop_that_waits_for_a_backup():
+    job = begun(3)
+    job.join("new")
+    job.wait(SECONDS_BEFORE_JOINING)
+    assert job.last.grace == BACKUP_GRACE_SECONDS
+    job.lose("host1")
+    assert job.last.grace == LOST_GRACE_SECONDS
+    job.lose("host2")
+    assert len(job.decisions) == 3
+
+
+def test_a_loss_after_a_host_has_finished_does_not_fail_the_job():
+    job = begun(3)
+    job.finish("host1")
+    job.lose("host2")
+    job.finish(LEADER, 1)
+    assert job.ended == End(0, "")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workers": -5},
+        {"ended": "x"},
+        {"name": 7},
+        {"id": "other"},
+        {"unknown": 1},
+        {"status": True},
+    ],
+    ids=str,
+)
+def test_a_value_that_is_not_a_host_is_refused(changes):
+    value = dataclasses.asdict(Host("own", "a", 1))
+    assert Host.parsed(value, "own") == Host("own", "a", 1)
+    with pytest.raises((TypeError, ValueError)):
+        Host.parsed({**value, **changes}, "own")
 
 
 def test_a_host_that_comes_and_goes_does_not_delay_the_first_round():
