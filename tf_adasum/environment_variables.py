@@ -6,9 +6,10 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 PREFIX = "TF_ADASUM_"
@@ -75,6 +76,18 @@ def devices_per_worker(environment: Mapping[str, str] = os.environ) -> int | Non
         ValueError: if the variable is not a whole number of at least 1.
     """
     return _read(DEVICES_PER_WORKER, environment, _count, "a whole number of at least 1")
+
+
+def misspelt(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """Yield a sentence for each variable whose name is almost the name of a known variable."""
+    short = [name.removeprefix(PREFIX) for name in ALL]
+    own = {name.removeprefix(PREFIX) for name in environment if name.startswith(PREFIX)}
+    for given in sorted(own.difference(short)):
+        for meant in difflib.get_close_matches(given, short, n=1, cutoff=0.8):
+            yield (
+                f"The environment variable {PREFIX}{given} has no effect. Do you mean "
+                f"{PREFIX}{meant}?"
+            )
 
 
 def _read(

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from tf_adasum import environment_variables
 from tf_adasum.launch import commands, elastic, hosts
 from tf_adasum.launch.cpu_shares import BIND_TO
 from tf_adasum.launch.environments import automatic_workers
@@ -27,8 +28,8 @@ _EXAMPLES = (
 )
 _END = f"""\
 exit status: 0; or the status of the first worker that failed; 128+n after signal n; 124 after
---timeout; 75 if training was asked to stop and made a backup; 2 if nothing started; 1 if too few
-hosts are left.
+--timeout; 75 if training was stopped and made a backup; 2 if nothing started; 1 if too few hosts
+are left.
 
 {commands.examples(_EXAMPLES)}"""
 
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("nothing to run: give a script, or -m and a module")
     if not options.module and not os.path.isfile(target[0]):
         parser.error(f"script not found: {target[0]!r} (looked in {os.getcwd()})")
+    for sentence in environment_variables.misspelt():
+        print(f"{PROGRAM}: {sentence}", file=sys.stderr)
     command = [sys.executable, "-u", *(["-m"] if options.module else []), *target]
     if options.workers == "auto" and (given := sorted(WORKERS.intersection(target[1:]))):
         print(

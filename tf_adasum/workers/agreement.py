@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import warnings
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from tf_adasum import environment_variables, ops
 from tf_adasum._version import __version__, series
 from tf_adasum.aggregation import Scheme
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.environment_variables import PREFIX
 from tf_adasum.errors import see
 from tf_adasum.workers.workers import Workers
 
@@ -55,7 +53,8 @@ def settings(
         on_nonfinite: the strategy's argument `on_nonfinite`.
         transport: "tensorflow", "ucx" or "auto".
     """
-    _warn_of_misspelt_variables(os.environ)
+    for sentence in environment_variables.misspelt():
+        warnings.warn(sentence, stacklevel=3)
     return {
         ARGUMENTS: "accepted",
         "tf_adasum": __version__,
@@ -70,18 +69,6 @@ def settings(
         "transport": transport,
         **{f"environment variable {name}": os.environ.get(name, "not set") for name in ENVIRONMENT},
     }
-
-
-def _warn_of_misspelt_variables(environment):
-    short = [name.removeprefix(PREFIX) for name in environment_variables.ALL]
-    own = {name.removeprefix(PREFIX) for name in environment if name.startswith(PREFIX)}
-    for given in sorted(own.difference(short)):
-        for meant in difflib.get_close_matches(given, short, n=1, cutoff=0.8):
-            warnings.warn(
-                f"The environment variable {PREFIX}{given} has no effect. Do you mean "
-                f"{PREFIX}{meant}?",
-                stacklevel=4,
-            )
 
 
 def check_same_cardinality(workers: Workers, cardinality: int) -> None:
