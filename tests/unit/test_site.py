@@ -80,7 +80,6 @@ PLAIN = {
     "….plot needs matplotlib": "it says what to install",
     "The store of … has ended with an error": "Python has printed this error, a fault of ours",
     "With Keras 2, optimizers.LAMB": "it says what to install",
-    "The environment variable TF_ADASUM_… has no effect": "it names the variable that is meant",
     "Nothing was measured yet": "it says which line to write",
     "… works only inside a keras.callbacks.CallbackList": "it says which line to write",
     "The model does not have any trainable weights": "it is Keras's own",
