@@ -73,7 +73,7 @@ class _Refused:
     reason: str
 
 
-_Event = Round | End | _Refused | _Lost | signal.Signals
+_Decision = Round | End | _Refused | _Lost
 
 
 def launch_elastic(
@@ -218,7 +218,7 @@ class _ElasticJob:
         script = json.dumps(settings["command"][1:])  # Python may be elsewhere
         self._job = f"{__version__} {hashlib.sha256(script.encode()).hexdigest()}"
         self._leaders: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._decisions: queue.SimpleQueue[Round | End | _Refused | _Lost] = queue.SimpleQueue()
+        self._decisions: queue.SimpleQueue[_Decision] = queue.SimpleQueue()
         self._running = 0  # the round whose workers run on this host
         self._stopped = 0.0  # the last round that was stopped
         self._other_round = 0  # the last round that began without this host
@@ -344,7 +344,7 @@ class _ElasticJob:
             if isinstance(event, signal.Signals):
                 events.put(event)
 
-    def _next(self, deadline: float | None) -> _Event | None:
+    def _next(self, deadline: float | None) -> _Decision | signal.Signals | None:
         """Return the next decision or signal; None at the deadline."""
         while deadline is None or time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):

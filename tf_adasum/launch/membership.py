@@ -67,7 +67,8 @@ class Host:
         for field in dataclasses.fields(cls):
             if type(getattr(host, field.name)).__name__ != field.type:
                 raise TypeError(f"{field.name} is not of type {field.type}")
-        if host.id != id or host.workers < 1 or host.ended < 0:
+        is_printable = host.name.isprintable() and host.leaving.isprintable()
+        if host.id != id or host.workers < 1 or host.ended < 0 or not is_printable:
             raise ValueError("not a host")
         return host
 
@@ -216,9 +217,8 @@ class Membership:
             own.name for own in self._members if own.id not in present and own.id not in self._ended
         ]
         self._has_finished |= any(host.status == 0 for host in ended)
-        self._hosts_changed |= len(found) < len(self._members) or any(
-            each.leaving for each in ended
-        )
+        self._hosts_changed |= len(found) < len(self._members)
+        self._hosts_changed |= any(host.leaving for host in ended)
         if self._is_stopping and now >= self._stop_at and len(ended) < len(found):
             self._hosts_changed, found = True, ended
         if len(ended) == len(found):
@@ -265,11 +265,10 @@ class Membership:
             return None
         first = failed[0]
         reason = f"a worker of host {first.name} failed"
-        end = End(first.status, reason)
         if self._has_finished and self._hosts_changed and not first.has_own_failure:
             return End(0, "")
         if self._has_finished or first.status == EXIT_USAGE:
-            return end
+            return End(first.status, reason)
         if self._hosts_changed:
             return None
         if not first.has_own_failure and any(host.status == EXIT_STOP_REQUESTED for host in failed):

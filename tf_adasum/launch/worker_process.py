@@ -31,11 +31,11 @@ LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, no
 def open_standard_streams() -> None:
     """Open /dev/null as stdin, stdout and stderr if they are closed.
 
-    Otherwise a socket or file of this process would get the number of a standard stream, and
-    workers would write into it.
+    Otherwise a socket or file of this process or of a worker would get the number of a standard
+    stream, and output would go into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
+        os.set_inheritable(descriptor, True)
     os.close(descriptor)
 
 

@@ -374,3 +374,14 @@ def test_a_launcher_that_reached_another_store_decides_nothing():
     )
     with leader:
         assert leader.decide(1e6)["round/1"]["ids"] == ["own"]
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_stream_is_not_replaced_by_a_socket(job, closed):
+    """The launcher's output must not go into a connection."""
+    changes = "os.execv(sys.executable, [sys.executable, '-m', 'tf_adasum.launch', *sys.argv[1:]])"
+    job.join("a", nnodes="1:1", changes=f"os.close({closed})\n{changes}")
+    job.wait_for(1, "a")
+    opened = os.readlink(f"/proc/{job.launchers['a'].pid}/fd/{closed}")
+    job.finish()
+    assert job.end_of("a")[0] == 0 and opened == os.devnull

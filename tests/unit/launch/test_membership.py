@@ -317,6 +317,7 @@ def test_a_loss_after_a_host_has_finished_does_not_fail_the_job():
         {"workers": -5},
         {"ended": "x"},
         {"name": 7},
+        {"name": "\033[2J"},
         {"id": "other"},
         {"unknown": 1},
         {"status": True},
