@@ -25,11 +25,8 @@ TWO_NODES = ["-n", "2", "--nnodes", "2", "--node-rank", "1"]
     [
         (["-n", "0", "SCRIPT"], "-n"),
         (["-n", "two", "SCRIPT"], "-n"),
-        (["--hosts", "a:0", "SCRIPT"], "--hosts a:0"),
-        (["--hosts", "a", "-n", "0", "SCRIPT"], "-n"),
-        (["--hosts", "a", "--timeout", "0", "SCRIPT"], "--timeout"),
-        (["--hosts", "a", "--coordinator", "a:1", "SCRIPT"], "--coordinator a:1"),
-        (["--hosts", "a,b", "--nnodes", "2", "SCRIPT"], "--nnodes"),
+        (["--hosts", "a:4,b:4", "SCRIPT"], "--hosts was removed. To start workers over ssh, run"),
+        (["-H", "a", "SCRIPT"], "`mpirun --host a:4,b:4 python train.py`"),
         (["--print-completion", "fish"], "--print-completion"),
         (["-n", "2", "--devices-per-worker", "0", "SCRIPT"], "--devices-per-worker"),
         (["-n", "2", "--timeout", "0", "SCRIPT"], "--timeout"),

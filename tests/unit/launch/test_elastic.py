@@ -337,7 +337,6 @@ def test_another_secret_is_an_error(job):
         (["--nnodes", "1:x"], "--nnodes 1:x"),
         (["--nnodes", "1:2"], "--coordinator"),
         (["--nnodes", "1:2", "--node-rank", "0", "--coordinator", "a:1"], "--node-rank"),
-        (["--nnodes", "1:2", "--hosts", "a,b"], "--hosts"),
     ],
 )
 def test_unusable_arguments_are_named(script, arguments, named):
