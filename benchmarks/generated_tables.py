@@ -331,7 +331,7 @@ def elastic_part():
         "The table shows the seconds from an event to the next training step, and the seconds "
         "without training (pause), as medians (lowest to highest) of "
         f"{min(int(r['times']) for r in rows)} or more measurements. Four hosts are simulated on "
-        "one machine with two cores, and use `--preload`:"
+        "one machine with two cores, and used `--preload`, an option that was removed since:"
     )
     table = report.table(
         ["event", "next step", "pause"], [[r["event"], r["seconds"], r["pause"]] for r in rows]

@@ -89,7 +89,6 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
         "log_dir": options.log_dir,
         "verbose": options.verbose,
         "bind_to": options.bind_to,
-        "preload": options.preload,
     }
     workers, devices = _number(options.workers), options.devices_per_worker
     nnodes = parse_range(options.nnodes) or _count(options.nnodes)
@@ -152,12 +151,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="cores: without GPUs, each worker runs on its own share of the CPU cores; none: all "
         "workers run on all cores (default: cores)",
     )
-    parser.add_argument(
-        "--preload",
-        action="store_true",
-        help="import TensorFlow in one process, and start the workers as copies of it. The script "
-        "must not set environment variables that TensorFlow or Keras read when they are imported",
-    )
+    parser.add_argument("--preload", action=commands.Removed, nargs=0, const="Leave it out")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
     _add_machines(
         parser.add_argument_group(
@@ -175,7 +169,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_machines(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(*("-H", "--hosts"), action=commands.Removed, const=_IN_PLACE_OF_HOSTS)
+    group.add_argument(
+        *("-H", "--hosts"), action=commands.Removed, nargs=1, const=_IN_PLACE_OF_HOSTS
+    )
     group.add_argument(
         "--nnodes",
         default="1",

@@ -45,7 +45,7 @@ class Removed(argparse.Action):
     """An option that was removed: it ends in an error with `const`, which says what to use."""
 
     def __init__(self, **options: Any):
-        super().__init__(nargs="?", help=argparse.SUPPRESS, **options)
+        super().__init__(help=argparse.SUPPRESS, **options)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         """Print the error and exit with status 2."""

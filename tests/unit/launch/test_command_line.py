@@ -26,6 +26,7 @@ TWO_NODES = ["-n", "2", "--nnodes", "2", "--node-rank", "1"]
         (["-n", "0", "SCRIPT"], "-n"),
         (["-n", "two", "SCRIPT"], "-n"),
         (["--hosts", "a:4,b:4", "SCRIPT"], "--hosts was removed. To start workers over ssh, run"),
+        (["--preload", "SCRIPT"], "--preload was removed. Leave it out"),
         (["-H", "a", "SCRIPT"], "`mpirun --host a:4,b:4 python train.py`"),
         (["--print-completion", "fish"], "--print-completion"),
         (["-n", "2", "--devices-per-worker", "0", "SCRIPT"], "--devices-per-worker"),
