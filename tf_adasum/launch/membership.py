@@ -43,8 +43,6 @@ class Host:
         has_own_failure: whether a worker of this host failed, and not because of another worker.
         leaving: what its launcher has received, such as "received SIGTERM", if it leaves the job
             now that its workers have ended; "" if it stays.
-        is_ready: whether its workers can start at once. After the first round, a host that is not
-            ready takes part only if there are not enough other hosts.
     """
 
     id: str
@@ -54,7 +52,6 @@ class Host:
     status: int = 0
     has_own_failure: bool = False
     leaving: str = ""
-    is_ready: bool = True
 
     @classmethod
     def parsed(cls, value: Any, id: str) -> Host:
@@ -171,9 +168,6 @@ class Membership:
         ):  # it counted as lost, because its workers took too long to stop
             return End(0, "")
         hosts = self._idle(hosts)
-        ready = [host for host in hosts if host.is_ready]
-        if self._round and self._can_train(ready):
-            hosts = ready
         if self._can_train(hosts):
             self._last_enough_at = now
             self._enough_since = min(self._enough_since, now)
@@ -244,8 +238,7 @@ class Membership:
                 reason = f"a worker of host {ended[0].name} has ended"
             return self._stop(reason, grace, now)
         members = {own.id for own in self._members}
-        idle = self._idle(hosts)
-        new = [host.name for host in idle if host.is_ready and host.id not in members]
+        new = [host.name for host in self._idle(hosts) if host.id not in members]
         is_quiet = now >= self._changed_at + SECONDS_BEFORE_JOINING
         if new and len(members) < self._maximum and is_quiet:
             self._hosts_changed = True

@@ -216,30 +216,6 @@ def test_a_host_that_joins_takes_part_after_a_backup():
     assert isinstance(job.last, Begin) and len(job.last.hosts) == 3
 
 
-def test_training_continues_until_a_new_host_is_ready():
-    job = begun(2)
-    job.hosts["new"] = Host("new", "new", 1, is_ready=False)
-    job.decide()
-    job.wait(10.0)
-    assert isinstance(job.last, Begin)
-    job.hosts["new"] = dataclasses.replace(job.hosts["new"], is_ready=True)
-    job.decide()
-    assert isinstance(job.last, Stop)
-
-
-def test_a_later_round_begins_without_a_host_that_is_not_ready():
-    job = begun(3)
-    job.hosts["slow"] = Host("slow", "slow", 1, is_ready=False)
-    job.lose("host1")
-    job.obey()
-    job.wait(1.0)
-    assert [host.id for host in job.last.hosts] == [LEADER, "host2"]
-    job.lose("host2")
-    job.obey()
-    job.wait(1.0)
-    assert [host.id for host in job.last.hosts] == [LEADER, "slow"], "or there are too few"
-
-
 def test_a_spare_waits_until_a_host_is_lost():
     job = begun(4)
     job.join("spare")
