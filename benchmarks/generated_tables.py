@@ -5,9 +5,7 @@ constants and for an assumed cluster, and the results of the newest reports.
 """
 
 import collections
-import os
 import re
-from unittest import mock
 
 import numpy as np
 import report
@@ -33,9 +31,6 @@ def newest(name):
 def parts(resnet50_shapes):
     """Return a dict from documents to dicts from the names of parts to their texts."""
     return {
-        "scaling.md": {
-            "prediction": prediction_part(),
-        },
         "how_to/slow_links.md": {
             "slow links": slow_links_part(),
             "rounding on the wire": rounding_part(),
@@ -236,23 +231,6 @@ def slow_links_part():
     return f"{text}\n\n{from_report(report.table(header, cells), path, of_folder=True)}"
 
 
-def prediction_part():
-    """Return what `tf-adasum-doctor --predict` prints for a cluster of GPUs, and its command."""
-    from tf_adasum.doctor import prediction
-    from tf_adasum.environment_variables import COST_MODEL, HOST_LINK
-
-    constants = ",".join(f"{name}={value:g}" for name, value in CLUSTER.items())
-    variables = {COST_MODEL: constants, HOST_LINK: "alpha=5e-6,beta=8e-11"}
-    with mock.patch.dict(os.environ, variables):
-        printed = prediction.predicted(prediction.Job(128, 8, 100.0, 161, 180.0))
-    command = (
-        "tf-adasum-doctor --predict --replicas 128 --replicas-per-host 8 --model-mb 100 "
-        "--variables 161 --step-ms 180"
-    )
-    exports = "\n".join(f"export {name}={value}" for name, value in variables.items())
-    return f"```sh\n{exports}\n{command}\n```\n\n```\n{printed}\n```"
-
-
 def hosts_part():
     """Return the table of exchanges on several hosts, with one level and with the default plan."""
     path = newest("hosts")
@@ -276,17 +254,14 @@ def overlap_part():
 
 
 def uneven_hosts_part():
-    """Return the table of uneven hosts, what `StragglerReport` prints, and the doctor's table."""
+    """Return the table of uneven hosts, and what `StragglerReport` prints."""
     path = newest("uneven_hosts")
     text = path.read_text()
     rows = [[cell.partition(" (")[0] for cell in row.values()] for row in report.tables(text)]
     table = report.table(list(report.tables(text)[0]), rows)
-    _, printed, doctor = text.split("\n## ")
-    printed = printed.partition("\n")[2].strip()
-    pairs = doctor.partition("```\n")[2].partition("\n\n")[0]
+    printed = text.split("\n## ")[1].partition("\n")[2].strip()
     return from_report(
-        f"{table}\n\nAt the end of training, the callback prints:\n\n{printed}\n\n"
-        f"With the slow link, `tf-adasum-doctor` prints:\n\n```\n{pairs}\n```",
+        f"{table}\n\nAt the end of training, the callback prints:\n\n{printed}",
         path,
         of_folder=True,
     )
