@@ -1,10 +1,8 @@
 """Write the generated parts of README and of pages in docs: `benchmarks/exchange.py --extend`.
 
-Nothing is measured here. The tables hold the predictions of the cost model with its default
-constants and for an assumed cluster, and the results of the newest reports.
+Nothing is measured here. The tables hold the results of the newest reports.
 """
 
-import collections
 import re
 
 import numpy as np
@@ -14,12 +12,6 @@ from exchange_transport import ALONE, HOROVOD, TRANSPORTS, UCX
 DOCUMENTS = report.ROOT / "docs"
 FRAMEWORKS = ("stock strategy (1)", "Horovod 0.28 (2)", "Keras on JAX (2)", "tf_adasum")
 ROUNDING = "## Rounding on the wire"  # in the report of benchmarks/exchange.py
-REPLICAS = [2**k for k in range(1, 11)]
-
-# Seconds of a message over a network of 100 Gbit/s, of a byte (8 bits / 100e9), and of a byte of
-# memory traffic at 2 TB/s. A level of two replicas reads 2 n bytes and writes n / 2 bytes, which
-# are the 2.5 products of the model.
-CLUSTER = {"alpha": 2e-5, "beta": 8e-11, "gamma": 5e-13}
 
 
 def newest(name):
@@ -28,14 +20,13 @@ def newest(name):
     return max(reports, key=lambda path: path.name)
 
 
-def parts(resnet50_shapes):
+def parts():
     """Return a dict from documents to dicts from the names of parts to their texts."""
     return {
         "how_to/slow_links.md": {
             "slow links": slow_links_part(),
             "rounding on the wire": rounding_part(),
         },
-        "cost_model.md": cost_model_parts(resnet50_shapes),
         "kernels.md": {"gpu kernels": gpu_kernels_part()},
         "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
         "clusters.md": {"start time": start_time_part()},
@@ -43,7 +34,6 @@ def parts(resnet50_shapes):
         "how_to/elastic.md": {"elastic": elastic_part(), "elastic others": elastic_others_part()},
         "evidence/many_hosts.md": {
             "benchmark hosts": hosts_part(),
-            "benchmark estimates for hosts": estimates_part(),
             "benchmark simulated clusters": simulated_clusters_part(),
         },
         "evidence/slow_links.md": {
@@ -53,82 +43,6 @@ def parts(resnet50_shapes):
         "evidence/local_steps.md": {"benchmark slow accuracy": slow_accuracy_part()},
         "../README.md": {"frameworks": frameworks_part()},
     }
-
-
-def cost_model_parts(resnet50_shapes):
-    from tf_adasum.aggregation import cost_model
-
-    models = {
-        "with the fitted constants": cost_model.DEFAULT,
-        "with the fitted constants over UCX": cost_model.UCX,
-        "for a cluster": cost_model.CostModel(**CLUSTER),
-    }
-    loads = {
-        "ResNet-50, 161 variables": buckets_of(resnet50_shapes),
-        "one variable of 100 MB": buckets_of([[25_000_000]]),
-    }
-    return {
-        "fitted constants": constants_part(cost_model.DEFAULT, "DEFAULT", "exchange_fit"),
-        "fitted constants over UCX": constants_part(cost_model.UCX, "UCX", "exchange_fit_ucx"),
-        **{
-            f"estimate {title}": "\n\n".join(
-                estimate(model, name, buckets) for name, buckets in loads.items()
-            )
-            for title, model in models.items()
-        },
-    }
-
-
-def buckets_of(shapes):
-    """Return (bytes, segments) of each bucket of float32 gradients of these shapes."""
-    import tensorflow as tf
-
-    from tf_adasum.aggregation import buckets
-
-    gradients = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
-    return [(4 * bucket.size, len(bucket.indices)) for bucket in buckets.assign(gradients)]
-
-
-def constants_part(model, variable, name):
-    path = newest(name)
-    return (
-        f"α = {model.alpha:.1e} s, β = {model.beta:.1e} s per byte, γ = {model.gamma:.1e} s per "
-        f"product and byte ([report](../benchmarks/results/{path.name})): "
-        f"`tf_adasum.aggregation.cost_model.{variable}`."
-    )
-
-
-def estimate(model, name, buckets):
-    """Return the table of one model's estimates for one list of buckets."""
-    rows, plans = [], {}
-    for replicas in REPLICAS:
-        best = [model.best(replicas, *bucket) for bucket in buckets]
-        candidates = [[(replicas,)] * len(buckets), [halving(replicas)] * len(buckets), best]
-        seconds = [
-            sum(model.seconds(plan, *bucket) for plan, bucket in zip(own, buckets, strict=True))
-            for own in candidates
-        ]
-        plans[replicas] = best
-        rows.append([replicas, *(f"{1000 * own:.1f}" for own in seconds), text_of(best)])
-    header = ["N", "`[N]`", "`[2, 2, …]`", "best", "best plan"]
-    left = [n for n in REPLICAS if set(plans[n]) != {(n,)}]
-    choice = f"`[N]` only below N = {left[0]}" if left else "`[N]` for each N"
-    return (
-        f"{name}, {len(buckets)} {'bucket' if len(buckets) == 1 else 'buckets'}; milliseconds. The "
-        f"model chooses {choice}.\n\n{report.table(header, rows)}"
-    )
-
-
-def halving(replicas):
-    return (2,) * int(np.log2(replicas))
-
-
-def text_of(plans):
-    """Return the plans as text, with the number of buckets of each plan."""
-    counts = collections.Counter(plans)
-    if len(counts) == 1:
-        return f"`{list(plans[0])}`"
-    return ", ".join(f"{count} × `{list(plan)}`" for plan, count in counts.most_common())
 
 
 def rounding_part():
@@ -238,11 +152,6 @@ def hosts_part():
     header = [name for name in rows[0] if name not in ("[8], estimate", "default, estimate")]
     cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
     return from_report(report.table(header, cells), path, of_folder=True)
-
-
-def estimates_part():
-    """Return the sentences of the newest report about the errors of its estimates."""
-    return newest("hosts").read_text().strip().rpartition("\n\n")[2]
 
 
 def overlap_part():
@@ -401,9 +310,9 @@ def rewritten(document, generated):
     return document
 
 
-def main(resnet50_shapes):
+def main():
     """Rewrite the parts in the documents, and print them."""
-    for name, generated in parts(resnet50_shapes).items():
+    for name, generated in parts().items():
         document = DOCUMENTS / name
         document.write_text(rewritten(document.read_text(), generated))
         print("\n\n".join(generated.values()))

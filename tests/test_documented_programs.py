@@ -201,8 +201,6 @@ RUN_BY = {
     # Where its files are missing, the error names this package; no test installs it.
     "sudo apt-get install dataset-fashion-mnist": "tests/test_experiment_data.py",
     "python benchmarks/exchange.py": "tests/test_benchmarks.py",
-    "export TF_ADASUM_COST_MODEL=": "tests/unit/aggregation/test_scheme.py",
-    "export TF_ADASUM_HOST_LINK=": "tests/unit/aggregation/test_scheme.py",
     "export TF_ADASUM_SECRET_FILE=": "tests/unit/cluster/test_secret.py",
     "export SRUN_CPUS_PER_TASK=": "tests/clusters/test_slurm.py",
     "make": "Makefile",  # `tests/unit/test_documents.py` looks for the targets

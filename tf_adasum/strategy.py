@@ -66,8 +66,8 @@ class AdasumMirroredStrategy(
         radix_plan: list of int with the product N: the sizes of the groups in which gradients are
             combined, one for each level. ``[2, 2, …]``, pairs and then pairs of pairs, is the
             paper's recursive vector halving. With `local_reduction`, N is the number of hosts.
-            Defaults to `None`: ``[N]`` up to 16 replicas. For more replicas, for several hosts with
-            several replicas each, and with ``TF_ADASUM_COST_MODEL``, the cost model chooses.
+            Defaults to `None`: ``[N]``; for several hosts with L replicas each, ``[L, hosts]``.
+            Levels of more than 16 are replaced by the levels that need the fewest messages.
         local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
             these means. Workers with the same address share a host. Defaults to `None`.
         wire_dtype: ``"bfloat16"`` or ``"float16"``: gradients are rounded to it and sent in half

@@ -42,7 +42,6 @@ BOOSTS = {
     **dict.fromkeys(("reliability/networks", "reliability/disks", "reliability/index"), 1),
     **dict.fromkeys(TASKS, 2),
     **dict.fromkeys(("evidence/", "compatibility", "hooks", "kernels", "explanation/"), 0.5),
-    "cost_model": 0.5,
     "reference/messages": 0.5,
     "versions": 3,
 }
