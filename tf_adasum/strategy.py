@@ -222,10 +222,10 @@ class AdasumMirroredStrategy(
         paths = [keras_compat.path_of(variable) for variable in variables]
         return marker.for_variables(self.aggregation_state(paths), range(len(paths)))
 
-    def aggregation_state(self, paths: Sequence[str]) -> AggregationState:
+    def aggregation_state(self, paths: Sequence[str], others: Sequence[str] = ()):
         """See `GradientAggregatingStrategy.aggregation_state`."""
         with self.scope():
-            return AggregationState(self._scheme, paths)
+            return AggregationState(self._scheme, paths, others)
 
     def check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
         """See `GradientAggregatingStrategy.check_same_gradients`."""
@@ -258,9 +258,9 @@ class AdasumMirroredStrategy(
         """Call a function in each replica, as `tf.distribute.Strategy.run` does.
 
         If the last batch is too small, some replicas have no rows. They contribute zeros instead of
-        gradients. Rows are counted in the first argument with a batch axis of unknown length. In
-        eager code, they are counted in the first argument with a batch axis. In `fit` of a model of
-        the package tf_keras, this method raises NotImplementedError.
+        gradients. A replica has no rows if all its tensors of unknown length are empty; in eager
+        code, if all its tensors with a batch axis are. In `fit` of a model of the package tf_keras,
+        this method raises NotImplementedError.
         """
         keras_compat.refuse_tf_keras(fn)
         detecting = self.detecting_failures if tf.executing_eagerly() else contextlib.nullcontext

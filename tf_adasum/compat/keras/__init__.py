@@ -28,10 +28,11 @@ from tf_adasum.compat.keras.generation import IS_KERAS_2, hooks
 from tf_adasum.compat.keras.optimizer_steps import install_step, is_wrapped
 from tf_adasum.compat.keras.optimizers import (
     accumulation_steps,
-    aggregation_state_of,
+    aggregation_states_of,
     assign,
     check_same_settings,
     cond,
+    is_one_of_several,
     learning_rate_of,
     of_known_shape,
     optimizers_of,
