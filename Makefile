@@ -36,6 +36,7 @@ ALSO_cpu = experiments,
 TENSORFLOW_keras2-cuda = tensorflow[and-cuda]==2.15.*
 TENSORFLOW_keras2-cpu = tensorflow-cpu==2.15.*
 BIN = $(VENV)/bin
+SHELL = /bin/bash
 # Selects the tests and their cases; see tests/support/sampling.py.
 PART = --sample -m 'not costly'
 PYTEST = $(BIN)/python -m pytest --durations=20 $(PART)
@@ -74,11 +75,10 @@ SHARED_GROUP = $(filter-out $(OWN_WORKERS),$(wildcard tests/multi_worker/test_*.
 OVER_UCX = $(addprefix tests/multi_worker/,test_custom_loops.py test_dtypes.py \
     test_empty_replicas.py test_nonfinite.py test_optimizers.py test_own_steps.py)
 test: $(READY)
-	@mkdir -p build
-	$(PYTEST) $(PARALLEL) tests $(SHARED_GROUP:%=--ignore=%) > build/tests.log 2>&1 & rest=$$!; \
-	$(PYTEST) $(SHARED_GROUP) $(TABLE); \
-	groups=$$?; \
-	wait $$rest; rest=$$?; cat build/tests.log; exit $$((groups + rest))
+	(set -o pipefail; $(PYTEST) $(PARALLEL) tests $(SHARED_GROUP:%=--ignore=%) 2>&1 \
+	    | sed -u 's/^/[others] /') & others=$$!; \
+	$(PYTEST) $(SHARED_GROUP) $(TABLE); groups=$$?; \
+	wait $$others; exit $$((groups + $$?))
 	TF_ADASUM_TRANSPORT=ucx $(PYTEST) $(OVER_UCX)
 
 test-more: PART = --sample -m costly
