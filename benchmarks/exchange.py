@@ -3,7 +3,7 @@
     python benchmarks/exchange.py            writes benchmarks/results/DATE-exchange.md
     python benchmarks/exchange.py --fit      fits the cost model: DATE-exchange_fit.md; over UCX
                                              --fit ucx: DATE-exchange_fit_ucx.md
-    python benchmarks/exchange.py --extend   rewrites the generated parts of README and the docs
+    python benchmarks/exchange.py --extend   rewrites the tables of pages
     python benchmarks/exchange.py --transport  UCX against TensorFlow, and against Horovod if it
                                              is installed: DATE-exchange_transport.md
 
@@ -153,7 +153,7 @@ def main():
     if arguments.fit:
         exchange_fit.main(PLANS, arguments.steps or 25, arguments.fit)
     elif arguments.extend:
-        generated_tables.main(resnet50_shapes())
+        generated_tables.main()
     elif arguments.transport:
         exchange_transport.main(SMALL_SHAPES | SHAPES, arguments.steps or 9, arguments.workers)
     else:

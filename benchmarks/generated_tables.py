@@ -1,27 +1,14 @@
-"""Write the generated parts of README and of pages in docs: `benchmarks/exchange.py --extend`.
+"""Write the tables of pages from the newest reports: `benchmarks/exchange.py --extend`.
 
-Nothing is measured here. The tables hold the predictions of the cost model with its default
-constants and for an assumed cluster, and the results of the newest reports.
+Nothing is measured here.
 """
 
-import collections
-import os
 import re
-from unittest import mock
 
-import numpy as np
 import report
-from exchange_transport import ALONE, HOROVOD, TRANSPORTS, UCX
 
-DOCUMENTS = report.ROOT / "docs"
-FRAMEWORKS = ("stock strategy (1)", "Horovod 0.28 (2)", "Keras on JAX (2)", "tf_adasum")
+RESULTS = "../benchmarks/results"  # as a page in docs/ sees them
 ROUNDING = "## Rounding on the wire"  # in the report of benchmarks/exchange.py
-REPLICAS = [2**k for k in range(1, 11)]
-
-# Seconds of a message over a network of 100 Gbit/s, of a byte (8 bits / 100e9), and of a byte of
-# memory traffic at 2 TB/s. A level of two replicas reads 2 n bytes and writes n / 2 bytes, which
-# are the 2.5 products of the model.
-CLUSTER = {"alpha": 2e-5, "beta": 8e-11, "gamma": 5e-13}
 
 
 def newest(name):
@@ -30,110 +17,24 @@ def newest(name):
     return max(reports, key=lambda path: path.name)
 
 
-def parts(resnet50_shapes):
+def parts():
     """Return a dict from documents to dicts from the names of parts to their texts."""
     return {
-        "scaling.md": {
-            "prediction": prediction_part(),
-        },
-        "how_to/slow_links.md": {
-            "slow links": slow_links_part(),
-            "rounding on the wire": rounding_part(),
-        },
-        "cost_model.md": cost_model_parts(resnet50_shapes),
-        "kernels.md": {"gpu kernels": gpu_kernels_part()},
-        "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
-        "clusters.md": {"start time": start_time_part()},
-        "launcher.md": {"small steps": small_steps_part()},
-        "how_to/elastic.md": {"elastic": elastic_part(), "elastic others": elastic_others_part()},
-        "evidence/many_hosts.md": {
+        "docs/speed.md": {"small steps": small_steps_part(), "large steps": large_steps_part()},
+        "docs/elastic.md": {"elastic": elastic_part()},
+        "custom_ops/README.md": {"gpu kernels": gpu_kernels_part()},
+        "benchmarks/many_hosts.md": {
             "benchmark hosts": hosts_part(),
-            "benchmark estimates for hosts": estimates_part(),
             "benchmark simulated clusters": simulated_clusters_part(),
         },
-        "evidence/slow_links.md": {
+        "benchmarks/slow_links.md": {
+            "slow links": slow_links_part(),
+            "rounding on the wire": rounding_part(),
             "benchmark uneven hosts": uneven_hosts_part(),
             "benchmark overlap": overlap_part(),
         },
-        "evidence/local_steps.md": {"benchmark slow accuracy": slow_accuracy_part()},
-        "../README.md": {"frameworks": frameworks_part()},
+        "experiments/local_steps/README.md": {"benchmark slow accuracy": slow_accuracy_part()},
     }
-
-
-def cost_model_parts(resnet50_shapes):
-    from tf_adasum.aggregation import cost_model
-
-    models = {
-        "with the fitted constants": cost_model.DEFAULT,
-        "with the fitted constants over UCX": cost_model.UCX,
-        "for a cluster": cost_model.CostModel(**CLUSTER),
-    }
-    loads = {
-        "ResNet-50, 161 variables": buckets_of(resnet50_shapes),
-        "one variable of 100 MB": buckets_of([[25_000_000]]),
-    }
-    return {
-        "fitted constants": constants_part(cost_model.DEFAULT, "DEFAULT", "exchange_fit"),
-        "fitted constants over UCX": constants_part(cost_model.UCX, "UCX", "exchange_fit_ucx"),
-        **{
-            f"estimate {title}": "\n\n".join(
-                estimate(model, name, buckets) for name, buckets in loads.items()
-            )
-            for title, model in models.items()
-        },
-    }
-
-
-def buckets_of(shapes):
-    """Return (bytes, segments) of each bucket of float32 gradients of these shapes."""
-    import tensorflow as tf
-
-    from tf_adasum.aggregation import buckets
-
-    gradients = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
-    return [(4 * bucket.size, len(bucket.indices)) for bucket in buckets.assign(gradients)]
-
-
-def constants_part(model, variable, name):
-    path = newest(name)
-    return (
-        f"α = {model.alpha:.1e} s, β = {model.beta:.1e} s per byte, γ = {model.gamma:.1e} s per "
-        f"product and byte ([report](../benchmarks/results/{path.name})): "
-        f"`tf_adasum.aggregation.cost_model.{variable}`."
-    )
-
-
-def estimate(model, name, buckets):
-    """Return the table of one model's estimates for one list of buckets."""
-    rows, plans = [], {}
-    for replicas in REPLICAS:
-        best = [model.best(replicas, *bucket) for bucket in buckets]
-        candidates = [[(replicas,)] * len(buckets), [halving(replicas)] * len(buckets), best]
-        seconds = [
-            sum(model.seconds(plan, *bucket) for plan, bucket in zip(own, buckets, strict=True))
-            for own in candidates
-        ]
-        plans[replicas] = best
-        rows.append([replicas, *(f"{1000 * own:.1f}" for own in seconds), text_of(best)])
-    header = ["N", "`[N]`", "`[2, 2, …]`", "best", "best plan"]
-    left = [n for n in REPLICAS if set(plans[n]) != {(n,)}]
-    choice = f"`[N]` only below N = {left[0]}" if left else "`[N]` for each N"
-    return (
-        f"{name}, {len(buckets)} {'bucket' if len(buckets) == 1 else 'buckets'}; milliseconds. The "
-        f"model chooses {choice}.\n\n{report.table(header, rows)}"
-    )
-
-
-def halving(replicas):
-    return (2,) * int(np.log2(replicas))
-
-
-def text_of(plans):
-    """Return the plans as text, with the number of buckets of each plan."""
-    counts = collections.Counter(plans)
-    if len(counts) == 1:
-        return f"`{list(plans[0])}`"
-    return ", ".join(f"{count} × `{list(plan)}`" for plan, count in counts.most_common())
 
 
 def rounding_part():
@@ -141,43 +42,12 @@ def rounding_part():
     found = path.read_text().partition(ROUNDING)[2].strip()
     if not found:
         raise ValueError(f"{path.name} has no “{ROUNDING}”; run python benchmarks/exchange.py")
-    return from_report(found, path, of_folder=True)
+    return from_report(found, path)
 
 
-def from_report(text, path, of_folder=False):
-    """Return the text and a link to its report, for a page in docs/ or in a subfolder."""
-    up = "../../" if of_folder else "../"
-    return f"{text}\n\nFrom the [report]({up}benchmarks/results/{path.name})."
-
-
-def exchange_part():
-    path = newest("exchange_transport")
-    found = {
-        (row["gradients"], row["workers"], row["way"], row["kind"]): row
-        for row in report.tables(path.read_text())
-    }
-    rows = [
-        [
-            *case,
-            *(
-                found[(*case, way, kind)][f"kind / {other}"].partition(" ")[0]
-                for way in TRANSPORTS
-                for kind, other in ((UCX, "adasum"), (ALONE, HOROVOD))
-            ),
-        ]
-        for case in sorted(dict.fromkeys(key[:2] for key in found), key=workers_and_bytes)
-    ]
-    header = ["gradients", "workers"]
-    header += [f"{way}, / {other}" for way in TRANSPORTS for other in ("TensorFlow's", "Horovod's")]
-    return from_report(report.table(header, rows), path)
-
-
-def workers_and_bytes(case):
-    """Return a sort key: the workers, then the size; a model, which has no unit, comes last."""
-    gradients, workers = case
-    number, _, unit = gradients.partition(" ")
-    kilobytes = {"KB": 1, "MB": 1000}.get(unit)
-    return int(workers), int(number) * kilobytes if kilobytes else np.inf
+def from_report(text, path, folder="results"):
+    """Return the text and a link to its report, which is in a folder as a page sees it."""
+    return f"{text}\n\nFrom the [report]({folder}/{path.name})."
 
 
 def gpu_kernels_part():
@@ -209,21 +79,10 @@ def gpu_kernels_table(gpu, pairwise):
     header = ["operation", "type", "R", "elements", "our time / copy's time"]
     header += [f"{name}'s time / our time" for name in baselines]
     links = ", ".join(
-        f"[{name}](../benchmarks/results/{path.name})"
+        f"[{name}]({RESULTS}/{path.name})"
         for name, path in (("two rows", pairwise), ("R rows", rows))
     )
     return f"On an {gpu}, from the reports {links}:\n\n{report.table(header, table)}"
-
-
-def steps_part():
-    path = newest("step_time_transport")
-    names = {"adasum": "adasum over TensorFlow's collectives"}
-    rows = [
-        [names.get(kind, kind), *times]
-        for kind, *times in map(dict.values, report.tables(path.read_text()))
-    ]
-    header = ["step of `fit`", "milliseconds", "/ stock"]
-    return from_report(report.table(header, rows), path)
 
 
 def slow_links_part():
@@ -233,24 +92,7 @@ def slow_links_part():
     header = [name for name in rows[0] if not name.endswith("/ mean")]
     cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
     text = "Time of a step of `fit` on 4 workers, and MB that worker 0 sends in a step:"
-    return f"{text}\n\n{from_report(report.table(header, cells), path, of_folder=True)}"
-
-
-def prediction_part():
-    """Return what `tf-adasum-doctor --predict` prints for a cluster of GPUs, and its command."""
-    from tf_adasum.doctor import prediction
-    from tf_adasum.environment_variables import COST_MODEL, HOST_LINK
-
-    constants = ",".join(f"{name}={value:g}" for name, value in CLUSTER.items())
-    variables = {COST_MODEL: constants, HOST_LINK: "alpha=5e-6,beta=8e-11"}
-    with mock.patch.dict(os.environ, variables):
-        printed = prediction.predicted(prediction.Job(128, 8, 100.0, 161, 180.0))
-    command = (
-        "tf-adasum-doctor --predict --replicas 128 --replicas-per-host 8 --model-mb 100 "
-        "--variables 161 --step-ms 180"
-    )
-    exports = "\n".join(f"export {name}={value}" for name, value in variables.items())
-    return f"```sh\n{exports}\n{command}\n```\n\n```\n{printed}\n```"
+    return f"{text}\n\n{from_report(report.table(header, cells), path)}"
 
 
 def hosts_part():
@@ -259,12 +101,7 @@ def hosts_part():
     rows = report.tables(path.read_text())
     header = [name for name in rows[0] if name not in ("[8], estimate", "default, estimate")]
     cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
-    return from_report(report.table(header, cells), path, of_folder=True)
-
-
-def estimates_part():
-    """Return the sentences of the newest report about the errors of its estimates."""
-    return newest("hosts").read_text().strip().rpartition("\n\n")[2]
+    return from_report(report.table(header, cells), path)
 
 
 def overlap_part():
@@ -272,7 +109,7 @@ def overlap_part():
     path = newest("overlap")
     rows = report.tables(path.read_text())
     cells = [[cell.partition(" (")[0] for cell in row.values()] for row in rows]
-    return from_report(report.table(list(rows[0]), cells), path, of_folder=True)
+    return from_report(report.table(list(rows[0]), cells), path)
 
 
 def uneven_hosts_part():
@@ -288,7 +125,6 @@ def uneven_hosts_part():
         f"{table}\n\nAt the end of training, the callback prints:\n\n{printed}\n\n"
         f"With the slow link, `tf-adasum-doctor` prints:\n\n```\n{pairs}\n```",
         path,
-        of_folder=True,
     )
 
 
@@ -303,7 +139,7 @@ def simulated_clusters_part():
             if row["MB"] == "100"
         ]
     header = ["cluster", *(name for name in rows[0] if name != "MB")]
-    return from_report(report.table(header, cells), path, of_folder=True)
+    return from_report(report.table(header, cells), path)
 
 
 def slow_accuracy_part():
@@ -311,16 +147,7 @@ def slow_accuracy_part():
     path = newest("slow_accuracy")
     rows = report.tables(path.read_text())
     cells = [[cell.partition(" (")[0] for cell in row.values()] for row in rows]
-    return from_report(report.table(list(rows[0]), cells), path, of_folder=True)
-
-
-def start_time_part():
-    """Return the table of seconds in which workers find each other."""
-    path = newest("start_time")
-    rows = report.tables(path.read_text())
-    cells = [[cell.partition(" (")[0] for cell in row.values()] for row in rows]
-    header = ["workers", "with all addresses (`TF_CONFIG`), s", "with worker 0's address, s"]
-    return from_report(report.table(header, cells), path)
+    return from_report(report.table(list(rows[0]), cells), path, f"../{RESULTS}")
 
 
 def elastic_part():
@@ -336,8 +163,8 @@ def elastic_part():
     table = report.table(
         ["event", "next step", "pause"], [[r["event"], r["seconds"], r["pause"]] for r in rows]
     )
-    links = f"[report](../../benchmarks/results/{path.name})"
-    random = f"[another report](../../benchmarks/results/{events.name})"
+    links = f"[report]({RESULTS}/{path.name})"
+    random = f"[another report]({RESULTS}/{events.name})"
     found = events.read_text()
     count, minutes = re.search(r"(\d+) random events in (\d+) minutes", found).groups()
     epochs = re.search(r"steps of (\d+) epochs", found)[1]
@@ -350,60 +177,39 @@ def elastic_part():
     )
 
 
-def elastic_others_part():
-    """Return the table of the same events with other frameworks."""
-    path = newest("elastic_others")
-    own_path = path.with_name(path.name.replace("elastic_others", "elastic"))  # of the same day
-    own = {row["event"]: row["seconds"] for row in report.tables(own_path.read_text())}
-    own["all processes of a host are killed"] = own["a host's launcher is killed"]
-    rows = [row for row in report.tables(path.read_text()) if "not measured" not in row.values()]
-    cells = [[row["event"], own[row["event"]], *[*row.values()][1:]] for row in rows]
-    table = report.table(["event", "tf_adasum", *[*rows[0]][1:]], cells)
-    links = [f"[{each}](../../benchmarks/results/{each})" for each in (own_path.name, path.name)]
-    return f"{table}\n\nFrom the reports {' and '.join(links)}."
-
-
 def small_steps_part():
     """Return the table of steps with workers bound to cores and not."""
     path = newest("small_steps")
     found = {
-        (row["workers"], row["framework"], row["bound to"]): row["small, ms"].partition(" ")[0]
+        (row["workers"], row["bound to"], row["framework"]): row
         for row in report.tables(path.read_text())
+        if row["workers"] != "1"
     }
+    frameworks = list(dict.fromkeys(framework for *_, framework in found))
     rows = [
-        [workers, framework, found[workers, framework, "cores"], milliseconds]
-        for (workers, framework, bound_to), milliseconds in found.items()
-        if bound_to == "none"
-    ]
-    header = ["workers", "step of a small CNN", "own cores, ms", "all cores, ms"]
-    return from_report(report.table(header, rows), path)
-
-
-def frameworks_part():
-    """Return README's table: a column for each framework."""
-    steps, kills = newest("frameworks"), newest("frameworks_kill")
-    measured = report.tables(steps.read_text())
-    killed = report.tables(kills.read_text())
-
-    def median(name, unit):
-        values = [float(row[name].partition(" ")[0]) for row in measured]
-        return [f"{value:,.{int(value < 100)}f} {unit}" for value in values]
-
-    def linked(text, path):
-        return f"[{text}](benchmarks/results/{path.name})"
-
-    rows = [
-        ["`fit` with Keras 3", "fails (1)", "Keras 2 only", "works", "works"],
-        [linked("step, 25 million parameters", steps), *median("large, ms", "ms")],
-        [linked("step, small CNN", steps), *median("small, ms", "ms")],
-        [linked("peak memory of a worker, 25 million", steps), *median("large, MiB", "MiB")],
         [
-            linked("a worker is killed: time until the other ends", kills),
-            *(row["seconds"] + " s" for row in killed),
-        ],
-        [linked("errors that name the killed worker", kills), *(row["named"] for row in killed)],
+            workers,
+            model.removesuffix(", ms"),
+            "own cores" if bound == "cores" else "all cores",
+            *(found[workers, bound, name][model].partition(" ")[0] for name in frameworks),
+        ]
+        for workers, bound in dict.fromkeys(key[:2] for key in found)
+        for model in ("small, ms", "4 MB, ms")
     ]
-    return report.table(["", *FRAMEWORKS], rows)
+    names = [name.replace("mean", "average") for name in frameworks]
+    return from_report(report.table(["workers", "model", "on", *names], rows), path, RESULTS)
+
+
+def large_steps_part():
+    """Return the table of steps with 25 million parameters, of frameworks bound to cores alike."""
+    path = newest("frameworks")
+    rows = [
+        [row["framework"].replace("mean", "average"), row["large, ms"], row["large, MiB"]]
+        for row in report.tables(path.read_text())
+        if row["framework"].startswith(("Horovod", "tf_adasum"))
+    ]
+    header = ["framework", "ms (quartiles)", "peak memory, MiB"]
+    return from_report(report.table(header, rows), path, RESULTS)
 
 
 def rewritten(document, generated):
@@ -426,9 +232,9 @@ def rewritten(document, generated):
     return document
 
 
-def main(resnet50_shapes):
+def main():
     """Rewrite the parts in the documents, and print them."""
-    for name, generated in parts(resnet50_shapes).items():
-        document = DOCUMENTS / name
+    for name, generated in parts().items():
+        document = report.ROOT / name
         document.write_text(rewritten(document.read_text(), generated))
         print("\n\n".join(generated.values()))

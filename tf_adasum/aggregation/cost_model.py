@@ -26,7 +26,7 @@ collectives. Between hosts, the bytes differ too. With L replicas on each of H h
 ``2 n L (H-1) / H`` bytes from each host, and ``[L, H]`` sends L times fewer.
 
 For large N, the ``n N / 2`` products and ``S N² / 2`` numbers of ``[N]`` cost more than the
-collectives that it saves. The resulting plans for N up to 1024 are in docs/cost_model.md.
+collectives that it saves.
 
 ``python benchmarks/exchange.py --fit`` (``--fit ucx`` over UCX) fits α, β and γ, and prints the
 variable to set in the environment of every worker.
