@@ -13,7 +13,7 @@
 #   make test-versions  the tests that depend on versions, on the corners of the table of
 #                TensorFlow, Keras and Python versions, in build/versions; CORNER=2.16 selects the
 #                corners of one TensorFlow, RECORD=--record updates the docs
-#   make lint    ruff, clang-format, the words of the docs, and the import rules of pyproject.toml
+#   make lint    ruff, clang-format, and the import rules of pyproject.toml
 #   make types   mypy, on the public API, aggregation and ops
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan, in build/sanitize
 #   make docs    builds the documentation site in build/docs/site; `make docs-browser` also opens
@@ -52,9 +52,9 @@ demo: $(READY)
 	$(ON_WORKERS) --rule adasum --learning-rate $(RATE) --out demo/adasum \
 	    --also demo/one_replica.json demo/mean.json demo/mean_tuned.json
 	cp demo/adasum.png demo/digits.png
-	@echo "The picture: demo/digits.png. With ten seeds, and other numbers of replicas: docs/evidence"
+	@echo "The picture: demo/digits.png. With ten seeds, and other numbers of replicas: docs/evidence.md"
 
-# The settings of one row of docs/evidence: 16 replicas, the best learning rate of one replica, and
+# The settings of one row of experiments/cnn/README.md: 16 replicas, the best learning rate of one replica, and
 # the best learning rate of the mean.
 DEMO = --no-shift --batch-per-replica 4 --epochs 6 --seed 0
 RATE = 0.08
@@ -84,7 +84,7 @@ test: $(READY)
 test-more: PART = --sample -m costly
 test-more: test
 
-# Also writes the compatibility table. If it has changed, copy it to docs/compatibility.md.
+# Also writes the compatibility table. If it has changed, copy it to tests/COMPATIBILITY.md.
 test-all: PART = --slow
 test-all: PARALLEL =
 test-all: OWN_WORKERS =
@@ -115,7 +115,6 @@ test-versions:
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python docs/site/words.py
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/clang-format --dry-run --Werror $(filter %.h %.cc %.cu %.cuh,$(SOURCES))
 
@@ -140,7 +139,7 @@ evidence-smoke: $(READY)
 # The site is built from the sources, without TensorFlow and the package, in a separate environment.
 DOCS = build/docs/venv/bin
 docs: $(DOCS)/.ready
-	NO_MKDOCS_2_WARNING=1 $(DOCS)/python -m mkdocs build  # --quiet would disable strict mode
+	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(DOCS)/python -m mkdocs build  # --quiet would disable strict mode
 	@echo "To read it: python3 -m http.server --directory build/docs/site"
 
 docs-browser: docs

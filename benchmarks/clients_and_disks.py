@@ -7,8 +7,8 @@ are mounted: they need root). For comparison, stock TensorFlow trains with a cus
 the first table, because its `fit` fails on several workers in any case, and stock Keras trains in
 one process in the second. All timeouts are the defaults.
 
-Writes the tables in docs/reliability/. Cases that are not selected keep their results: all results,
-with the complete messages, are in benchmarks/results/unauthenticated_clients.json and disks.json.
+Writes the tables in benchmarks/results/. Cases that are not selected keep their results: all
+results, with the complete messages, are in unauthenticated_clients.json and disks.json there.
 """
 
 import argparse
@@ -33,7 +33,7 @@ sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "
 
 from support import client_cases, disk_cases  # noqa: E402 - found on the path above
 
-PAGES = report.ROOT / "docs" / "reliability"
+PAGES = report.RESULTS
 LENGTH = 130  # characters of an error message in a cell
 # The folder of a case, which is removed from messages.
 FOLDER = re.compile(r"/[\w./-]*/disk\b")
@@ -150,7 +150,7 @@ TABLES = [
         ("what the clients do", "stock TensorFlow", "tf_adasum"),
         cell_of_clients,
         networks.summary,
-        PAGES / "security.md",
+        PAGES / "unauthenticated_clients.md",
     ),
     Table(
         "disks",

@@ -1,16 +1,13 @@
-"""Write the generated parts of README and of pages in docs: `benchmarks/exchange.py --extend`.
+"""Write the tables of pages from the newest reports: `benchmarks/exchange.py --extend`.
 
-Nothing is measured here. The tables hold the results of the newest reports.
+Nothing is measured here.
 """
 
 import re
 
-import numpy as np
 import report
-from exchange_transport import ALONE, HOROVOD, TRANSPORTS, UCX
 
-DOCUMENTS = report.ROOT / "docs"
-FRAMEWORKS = ("stock strategy (1)", "Horovod 0.28 (2)", "Keras on JAX (2)", "tf_adasum")
+RESULTS = "../benchmarks/results"  # as a page in docs/ sees them
 ROUNDING = "## Rounding on the wire"  # in the report of benchmarks/exchange.py
 
 
@@ -23,25 +20,20 @@ def newest(name):
 def parts():
     """Return a dict from documents to dicts from the names of parts to their texts."""
     return {
-        "how_to/slow_links.md": {
-            "slow links": slow_links_part(),
-            "rounding on the wire": rounding_part(),
-        },
-        "kernels.md": {"gpu kernels": gpu_kernels_part()},
-        "transport.md": {"exchange": exchange_part(), "steps of fit": steps_part()},
-        "clusters.md": {"start time": start_time_part()},
-        "launcher.md": {"small steps": small_steps_part()},
-        "how_to/elastic.md": {"elastic": elastic_part(), "elastic others": elastic_others_part()},
-        "evidence/many_hosts.md": {
+        "docs/speed.md": {"small steps": small_steps_part(), "large steps": large_steps_part()},
+        "docs/elastic.md": {"elastic": elastic_part()},
+        "custom_ops/README.md": {"gpu kernels": gpu_kernels_part()},
+        "benchmarks/many_hosts.md": {
             "benchmark hosts": hosts_part(),
             "benchmark simulated clusters": simulated_clusters_part(),
         },
-        "evidence/slow_links.md": {
+        "benchmarks/slow_links.md": {
+            "slow links": slow_links_part(),
+            "rounding on the wire": rounding_part(),
             "benchmark uneven hosts": uneven_hosts_part(),
             "benchmark overlap": overlap_part(),
         },
-        "evidence/local_steps.md": {"benchmark slow accuracy": slow_accuracy_part()},
-        "../README.md": {"frameworks": frameworks_part()},
+        "experiments/local_steps/README.md": {"benchmark slow accuracy": slow_accuracy_part()},
     }
 
 
@@ -50,43 +42,12 @@ def rounding_part():
     found = path.read_text().partition(ROUNDING)[2].strip()
     if not found:
         raise ValueError(f"{path.name} has no “{ROUNDING}”; run python benchmarks/exchange.py")
-    return from_report(found, path, of_folder=True)
+    return from_report(found, path)
 
 
-def from_report(text, path, of_folder=False):
-    """Return the text and a link to its report, for a page in docs/ or in a subfolder."""
-    up = "../../" if of_folder else "../"
-    return f"{text}\n\nFrom the [report]({up}benchmarks/results/{path.name})."
-
-
-def exchange_part():
-    path = newest("exchange_transport")
-    found = {
-        (row["gradients"], row["workers"], row["way"], row["kind"]): row
-        for row in report.tables(path.read_text())
-    }
-    rows = [
-        [
-            *case,
-            *(
-                found[(*case, way, kind)][f"kind / {other}"].partition(" ")[0]
-                for way in TRANSPORTS
-                for kind, other in ((UCX, "adasum"), (ALONE, HOROVOD))
-            ),
-        ]
-        for case in sorted(dict.fromkeys(key[:2] for key in found), key=workers_and_bytes)
-    ]
-    header = ["gradients", "workers"]
-    header += [f"{way}, / {other}" for way in TRANSPORTS for other in ("TensorFlow's", "Horovod's")]
-    return from_report(report.table(header, rows), path)
-
-
-def workers_and_bytes(case):
-    """Return a sort key: the workers, then the size; a model, which has no unit, comes last."""
-    gradients, workers = case
-    number, _, unit = gradients.partition(" ")
-    kilobytes = {"KB": 1, "MB": 1000}.get(unit)
-    return int(workers), int(number) * kilobytes if kilobytes else np.inf
+def from_report(text, path, folder="results"):
+    """Return the text and a link to its report, which is in a folder as a page sees it."""
+    return f"{text}\n\nFrom the [report]({folder}/{path.name})."
 
 
 def gpu_kernels_part():
@@ -118,21 +79,10 @@ def gpu_kernels_table(gpu, pairwise):
     header = ["operation", "type", "R", "elements", "our time / copy's time"]
     header += [f"{name}'s time / our time" for name in baselines]
     links = ", ".join(
-        f"[{name}](../benchmarks/results/{path.name})"
+        f"[{name}]({RESULTS}/{path.name})"
         for name, path in (("two rows", pairwise), ("R rows", rows))
     )
     return f"On an {gpu}, from the reports {links}:\n\n{report.table(header, table)}"
-
-
-def steps_part():
-    path = newest("step_time_transport")
-    names = {"adasum": "adasum over TensorFlow's collectives"}
-    rows = [
-        [names.get(kind, kind), *times]
-        for kind, *times in map(dict.values, report.tables(path.read_text()))
-    ]
-    header = ["step of `fit`", "milliseconds", "/ stock"]
-    return from_report(report.table(header, rows), path)
 
 
 def slow_links_part():
@@ -142,7 +92,7 @@ def slow_links_part():
     header = [name for name in rows[0] if not name.endswith("/ mean")]
     cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
     text = "Time of a step of `fit` on 4 workers, and MB that worker 0 sends in a step:"
-    return f"{text}\n\n{from_report(report.table(header, cells), path, of_folder=True)}"
+    return f"{text}\n\n{from_report(report.table(header, cells), path)}"
 
 
 def hosts_part():
@@ -151,7 +101,7 @@ def hosts_part():
     rows = report.tables(path.read_text())
     header = [name for name in rows[0] if name not in ("[8], estimate", "default, estimate")]
     cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
-    return from_report(report.table(header, cells), path, of_folder=True)
+    return from_report(report.table(header, cells), path)
 
 
 def overlap_part():
@@ -159,7 +109,7 @@ def overlap_part():
     path = newest("overlap")
     rows = report.tables(path.read_text())
     cells = [[cell.partition(" (")[0] for cell in row.values()] for row in rows]
-    return from_report(report.table(list(rows[0]), cells), path, of_folder=True)
+    return from_report(report.table(list(rows[0]), cells), path)
 
 
 def uneven_hosts_part():
@@ -172,7 +122,6 @@ def uneven_hosts_part():
     return from_report(
         f"{table}\n\nAt the end of training, the callback prints:\n\n{printed}",
         path,
-        of_folder=True,
     )
 
 
@@ -187,7 +136,7 @@ def simulated_clusters_part():
             if row["MB"] == "100"
         ]
     header = ["cluster", *(name for name in rows[0] if name != "MB")]
-    return from_report(report.table(header, cells), path, of_folder=True)
+    return from_report(report.table(header, cells), path)
 
 
 def slow_accuracy_part():
@@ -195,16 +144,7 @@ def slow_accuracy_part():
     path = newest("slow_accuracy")
     rows = report.tables(path.read_text())
     cells = [[cell.partition(" (")[0] for cell in row.values()] for row in rows]
-    return from_report(report.table(list(rows[0]), cells), path, of_folder=True)
-
-
-def start_time_part():
-    """Return the table of seconds in which workers find each other."""
-    path = newest("start_time")
-    rows = report.tables(path.read_text())
-    cells = [[cell.partition(" (")[0] for cell in row.values()] for row in rows]
-    header = ["workers", "with all addresses (`TF_CONFIG`), s", "with worker 0's address, s"]
-    return from_report(report.table(header, cells), path)
+    return from_report(report.table(list(rows[0]), cells), path, f"../{RESULTS}")
 
 
 def elastic_part():
@@ -220,8 +160,8 @@ def elastic_part():
     table = report.table(
         ["event", "next step", "pause"], [[r["event"], r["seconds"], r["pause"]] for r in rows]
     )
-    links = f"[report](../../benchmarks/results/{path.name})"
-    random = f"[another report](../../benchmarks/results/{events.name})"
+    links = f"[report]({RESULTS}/{path.name})"
+    random = f"[another report]({RESULTS}/{events.name})"
     found = events.read_text()
     count, minutes = re.search(r"(\d+) random events in (\d+) minutes", found).groups()
     epochs = re.search(r"steps of (\d+) epochs", found)[1]
@@ -234,60 +174,39 @@ def elastic_part():
     )
 
 
-def elastic_others_part():
-    """Return the table of the same events with other frameworks."""
-    path = newest("elastic_others")
-    own_path = path.with_name(path.name.replace("elastic_others", "elastic"))  # of the same day
-    own = {row["event"]: row["seconds"] for row in report.tables(own_path.read_text())}
-    own["all processes of a host are killed"] = own["a host's launcher is killed"]
-    rows = [row for row in report.tables(path.read_text()) if "not measured" not in row.values()]
-    cells = [[row["event"], own[row["event"]], *[*row.values()][1:]] for row in rows]
-    table = report.table(["event", "tf_adasum", *[*rows[0]][1:]], cells)
-    links = [f"[{each}](../../benchmarks/results/{each})" for each in (own_path.name, path.name)]
-    return f"{table}\n\nFrom the reports {' and '.join(links)}."
-
-
 def small_steps_part():
     """Return the table of steps with workers bound to cores and not."""
     path = newest("small_steps")
     found = {
-        (row["workers"], row["framework"], row["bound to"]): row["small, ms"].partition(" ")[0]
+        (row["workers"], row["bound to"], row["framework"]): row
         for row in report.tables(path.read_text())
+        if row["workers"] != "1"
     }
+    frameworks = list(dict.fromkeys(framework for *_, framework in found))
     rows = [
-        [workers, framework, found[workers, framework, "cores"], milliseconds]
-        for (workers, framework, bound_to), milliseconds in found.items()
-        if bound_to == "none"
-    ]
-    header = ["workers", "step of a small CNN", "own cores, ms", "all cores, ms"]
-    return from_report(report.table(header, rows), path)
-
-
-def frameworks_part():
-    """Return README's table: a column for each framework."""
-    steps, kills = newest("frameworks"), newest("frameworks_kill")
-    measured = report.tables(steps.read_text())
-    killed = report.tables(kills.read_text())
-
-    def median(name, unit):
-        values = [float(row[name].partition(" ")[0]) for row in measured]
-        return [f"{value:,.{int(value < 100)}f} {unit}" for value in values]
-
-    def linked(text, path):
-        return f"[{text}](benchmarks/results/{path.name})"
-
-    rows = [
-        ["`fit` with Keras 3", "fails (1)", "Keras 2 only", "works", "works"],
-        [linked("step, 25 million parameters", steps), *median("large, ms", "ms")],
-        [linked("step, small CNN", steps), *median("small, ms", "ms")],
-        [linked("peak memory of a worker, 25 million", steps), *median("large, MiB", "MiB")],
         [
-            linked("a worker is killed: time until the other ends", kills),
-            *(row["seconds"] + " s" for row in killed),
-        ],
-        [linked("errors that name the killed worker", kills), *(row["named"] for row in killed)],
+            workers,
+            model.removesuffix(", ms"),
+            "own cores" if bound == "cores" else "all cores",
+            *(found[workers, bound, name][model].partition(" ")[0] for name in frameworks),
+        ]
+        for workers, bound in dict.fromkeys(key[:2] for key in found)
+        for model in ("small, ms", "4 MB, ms")
     ]
-    return report.table(["", *FRAMEWORKS], rows)
+    names = [name.replace("mean", "average") for name in frameworks]
+    return from_report(report.table(["workers", "model", "on", *names], rows), path, RESULTS)
+
+
+def large_steps_part():
+    """Return the table of steps with 25 million parameters, of frameworks bound to cores alike."""
+    path = newest("frameworks")
+    rows = [
+        [row["framework"].replace("mean", "average"), row["large, ms"], row["large, MiB"]]
+        for row in report.tables(path.read_text())
+        if row["framework"].startswith(("Horovod", "tf_adasum"))
+    ]
+    header = ["framework", "ms (quartiles)", "peak memory, MiB"]
+    return from_report(report.table(header, rows), path, RESULTS)
 
 
 def rewritten(document, generated):
@@ -313,6 +232,6 @@ def rewritten(document, generated):
 def main():
     """Rewrite the parts in the documents, and print them."""
     for name, generated in parts().items():
-        document = DOCUMENTS / name
+        document = report.ROOT / name
         document.write_text(rewritten(document.read_text(), generated))
         print("\n\n".join(generated.values()))

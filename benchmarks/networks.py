@@ -7,7 +7,7 @@ machine: needs root). Each case runs under stock TensorFlow with a custom traini
 `fit` fails on several workers in any case, and under this package: with TF_CONFIG, and joined
 through worker 0's address. All timeouts are the defaults.
 
-Writes the table in docs/reliability/networks.md. Cases that are not selected keep their results:
+Writes the table in benchmarks/results/networks.md. Cases that are not selected keep their results:
 all results, with the complete messages, are in benchmarks/results/networks.json.
 """
 
@@ -34,7 +34,7 @@ COLUMNS = {
     "joined": "tf_adasum, joined through worker 0",
 }
 KEPT = report.RESULTS / "networks.json"
-PAGE = report.ROOT / "docs" / "reliability" / "networks.md"
+PAGE = report.RESULTS / "networks.md"
 NEVER = "–"
 # Matches the seconds in a cell, after the name of each worker.
 SECONDS = re.compile(r"(?:^|all: |worker \d: |Not held\.\*\* )(\d+) s: |weights after (\d+) s")

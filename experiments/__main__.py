@@ -93,7 +93,7 @@ def main():
     running = commands.add_parser("run", help="run the missing cases")
     running.add_argument("name", choices=(*NAMES, "all"))
     running.add_argument("--smoke", action="store_true", help="tiny, kept nowhere, with a report")
-    commands.add_parser("report", help="renew docs/evidence/, its figures, and the README's")
+    commands.add_parser("report", help="renew the pages of experiments, and README's picture")
     arguments = parser.parse_args()
     if arguments.command == "list":
         list_all()

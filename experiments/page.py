@@ -1,5 +1,6 @@
-"""The generated parts of docs/evidence/: verdicts, tables and figures of the experiments."""
+"""The generated parts of experiments/NAME/README.md and docs/evidence.md."""
 
+import collections
 import importlib
 import pathlib
 import re
@@ -9,10 +10,8 @@ from experiments.figures import Figures
 from experiments.results import Results
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGES = ROOT / "docs" / "evidence"
-IMAGES, LINK = ROOT / "docs" / "images" / "evidence", "../images/evidence"
-# Parts whose names begin with "benchmark" are written by benchmarks/generated_tables.py.
-BEGIN = re.compile(r"<!-- begin: (?!benchmark )(.+?) -->")
+EVIDENCE = ROOT / "docs" / "evidence.md"
+IMAGES, LINK = ROOT / "docs" / "images" / "evidence", "../../docs/images/evidence"
 
 
 def of_benchmarks(name):
@@ -47,7 +46,7 @@ def body_of(experiment, results, report):
     command = f"`python -m experiments run {experiment.name}`"
     if not len(results):
         return f"{report.body}\n\nNot run yet: {command}."
-    runs = f"[{len(results)} runs](../../experiments/{experiment.name}/{results.path.name})"
+    runs = f"[{len(results)} runs]({results.path.name})"
     return (
         f"{report.body}\n\nThese numbers are from {runs}. To repeat them "
         f"({duration(results.seconds)} on a busy machine), run {command}."
@@ -65,44 +64,40 @@ def claim_table(claim):
     return f"> **Claim:** {claim.text} ({claim.source}).\n\n{table}"
 
 
-def summary(claims, pages):
+def summary(claims):
     """Return the table of all claims; a verdict leads to the page that has its numbers.
 
     Args:
-        claims: by the names of their markers.
-        pages: texts by the names of the pages.
+        claims: lists of claims by the names of their experiments.
     """
-    rows = []
-    for name, claim in claims.items():
-        (page,) = (own for own, text in pages.items() if f"<!-- begin: {name} -->" in text)
-        rows.append([claim.text, f"[{claim.word}]({page})"])
-    return markdown(["claim", "verdict at our size"], rows)
+    rows = [
+        [claim.text, f"[{claim.word}](../experiments/{name}/README.md)"]
+        for name, own in claims.items()
+        for claim in own
+    ]
+    words = collections.Counter(claim.word for own in claims.values() for claim in own)
+    tally = ", ".join(f"{count} {word}" for word, count in words.most_common())
+    return f"{len(rows)} claims: {tally}.\n\n{markdown(['claim', 'verdict at our size'], rows)}"
 
 
-def parts_of(experiment, folder, link):
-    """Return the claims of an experiment by the names of their markers, and its other part."""
+def parts_of(experiment):
+    """Return the claims of an experiment, and the texts of its page by their markers."""
     results = Results(experiment.folder / "runs.jsonl")
-    report = experiment.report(results, Figures(folder, link, experiment.name))
-    claims = {f"{experiment.name} claim {n}": own for n, own in enumerate(report.claims, 1)}
-    return claims, {experiment.name: body_of(experiment, results, report)}
+    report = experiment.report(results, Figures(IMAGES, LINK, experiment.name))
+    texts = {
+        f"{experiment.name} claim {n}": claim_table(own) for n, own in enumerate(report.claims, 1)
+    }
+    return report.claims, texts | {experiment.name: body_of(experiment, results, report)}
 
 
 def write(experiments):
-    """Renew the generated parts of the pages, and the figures.
-
-    Raises:
-        ValueError: naming a part for which no page has markers.
-    """
-    machine = f"Measured on: {of_benchmarks('report').this_machine()}, on one of the cores."
-    parts, claims = {"machine": machine}, {}
+    """Renew the generated parts of all pages, and the figures."""
+    claims = {}
     for experiment in experiments:
-        own, rest = parts_of(experiment, IMAGES, LINK)
-        claims |= own
-        parts |= rest | {name: claim_table(claim) for name, claim in own.items()}
-    pages = {path.name: path.read_text() for path in sorted(PAGES.glob("*.md"))}
-    parts["claims"] = summary(claims, pages)
-    for name, text in pages.items():
-        here = {own: parts.pop(own) for own in BEGIN.findall(text)}
-        (PAGES / name).write_text(rewritten(text, here))
-    if parts:
-        raise ValueError(f"No page has markers for: {', '.join(parts)}")
+        claims[experiment.name], parts = parts_of(experiment)
+        path = experiment.folder / "README.md"
+        path.write_text(rewritten(path.read_text(), parts))
+    machine = f"Measured on: {of_benchmarks('report').this_machine()}, on one of the cores."
+    EVIDENCE.write_text(
+        rewritten(EVIDENCE.read_text(), {"machine": machine, "claims": summary(claims)})
+    )

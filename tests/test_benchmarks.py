@@ -87,7 +87,7 @@ def test_the_pages_tables_are_what_the_script_writes(load):
     generated_tables = load("generated_tables")
 
     for name, generated in generated_tables.parts().items():
-        page = (generated_tables.DOCUMENTS / name).read_text()
+        page = (generated_tables.report.ROOT / name).read_text()
         assert generated_tables.rewritten(page, generated) == page
 
 

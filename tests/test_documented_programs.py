@@ -11,11 +11,10 @@ import sys
 from pathlib import Path
 
 import keras
-import messages
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import keras_versions
+from support import messages
 from support.launching import output_of
 
 import tf_adasum
@@ -25,6 +24,8 @@ from tf_adasum.launch import command_line
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python(?: title=\"([^\"\n]*)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# Pages whose blocks run one after the other, as a notebook.
+IN_ORDER = [path for path in DOCUMENTS if "<!-- output -->" in path.read_text()]
 LIMIT = 280
 PATTERN = re.compile(r"\d+(?:\\?\.\d+)?")  # a number, as re.escape writes it
 
@@ -36,13 +37,10 @@ def blocks(path):
 
 def programs():
     """What stands under "after" in the pages of migration; the first of them is the fast one."""
-    for path in sorted((ROOT / "docs" / "migration").glob("*.md")):
+    for path in (ROOT / "docs" / "horovod.md", ROOT / "docs" / "mirrored.md"):
         for title, text in blocks(path):
             if title and title.startswith("after"):
-                is_of_keras_2 = "with Keras 2" in title
-                marks = [] if path.stem == "horovod" or is_of_keras_2 else [pytest.mark.slow]
-                name = f"{path.stem}{'-keras2' if is_of_keras_2 else ''}"
-                yield pytest.param(text, is_of_keras_2, id=name, marks=marks)
+                yield pytest.param(text, id=path.stem)
 
 
 def environment(folder):
@@ -57,13 +55,13 @@ def launched(folder, *arguments):
     return output_of(*command, cwd=folder, env=environment(folder), timeout=LIMIT)
 
 
-@pytest.mark.parametrize(("text", "is_of_keras_2"), list(programs()))
+@pytest.mark.parametrize("text", list(programs()))
 @pytest.mark.costly
-def test_a_migrated_program_trains_on_two_workers(text, is_of_keras_2, tmp_path):
-    if is_of_keras_2 != keras_versions.IS_KERAS_2:
-        pytest.skip("it is written for the other Keras")
-    end = "\nassert strategy.num_workers == 2\nlosses = model.history.history['loss']\n"
-    end += "assert losses[-1] < losses[0], losses\nprint('trained')\n"
+@pytest.mark.keras3_only("the documents are written for Keras 3")
+def test_a_migrated_program_trains_on_two_workers(text, tmp_path):
+    end = "" if "\nlosses = []" in text else "\nlosses = model.history.history['loss']"
+    end += "\nassert strategy.num_workers == 2 and losses[-1] < losses[0], losses\n"
+    end += "print('trained')\n"
     (tmp_path / "train.py").write_text(text + end)
     assert launched(tmp_path, "-n", "2", "train.py").count("trained") == 2
 
@@ -91,11 +89,12 @@ def test_the_quickstart_of_the_readme_runs_as_printed(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.version_independent
-def test_the_install_block_of_the_readme_works_in_a_fresh_clone(tmp_path):
+def test_the_install_block_works_in_a_fresh_clone(tmp_path):
     """It builds the compiled op, with UCX."""
+    block = SHELL.search((ROOT / "docs" / "install.md").read_text())[1]
     run = functools.partial(subprocess.run, check=True, text=True, timeout=900)
     run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "clone")])
-    script = f"set -e\n{readme_blocks('sh')[0]}tf-adasum-doctor --json > doctor.json\n"
+    script = f"set -e\n{block}tf-adasum-doctor --json > doctor.json\n"
     without = {"PYTHONPATH", "VIRTUAL_ENV", "TF_ADASUM_OPS", "TF_ADASUM_UCX", "TF_CONFIG"}
     outside = {name: value for name, value in os.environ.items() if name not in without}
     run(["bash", "-c", script], cwd=tmp_path / "clone", env=outside)
@@ -105,30 +104,21 @@ def test_the_install_block_of_the_readme_works_in_a_fresh_clone(tmp_path):
     assert "not used" not in texts["UCX"], texts["UCX"]
 
 
-def test_the_install_page_has_the_install_block_of_the_readme():
-    assert readme_blocks("sh")[0] in (ROOT / "docs" / "install.md").read_text()
-
-
 # Blocks that do not run on one replica, and why; their first lines.
 NOT_RUN = {
-    "docs/how_to/trackers.md: tuner = keras_tuner.RandomSearch(": "it needs KerasTuner",
+    "docs/trackers.md: tuner = keras_tuner.RandomSearch(": "it needs KerasTuner",
     "README.md: import keras": "it is run on two workers, as a program",
-    "docs/how_to/notebooks.md: def train(epochs):": "it leaves the model out",
-    'docs/optimizers.md: strategy = tf_adasum.AdasumMirroredStrategy(aggregation="mean")': (
-        "AdaScale needs several replicas: the tutorial runs the same"
-    ),
-    "docs/optimizers.md: rows = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x))": (
-        "its model has AdaScale: the docstring of ElasticScale runs the same"
-    ),
-    "docs/scaling.md: strategy = tf_adasum.AdasumMirroredStrategy(": "its plan is for eight hosts",
+    "docs/launching.md: def train(epochs):": "it leaves the model out",
 }
 
 
 def fragments():
     """The blocks of pages that are no whole programs, each with its page and first line."""
     for path in DOCUMENTS:
-        if path.parent.name in ("docs", "how_to") or path.name == "README.md":
-            for _, text in blocks(path):
+        if path.parent != ROOT / "docs" / "upstream" and path not in IN_ORDER:
+            for title, text in blocks(path):
+                if title and path != ROOT / "README.md":  # a program of a migration
+                    continue
                 name = f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
                 yield pytest.param(name, text, id=name[:60])
 
@@ -156,7 +146,7 @@ def names(monkeypatch, tmp_path):
         optimizer.build(model.trainable_variables)
     yield {
         **{"keras": keras, "np": np, "tf": tf, "tf_adasum": tf_adasum},
-        **{"x": x, "y": y, "dataset": dataset.batch(8), "all_rows": dataset},
+        **{"x": x, "y": y, "dataset": dataset.batch(8), "all_samples": dataset},
         **{"strategy": strategy, "model": model, "optimizer": optimizer},
         **{"build_model": build_model, "parse": lambda record: record, "global_batch_size": 8},
     }
@@ -261,31 +251,25 @@ def test_messages_that_documents_show_are_said(path):
         assert any(len(part) > 12 and part[:40] in shown for part in parts), block
 
 
-# What a tutorial says of its numbers.
+# What pages that run in order say of their numbers.
 CLAIMS = {
     "first_training": "one[best] > 0.9 and one[best] >= adasum > max(mean.values())",
-    "orthogonality": "1 / 4 < large_batch < small_batch <= 1 and len(tracker.paths) == 6",
-    "adascale": "100 <= taken < 400 and history.history['accuracy'][-1] > 0.95"
+    "choosing": "1 / 4 < orthogonality(64) < orthogonality(4) <= 1",
+    "adascale": "100 <= taken < 400 and accuracy > 0.95"
     " and all(1 <= gain <= 4 for gain in history.history['gain'])",
-    "own_rule": "abs(coefficients[3] - 1 / 400) < 1e-9 and loss < 1",
-    "custom_loop": "len(losses) == 5 and losses[-1] < losses[0] / 4",
+    "custom_loops": "len(losses) == 5 and losses[-1] < losses[0] / 4",
 }
 
 
-TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-
-
 @pytest.mark.slow
-@pytest.mark.keras3_only("the tutorials are written for Keras 3")
-@pytest.mark.parametrize(
-    ("path", "claim"), [pytest.param(path, CLAIMS[path.stem], id=path.stem) for path in TUTORIALS]
-)
-def test_a_tutorial_runs_as_a_notebook_and_does_what_it_says(path, claim, tmp_path, monkeypatch):
-    needed = ("sklearn", "matplotlib", "cloudpickle", "jupytext", "nbclient", "ipykernel")
+@pytest.mark.keras3_only("the documents are written for Keras 3")
+@pytest.mark.parametrize("path", IN_ORDER, ids=lambda path: path.stem)
+def test_a_page_runs_in_order_and_does_what_it_says(path, tmp_path, monkeypatch):
+    needed = ("sklearn", "matplotlib", "cloudpickle", "nbclient", "ipykernel")
     for package in needed:
         pytest.importorskip(package, reason=f"{package} is not installed")
     import outputs
 
     for name, value in (environment(tmp_path) | {"MPLBACKEND": "Agg"}).items():
         monkeypatch.setenv(name, value)
-    outputs.executed(path.read_text(), tmp_path, more=[f"assert {claim}"])
+    outputs.executed(path.read_text(), tmp_path, more=[f"assert {CLAIMS[path.stem]}"])

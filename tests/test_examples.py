@@ -45,7 +45,7 @@ def test_digits_on_two_workers(tmp_path):
     "script", ["adversarial_training", "image_classifier", "recommender", "text_model", "vae"]
 )
 def test_a_job_prints_its_score(load, script, rule, monkeypatch, capsys):
-    """On little data; docs/evidence/jobs.md has the results on all of it."""
+    """On little data; experiments/jobs/README.md has the results on all of it."""
     random = np.random.default_rng(0)
     images = random.integers(256, size=[6200, 28, 28], dtype=np.uint8)
     labels = random.integers(10, size=6200)

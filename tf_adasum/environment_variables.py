@@ -1,4 +1,4 @@
-"""The environment variables that users and administrators set; docs/environment_variables.md.
+"""The environment variables that users and administrators set; docs/commands.md.
 
 Standard library only.
 """

@@ -1,4 +1,4 @@
-"""The pictures of docs/explanation: ``python docs/site/pictures.py`` writes them to docs/images.
+"""The pictures of docs/adasum.md: ``python docs/site/pictures.py`` writes them to docs/images.
 
 What they show is computed: the arrows by Adasum's formula, the coefficients by its tree. They
 follow the reader's light or dark colours.
@@ -81,7 +81,7 @@ def coefficients(inner, first, second):
 
 # What each of four panels says, and the angle between two gradients of one length.
 PAIRS = [
-    ("the same: the mean", 0),
+    ("the same: the average", 0),
     ("60° apart: between", 60),
     ("orthogonal: the sum", 90),
     ("150° apart: more than the sum", 150),
@@ -117,10 +117,10 @@ def pair():
             parts.append(arrow(*begin, begin[0] + ends[0], begin[1] - ends[1], kind, width))
         parts.append(text(left + 105, top + 25, says, "ink middle small strong"))
     names = (("a", "gradient a"), ("b", "gradient b"), ("c", "Adasum"), ("sum", "sum"))
-    for place, (kind, name) in enumerate((*names, ("mean", "mean"))):
+    for place, (kind, name) in enumerate((*names, ("mean", "average"))):
         x, y = 20 + 135 * (place % 3), 445 + 24 * (place // 3)
         parts += [arrow(x, y, x + 34, y, kind), text(x + 40, y + 4, name, "ink small")]
-    title = "Two gradients of one length, their sum, their mean and their Adasum, at four angles"
+    title = "Two gradients of one length, their sum, their average and their Adasum, at four angles"
     return svg(420, 490, title, *parts)
 
 

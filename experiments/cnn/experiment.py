@@ -84,7 +84,7 @@ class CNNExperiment(Classification):
 
     def verdicts(self, found):
         """Return the two claims with their verdicts on every problem."""
-        tuned = verdicts.tuned(found, MANY, "cnn.md")
+        tuned = verdicts.tuned(found, MANY, "")
         return [
             Claim(
                 "At one replica's learning rate, the mean fails on 16 replicas and Adasum works "
@@ -121,7 +121,7 @@ def same(found):
             NAMES[rule]: f"up to {n}" if n > 1 else f"not on {min(own.grids)}"
             for rule, n in kept.items()
         }
-        texts.append(Verdict(word, verdicts.training_of(own.problem, "cnn.md"), numbers))
+        texts.append(Verdict(word, verdicts.training_of(own.problem, ""), numbers))
     return texts
 
 

@@ -269,7 +269,7 @@ def matches_tuned_mean(job, scores):
     """Return whether the seeds of Adasum are not all worse than those of the tuned mean."""
     mean = scores[-1]
     adasum = next(own for own in scores if own.method == ADASUM)
-    word = "refuted" if max(adasum.ranked) < min(mean.ranked) else "confirmed"
+    word = "refuted" if max(adasum.ranked) < min(mean.ranked) else "not refuted"
     numbers = {
         "Adasum, learning rate": f"{job.adasum} {adasum.rate:g}: {adasum}",
         "mean, learning rate": f"{mean.rate:g}: {mean}",

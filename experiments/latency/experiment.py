@@ -50,12 +50,21 @@ class Latency(Experiment):
         """Return the table and a verdict for each way to exchange."""
         path = max(REPORTS.glob("*-exchange_transport.md"))
         found = ratios(path.read_text())
-        cases = list(dict.fromkeys(key[1:] for key in found))
+        cases = sorted(dict.fromkeys(key[1:] for key in found), key=size)
         rows = [[*case, *(f"{found[(kind, *case)]:.2f}" for kind in KINDS)] for case in cases]
         header = ["workers", "gradients", *(f"Adasum over {name}" for name in KINDS.values())]
         said = [verdict(found, SAME_TRANSPORT)]  # UCX would be compared with another transport
         source = f"From the [report](../../benchmarks/results/{path.name})."
         return Report([Claim(CLAIM, SOURCE, said)], f"{markdown(header, rows)}\n\n{source}")
+
+
+def size(case):
+    """Return what cases of (workers, gradients) are sorted by: workers, then bytes; models last."""
+    workers, gradients = case
+    number, _, unit = gradients.partition(" ")
+    return int(workers), {"KB": 1, "MB": 1000}.get(unit, 1e6) * (
+        float(number) if unit in ("KB", "MB") else 1
+    )
 
 
 def verdict(found, kind):

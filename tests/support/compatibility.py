@@ -1,13 +1,13 @@
-"""A plugin that writes docs/compatibility.md from the results of the tests.
+"""A plugin that writes tests/COMPATIBILITY.md from the results of the tests.
 
-    python -m pytest tests/multi_worker --slow --compatibility docs/compatibility.md
+    python -m pytest tests/multi_worker --slow --compatibility tests/COMPATIBILITY.md
 
 Rows of features whose tests are not among those of this run stay as they are in
-docs/compatibility.md; a file that is named, test_data.py, runs with all its cases.
+tests/COMPATIBILITY.md; a file that is named, test_data.py, runs with all its cases.
 
 A test marked with ``@pytest.mark.feature("name")`` fills a cell of the table: its row is the
 feature, its column the topology of the worker group it ran on; without a group it ran here, on one
-device. What stands below the table in docs/compatibility.md is written by hand, and stays.
+device. What stands below the table in tests/COMPATIBILITY.md is written by hand, and stays.
 """
 
 import collections
@@ -16,7 +16,7 @@ import pathlib
 import platform
 import re
 
-DOCUMENT = pathlib.Path(__file__).parents[2] / "docs" / "compatibility.md"
+DOCUMENT = pathlib.Path(__file__).parents[1] / "COMPATIBILITY.md"
 BELOW = "\n## What does not run"
 
 COLUMNS = ["1×1", "1×K", "N×1", "N×K"]
@@ -91,7 +91,7 @@ class Table:
 
 def rows_of(text):
     """Return the rows of such a table by feature, without those of tests that are gone."""
-    here = {path.name for path in DOCUMENT.parents[1].glob("tests/**/test_*.py")}
+    here = {path.name for path in DOCUMENT.parent.glob("**/test_*.py")}
     rows = re.findall(r"^(\| (.+?) \| .*? \| ([^|]*\.py) \|)$", text, re.MULTILINE)
     return {name: line for line, name, files in rows if {*files.split(", ")} <= here}
 

@@ -7,7 +7,7 @@
 Each corner has a folder in build/versions, with a virtual environment and a copy of the sources,
 because a compiled op fits one TensorFlow; both are kept. The results are written to
 build/versions/results.jsonl. `--record` also writes them to benchmarks/results/versions.jsonl, and
-updates the table in docs/versions.md. Standard library only: any Python runs it.
+updates the table in docs/install.md. Standard library only: any Python runs it.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "versions"
 KEPT = ROOT / "benchmarks" / "results" / "versions.jsonl"
-PAGE = ROOT / "docs" / "versions.md"
+PAGE = ROOT / "docs" / "install.md"
 BEGIN, END = "<!-- begin of results -->\n", "<!-- end of results -->\n"
 
 

@@ -19,7 +19,8 @@ and replaces nothing.
 
 Hooks are installed when the first strategy, wrapper optimizer, `BackupAndRestore` or
 `OnFirstWorker` is created. They stay installed, so a hook that has nothing to do calls `original`
-with unchanged arguments. The tests and the script that writes `docs/hooks.md` read the registries.
+with unchanged arguments. The tests read the registries, and so does the script that writes
+`tf_adasum/compat/README.md`.
 """
 
 import functools

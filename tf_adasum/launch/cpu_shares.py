@@ -18,7 +18,7 @@ def cpu_shares(num_workers: int, cpus: Collection[int] | None = None) -> list[se
     """Divide the CPUs on which this process may run among the workers of this machine.
 
     If workers run on the same CPUs, their threads delay each other: a step of a small model takes
-    up to three times as long (docs/launcher.md). CPUs of one socket, and the hardware threads of
+    up to three times as long (docs/speed.md). CPUs of one socket, and the hardware threads of
     one core, go to the same worker where possible. If there are more workers than CPUs, the same
     number of workers shares each CPU.
 

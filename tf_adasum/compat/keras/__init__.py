@@ -6,7 +6,7 @@ TensorFlow 2.15) contain the code that differs, under the same names. Only this 
 `generation.py` choose between the two folders.
 
 Each hook is decorated with `hooks.replaces` or `hooks.overrides`, and its docstring gives the
-reason. `docs/hooks.md` lists all hooks.
+reason. `tf_adasum/compat/README.md` lists all hooks.
 """
 
 # ruff: noqa: F401  (other packages import these names; some files are imported for their hooks)
