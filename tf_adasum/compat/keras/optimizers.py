@@ -1,5 +1,6 @@
 """Reduces the gradients of optimizers (Keras 2 and 3)."""
 
+import math
 import weakref
 
 import tensorflow as tf
@@ -331,6 +332,24 @@ def cond(context, predicate, then, otherwise, arguments=()):
         )
 
     context.merge_call(across_replicas, args=(predicate, *arguments))
+
+
+def average(variables):
+    """Average the replicas' values of floating-point variables. Called in each replica.
+
+    The average is computed in float64, so that equal values keep their bits; float64 values may
+    change by one rounding. If a replica has no rows in a step, the mean of its batch is NaN. So
+    values that are not finite are left out of the average. If a value is finite on no replica, it
+    is not changed.
+    """
+    own = tf.concat([tf.reshape(tf.cast(v, tf.float64), [-1]) for v in variables], axis=0)
+    is_finite = tf.math.is_finite(own)
+    counted = tf.stack([tf.where(is_finite, own, 0), tf.cast(is_finite, tf.float64)])
+    total, count = tf.unstack(tf.distribute.get_replica_context().all_reduce("SUM", counted))
+    means = tf.where(count > 0, total / count, own)
+    means = tf.split(means, [math.prod(v.shape) for v in variables])
+    for variable, mean in zip(variables, means, strict=True):
+        variable.assign(tf.reshape(tf.cast(mean, variable.dtype), variable.shape))
 
 
 def assign(variables, values):

@@ -2,6 +2,7 @@
 
 import math
 import typing
+import weakref
 
 import keras
 import tensorflow as tf
@@ -18,6 +19,7 @@ from tf_adasum.compat.keras.keras3.private_names import (
     TFOptimizer,
     filter_empty_gradients,
 )
+from tf_adasum.compat.keras.keras3.variables import take_assigned
 from tf_adasum.compat.keras.optimizer_steps import BaseStep, step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     Optimizers,
@@ -67,6 +69,7 @@ def init(original, self, learning_rate, *args, **kwargs):
     """
     original(self, learning_rate, *args, **kwargs)
     note_learning_rate(self, learning_rate)
+    _all_optimizers.add(self)
 
 
 _optimizers = OptimizersOfKeras3()
@@ -331,6 +334,26 @@ def apply(optimizer, gradients, variables):
 def is_built(optimizer):
     """Return whether the optimizer's own variables exist."""
     return optimizer.built
+
+
+_all_optimizers = weakref.WeakSet()
+
+
+def assigned_in_forward_pass():
+    """Return floating-point weights that this replica has assigned since the last call.
+
+    Variables of optimizers and metrics, and trainable weights, are left out. Called in each
+    replica, before the optimizer assigns its variables.
+    """
+    of_optimizers = {id(v) for each in _all_optimizers for v in each.variables}
+    return [
+        variable
+        for variable in take_assigned()
+        if not variable.trainable
+        and id(variable) not in of_optimizers
+        and tf.as_dtype(variable.dtype).is_floating
+        and variable.aggregation == "none"
+    ]
 
 
 def bring_inside(strategy, optimizer):
