@@ -58,7 +58,7 @@ class BackupAndRestore(BackupArguments):
 
     Under an `AdasumMirroredStrategy` on several workers, `keras.callbacks.BackupAndRestore` is
     replaced by this class. Pass one of the two callbacks to `fit`, on every worker. In a custom
-    loop, call it through a `keras.callbacks.CallbackList`.
+    loop, call it through a `keras.callbacks.CallbackList`, and begin at `position`.
 
     Args:
         backup_dir: str or path, a local directory that is used for nothing else.
@@ -78,6 +78,10 @@ class BackupAndRestore(BackupArguments):
         refuse_nonfinite: bool, whether to refuse weights with a NaN or an infinity. If so, a
             backup with such a weight is not written, `fit` ends with an error, and a restart uses
             an older backup. Defaults to `True`.
+
+    Attributes:
+        position: pair of ints, the epoch and the batch that come next, counted from 0. It is set
+            when training begins, and (0, 0) without a backup.
 
     Raises:
         ValueError: with Keras 2, whose own callback backs up all workers; if `backup_dir` is not

@@ -169,6 +169,13 @@ class Optimizers:
         replica_context.merge_call(across_replicas)
         return optimizer.gradient_reductions
 
+    def divide_variables(self, optimizers):
+        """Note that one optimizer holds several built optimizers, which have own variables."""
+        paths = [[path_of(v) for v in self.variables_of(each)] for each in optimizers]
+        for number, own in enumerate(optimizers):
+            others = paths[:number] + paths[number + 1 :]
+            _paths_of_others[own] = [path for each in others for path in each]
+
     def set_aggregation_state(self, optimizer, strategy):
         """Create and store the `AggregationState` of a built optimizer."""
         paths = [path_of(variable) for variable in self.variables_of(optimizer)]
@@ -245,21 +252,9 @@ def optimizers_within(optimizer):
 _paths_of_others = weakref.WeakKeyDictionary()
 
 
-def divide_variables(optimizers):
-    """Note that several optimizers, which one optimizer holds, have different variables.
-
-    Args:
-        optimizers: list of pairs (optimizer, list of its variables).
-    """
-    for own, _ in optimizers:
-        others = [each for other, variables in optimizers if other is not own for each in variables]
-        for each in optimizers_within(own):
-            _paths_of_others[each] = [path_of(variable) for variable in others]
-
-
 def is_one_of_several(optimizer):
     """Return whether an optimizer is in an optimizer that holds several."""
-    return optimizer in _paths_of_others
+    return bool(_paths_of_others.get(optimizers_within(optimizer)[-1]))
 
 
 def optimizers_of(model):

@@ -5,6 +5,7 @@ hooks, and tf_adasum/compat/README.md is generated from this list. All other pac
 use TensorFlow's internals only through this package.
 """
 
+from tf_adasum.compat.tensorflow import checkpoints  # noqa: F401  (for its hooks)
 from tf_adasum.compat.tensorflow.broken_collectives import collective_error_of
 from tf_adasum.compat.tensorflow.collective_keys import CallKeys
 from tf_adasum.compat.tensorflow.cross_device_ops import (

@@ -24,7 +24,6 @@ from tf_adasum.compat.keras.optimizer_steps import BaseStep, step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     Optimizers,
     cond,
-    divide_variables,
     is_ours,
     keras_reduces_gradients,
     marker_of,
@@ -113,13 +112,10 @@ def build_several(original, self, var_list):
         original(self, var_list)
     finally:
         _building.pop()
-    indices = [self._var_to_optimizer_idx[self._var_key(variable)] for variable in var_list]
-    owned = [[v for v, i in zip(var_list, indices, strict=True) if i == k] for k in set(indices)]
-    members = [self.optimizers[k] for k in set(indices)]
-    divide_variables(list(zip(members, owned, strict=True)))
-    for member in members:
-        for each in optimizers_within(member):
-            _create_aggregation_state(each)
+    innermost = [optimizers_within(each)[-1] for each in self.optimizers if each.built]
+    _optimizers.divide_variables(innermost)
+    for each in innermost:
+        _create_aggregation_state(each)
 
 
 @hooks.replaces(BaseOptimizer, "apply")
