@@ -105,8 +105,9 @@ def numbers(found):
     )
     return (
         f"A CNN on Fashion-MNIST, simulated in one process; medians and quartiles of "
-        f"{len(found.alone_accuracies)} seeds. With {SHOWN} replicas and an eighth of the steps, Adasum reaches {adasum:.3f}. "
-        f"One device reaches {statistics.median(found.alone_accuracies):.3f}; averaging "
+        f"{len(found.alone_accuracies)} seeds. With {SHOWN} replicas and an eighth of the steps, "
+        f"Adasum reaches {adasum:.3f}. One device reaches "
+        f"{statistics.median(found.alone_accuracies):.3f}; averaging "
         f"{same:.3f}, or {tuned:.3f} with a learning rate tuned for {SHOWN} replicas."
     )
 
