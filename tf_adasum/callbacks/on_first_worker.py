@@ -29,8 +29,8 @@ class OnFirstWorker(FirstWorkerOnly):
     ``only_on_first_worker = True`` instead.
 
     `callback` may save the model and call `predict`, which then runs on worker 0 alone. If it calls
-    `fit` or `evaluate`, an error names that method. If `callback` sets `model.stop_training` within an
-    epoch, all workers stop at the end of that epoch.
+    `fit` or `evaluate`, an error names that method. If `callback` sets `model.stop_training` within
+    an epoch, all workers stop at the end of that epoch.
 
     Args:
         callback: the `keras.callbacks.Callback`. You can read its attributes from `OnFirstWorker`.
