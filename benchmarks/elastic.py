@@ -2,10 +2,10 @@
 
     python benchmarks/elastic.py [--times 10] [--workers 1]
 
-Each of four hosts, network namespaces of this machine, runs the same `tf-adasum-launch --nnodes 2:4
---preload`. This script repeatedly kills a worker, removes a host or adds a host, and measures the
-time until the next training step. At the end, it compares the accuracy with the accuracy of
-undisturbed runs. Writes benchmarks/results/DATE-elastic.md.
+Each of four hosts, network namespaces of this machine, runs the same `tf-adasum-launch --nnodes
+2:4`. This script repeatedly kills a worker, removes a host or adds a host, and measures the time
+until the next training step. At the end, it compares the accuracy with the accuracy of undisturbed
+runs. Writes benchmarks/results/DATE-elastic.md.
 """
 
 import argparse
@@ -149,7 +149,7 @@ class Job:
         """Start the launcher of a host."""
         host = self.network.hosts[number]
         coordinator = f"{self.network.hosts[0].address}:{PORT}"
-        launch = [sys.executable, "-m", "tf_adasum.launch", "--nnodes", f"2:{HOSTS}", "--preload"]
+        launch = [sys.executable, "-m", "tf_adasum.launch", "--nnodes", f"2:{HOSTS}"]
         launch += ["-n", self.workers, "--max-restarts", 1000, "--coordinator", coordinator]
         environment = {**os.environ, "TF_ADASUM_SECRET": "key", "PYTHONPATH": str(report.ROOT)}
         environment |= {"TMPDIR": str(self.folder / "tmp")}
@@ -297,7 +297,7 @@ def main():
         "elastic" if arguments.workers == 1 else f"elastic-{arguments.workers}_workers",
         "Hosts that are lost and join: time until training continues",
         f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} "
-        f"worker{plural} each, and `tf-adasum-launch --nnodes 2:{HOSTS} --preload --max-restarts "
+        f"worker{plural} each, and `tf-adasum-launch --nnodes 2:{HOSTS} --max-restarts "
         "1000`. A small dense network learns digits, with `BackupAndRestore` after every 10 steps. "
         "Seconds: from the event until worker 0 has finished its next training step on the new "
         "hosts, median (lowest to highest). Pause: the part of this time in which nothing was "

@@ -215,7 +215,7 @@ def main():
         "elastic_events",
         "Random events in an elastic job",
         f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} "
-        f"worker{plural} each, and `tf-adasum-launch --nnodes 2:{HOSTS} --preload`, as in "
+        f"worker{plural} each, and `tf-adasum-launch --nnodes 2:{HOSTS}`, as in "
         "benchmarks/elastic.py. "
         f"{len(happened)} random events in {minutes:.0f} minutes; the pause after an event is "
         f"{PAUSE[0]:.0f} to {PAUSE[1]:.0f} s, so some events happen during a restart. Seed "

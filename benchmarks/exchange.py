@@ -1,9 +1,7 @@
 """Time the exchange of gradients: Adasum against TensorFlow's own SUM all-reduce.
 
     python benchmarks/exchange.py            writes benchmarks/results/DATE-exchange.md
-    python benchmarks/exchange.py --fit      fits the cost model: DATE-exchange_fit.md; over UCX
-                                             --fit ucx: DATE-exchange_fit_ucx.md
-    python benchmarks/exchange.py --extend   rewrites the tables of pages
+    python benchmarks/exchange.py --extend   rewrites the generated parts of README and the docs
     python benchmarks/exchange.py --transport  UCX against TensorFlow, and against Horovod if it
                                              is installed: DATE-exchange_transport.md
 
@@ -15,7 +13,6 @@ runs of only one kind give the peak memory. The workers run exchange_worker.py.
 
 import argparse
 
-import exchange_fit
 import exchange_transport
 import generated_tables
 import numpy as np
@@ -141,18 +138,15 @@ def compare(steps, memory_runs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fit", nargs="?", const="tensorflow", choices=["tensorflow", "ucx"])
     parser.add_argument(
         "--extend", action="store_true", help="rewrite the generated parts of the docs"
     )
     parser.add_argument("--transport", action="store_true", help="UCX, on --workers")
     parser.add_argument("--workers", type=int, nargs="+", default=list(PLANS))
-    parser.add_argument("--steps", type=int, help="default: 7, of --fit 25")
+    parser.add_argument("--steps", type=int, help="default: 7, of --transport 9")
     parser.add_argument("--memory-runs", type=int, default=1, help="0 leaves the memory out")
     arguments = parser.parse_args()
-    if arguments.fit:
-        exchange_fit.main(PLANS, arguments.steps or 25, arguments.fit)
-    elif arguments.extend:
+    if arguments.extend:
         generated_tables.main()
     elif arguments.transport:
         exchange_transport.main(SMALL_SHAPES | SHAPES, arguments.steps or 9, arguments.workers)

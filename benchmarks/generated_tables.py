@@ -113,17 +113,14 @@ def overlap_part():
 
 
 def uneven_hosts_part():
-    """Return the table of uneven hosts, what `StragglerReport` prints, and the doctor's table."""
+    """Return the table of uneven hosts, and what `StragglerReport` prints."""
     path = newest("uneven_hosts")
     text = path.read_text()
     rows = [[cell.partition(" (")[0] for cell in row.values()] for row in report.tables(text)]
     table = report.table(list(report.tables(text)[0]), rows)
-    _, printed, doctor = text.split("\n## ")
-    printed = printed.partition("\n")[2].strip()
-    pairs = doctor.partition("```\n")[2].partition("\n\n")[0]
+    printed = text.split("\n## ")[1].partition("\n")[2].strip()
     return from_report(
-        f"{table}\n\nAt the end of training, the callback prints:\n\n{printed}\n\n"
-        f"With the slow link, `tf-adasum-doctor` prints:\n\n```\n{pairs}\n```",
+        f"{table}\n\nAt the end of training, the callback prints:\n\n{printed}",
         path,
     )
 
@@ -158,7 +155,7 @@ def elastic_part():
         "The table shows the seconds from an event to the next training step, and the seconds "
         "without training (pause), as medians (lowest to highest) of "
         f"{min(int(r['times']) for r in rows)} or more measurements. Four hosts are simulated on "
-        "one machine with two cores, and use `--preload`:"
+        "one machine with two cores, and used `--preload`, an option that was removed since:"
     )
     table = report.table(
         ["event", "next step", "pause"], [[r["event"], r["seconds"], r["pause"]] for r in rows]

@@ -2,10 +2,11 @@
 
     python benchmarks/simulate_clusters.py
 
-Nothing is measured. The package itself makes the schedule: its exchange is traced on replica 0 with
-collectives that only record groups and bytes. SimGrid then computes how long these messages take on
-the networks of simgrid_network.py, which runs with Debian's python3-simgrid. Writes
-benchmarks/results/DATE-simulate_clusters.md, and a picture in docs/images.
+Nothing is measured. A schedule has the messages of the package's exchange, see `schedule`. SimGrid
+computes how long these messages take on the networks of simgrid_network.py, which runs with
+Debian's python3-simgrid. To find the best plan, all plans of Adasum's tree are simulated, which
+takes half an hour. Writes benchmarks/results/DATE-simulate_clusters.md, and a picture in
+docs/images.
 """
 
 import argparse
@@ -23,6 +24,7 @@ MEGABYTES = [10, 100, 1000]
 VARIABLES = 160
 STEP_MS = 180.0  # on one device
 MOST_ON_ONE_LEVEL = 256  # with more replicas, one level is not simulated
+MOST_IN_BEST = 64  # replicas on a level of the best plan
 SECONDS_OF_MESSAGE = 5e-6  # of the processor, for each message
 SECONDS_OF_PRODUCT = 5e-13  # for each byte, at 2 TB/s of memory bandwidth
 # Replicas per host, and the bandwidth of a device's and of a host's link in bytes per second.
@@ -32,83 +34,65 @@ CLUSTERS = {
     "fat tree, 100 Gbit/s": (1, 12.5e9, 12.5e9),
     "dragonfly, 100 Gbit/s": (1, 12.5e9, 12.5e9),
 }
-DEFAULT, FLAT, HALVING = "plan by the cost model", "one level", "pairs of pairs"
+DEFAULT, BEST = "default plan", "best plan"
+FLAT, HALVING = "one level", "pairs of pairs"
 HOROVOD, RING = "mean on each host, then pairs of pairs", "mean by a ring"
-ALGORITHMS = (DEFAULT, FLAT, HALVING, HOROVOD, RING)
+ALGORITHMS = (DEFAULT, BEST, FLAT, HALVING, HOROVOD, RING)
 
 
-class Recorder:
-    """Collectives of replica 0 in one group, which record the phases of `simgrid_network`."""
+def schedule(plan, size, segments):
+    """Return the phases of `simgrid_network` for one bucket, each with its repetitions.
 
-    def __init__(self, phases, stride, radix):
-        self._phases, self._stride, self._radix = phases, stride, radix
+    Args:
+        plan: the radices of the levels. The first may be the number of replicas that are averaged.
+        size: bytes of the bucket.
+        segments: the number of inner products of two replicas on each level; 0 on a level that
+            averages.
+    """
+    from tf_adasum.aggregation import buckets, groups
 
-    def all_to_all(self, shards):
-        """Record a message with a shard to each other member."""
-        self._record("direct", size_of(shards) / self._radix, 1)
-        return shards
-
-    def all_reduce(self, value):
-        """Record an all-to-all and an all-gather of shards, as over UCX."""
-        for _ in range(2):
-            self._record("direct", size_of(value) / self._radix, 1)
-        return value
-
-    def all_gather(self, value):
-        """Record a message with the value to each other member."""
-        import tensorflow as tf
-
-        self._record("direct", size_of(value), 1)
-        return tf.concat([value] * self._radix, axis=0)
-
-    def _record(self, kind, size, times):
-        self._phases.append(((kind, self._stride, self._radix, size), times))
-
-
-def size_of(tensor):
-    """Return the bytes of a tensor."""
-    return tensor.shape.num_elements() * tensor.dtype.size
-
-
-def schedule(scheme, shapes, default_costs):
-    """Return the phases of the package's own exchange of one bucket, each with its repetitions."""
-    import tensorflow as tf
-
-    from tf_adasum.aggregation import CollectiveReductionPlanner, aggregate
-    from tf_adasum.aggregation.groups import CollectiveGroup
-
-    phases = []
-
-    def group_of(stride, radix):
-        return CollectiveGroup(Recorder(phases, stride, radix), range(radix), 0)
-
-    planner = CollectiveReductionPlanner(scheme, group_of, default_costs=default_costs)
-    with tf.Graph().as_default():
-        gradients = [tf.compat.v1.placeholder(tf.float32, shape) for shape in shapes]
-        aggregate([gradients], planner, 2**40)
+    pieces = max(1, round(size / buckets.PIECE_BYTES))
+    phases, stride = [], 1
+    for radix, count in zip(plan, segments, strict=True):
+        phases.append((("direct", stride, radix, size / stride / radix / pieces), 2 * pieces))
+        stride *= radix
+        gram = 8 * count * radix * (radix + 1) // 2
+        if gram and stride * gram <= groups.GATHERED_SUM_BYTES:
+            phases.append((("direct", 1, stride, gram), 1))
+        elif gram:  # an all-to-all and an all-gather of shards, as over UCX
+            phases.append((("direct", 1, stride, gram / stride), 2))
     return phases
 
 
-def schemes(cluster, replicas):
-    """Return the `Scheme` of each algorithm that uses the package's exchange, and its costs."""
-    from tf_adasum.aggregation import Scheme
-    from tf_adasum.aggregation.cost_model import CostModel, Hosts
+def products(plan, size, segments):
+    """Return the bytes that a replica multiplies and adds, once for each multiplication."""
+    found, own = 0.0, size
+    for radix, count in zip(plan, segments, strict=True):
+        found += own * ((radix + 1) / 2 + 1 if count else 1)
+        own /= radix
+    return found
+
+
+def plans_of(cluster, replicas, size, segments):
+    """Return the plan of each algorithm, and of each plan of Adasum's tree, with its segments."""
+    from tf_adasum.aggregation import Scheme, radix_plans
     from tf_adasum.aggregation.rules import Adasum
 
-    per_host, inside, outside = CLUSTERS[cluster]
-    costs = CostModel(SECONDS_OF_MESSAGE, 1 / inside, SECONDS_OF_PRODUCT)
-    hosts = Hosts(per_host, 0.0, 1 / outside) if 1 < per_host < replicas else None
+    per_host, _, _ = CLUSTERS[cluster]
+    has_hosts = 1 < per_host < replicas
+    scheme = Scheme(Adasum(), replicas, replicas_per_host=per_host if has_hosts else 1)
     halving = (2,) * (replicas.bit_length() - 1)
-    found = {
-        DEFAULT: Scheme(Adasum(), replicas, costs=costs, hosts=hosts),
-        HALVING: Scheme(Adasum(), replicas, radix_plan=halving),
-    }
+    found = {DEFAULT: scheme.plan(size, segments), HALVING: halving}
     if replicas <= MOST_ON_ONE_LEVEL:
-        found[FLAT] = Scheme(Adasum(), replicas, radix_plan=(replicas,))
-    if hosts:
+        found[FLAT] = (replicas,)
+    for plan in radix_plans.tree_plans(replicas):
+        if max(plan) <= MOST_IN_BEST:
+            found[plan] = plan
+    found = {name: (plan, [segments] * len(plan)) for name, plan in found.items()}
+    if has_hosts:
         above = halving[: (replicas // per_host).bit_length() - 1]
-        found[HOROVOD] = Scheme(Adasum(), replicas, per_host, radix_plan=above)
-    return found, costs
+        found[HOROVOD] = (per_host, *above), [0, *[segments] * len(above)]
+    return found
 
 
 def bucket_of(megabytes):
@@ -123,20 +107,15 @@ def bucket_of(megabytes):
 
 def jobs_of(cluster):
     """Return the jobs of a cluster: number of buckets, phases and arithmetic seconds of each."""
-    from tf_adasum.aggregation import cost_model
-
     jobs = {}
     for replicas in REPLICAS:
         for megabytes in MEGABYTES:
             count, shapes = bucket_of(megabytes)
             size = 4.0 * sum(shape for (shape,) in shapes)
-            found, costs = schemes(cluster, replicas)
-            for name, scheme in found.items():
-                plan = scheme.plan(size, len(shapes), costs)
-                averaged = (scheme.local_reduction_size,) * (scheme.local_reduction_size > 1)
-                products = cost_model.amounts((*averaged, *plan), size, len(shapes))[2]
-                phases = schedule(scheme, shapes, costs)
-                jobs[replicas, megabytes, name] = count, phases, SECONDS_OF_PRODUCT * products
+            for name, own in plans_of(cluster, replicas, size, len(shapes)).items():
+                phases = schedule(own[0], size, own[1])
+                seconds = SECONDS_OF_PRODUCT * products(own[0], size, own[1])
+                jobs[replicas, megabytes, name] = count, phases, seconds
             ring = [(("ring", 1, replicas, size / replicas), 2 * (replicas - 1))]
             jobs[replicas, megabytes, RING] = count, ring, SECONDS_OF_PRODUCT * size
     return jobs
@@ -165,18 +144,26 @@ def simulated(cluster):
     return found
 
 
+def best_of(found, replicas, megabytes):
+    """Return the plan that takes the least time."""
+    plans = [key for key in found if key[:2] == (replicas, megabytes) and type(key[2]) is tuple]
+    return min(plans, key=found.get)[2]
+
+
 def rows_of(cluster, found):
     """Yield the rows of a cluster's table."""
     for replicas in REPLICAS:
         for megabytes in MEGABYTES:
-            cells = []
+            cells, best = [], best_of(found, replicas, megabytes)
             for name in ALGORITHMS:
-                seconds = found.get((replicas, megabytes, name))
+                seconds = found.get((replicas, megabytes, best if name == BEST else name))
                 if seconds is None:
                     cells.append("–")
                     continue
                 efficiency = STEP_MS / (STEP_MS + 1000 * seconds)
                 cells.append(f"{1000 * seconds:.1f} ({100 * efficiency:.0f} %)")
+            ratio = found[replicas, megabytes, DEFAULT] / found[replicas, megabytes, best]
+            cells += [f"{ratio:.2f}", list(best)]
             yield [replicas, megabytes, *cells]
 
 
@@ -213,7 +200,7 @@ def draw(text):
 def main():
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     found_of = {cluster: simulated(cluster) for cluster in CLUSTERS}
-    header = ["replicas", "MB", *ALGORITHMS]
+    header = ["replicas", "MB", *ALGORITHMS, f"default / {BEST.split()[0]}", "which is"]
     tables = "\n" + "\n\n".join(
         f"## {cluster}\n\n{report.table(header, rows_of(cluster, found))}"
         for cluster, found in found_of.items()
@@ -226,15 +213,16 @@ def main():
         "and in parentheses the efficiency: the time of a step on one device "
         f"({STEP_MS:g} ms) divided by the time of the step with the exchange, which does not "
         f"overlap with it. The gradients are {VARIABLES} variables of float32 of the same size. "
-        "The package itself makes the schedule of the messages; all messages of a collective start "
-        "together, and a collective starts when the one before has ended. Each message takes "
+        "All messages of a collective start together, and a collective starts when the one before "
+        "has ended. Each message takes "
         f"{1e6 * SECONDS_OF_MESSAGE:g} µs of the processor, and the arithmetic runs at 2 TB/s. "
         f"*{HALVING}* is the recursive vector halving of the Adasum paper. *{HOROVOD}* is the "
         "hierarchical mode of Horovod. Inner products are exchanged as in this package; the "
-        "published implementations use an all-reduce with fewer messages. The cost model has the "
-        "bandwidths of the network. A ring is simulated for one round. If a collective has more "
-        "than 16,384 messages, each replica sends the bytes of all its messages to one member, and "
-        "the time is the mean for 8 members. The fat tree has half as many links up as down. The "
+        "published implementations use an all-reduce with fewer messages. The best plan is the "
+        f"fastest of all plans of Adasum's tree with up to {MOST_IN_BEST} members on a level. A "
+        "ring is simulated for one round. If a collective has more than 16,384 messages, each "
+        "replica sends the bytes of all its messages to one member, and the time is the mean for 8 "
+        "members. The fat tree has half as many links up as down. The "
         "networks are in "
         f"benchmarks/simgrid_network.py.\n{tables}",
     )

@@ -90,7 +90,6 @@ def work(options):
     import tf_adasum
     from experiments import data
     from experiments.cnn import EXPERIMENT as CNN
-    from tf_adasum.environment_variables import HOST_LINK
 
     class Mean(tf_adasum.rules.AggregationRule):
         granularity = "model"
@@ -98,7 +97,6 @@ def work(options):
         def coefficients(self, gram):
             return tf.ones_like(gram[:, 0]) / gram.shape[-1]
 
-    os.environ[HOST_LINK] = os.environ["HOST_LINK_OF_LINKS"]
     ((dataset, epochs),) = experiment().datasets
     splits, found = getattr(data, dataset)(), {}
     for name, (method, k) in METHODS.items():
@@ -222,8 +220,7 @@ def main():
         "*MB sent* is what worker 0's network interface sent, with packet headers. The time of "
         "evaluations is not counted. The first epoch includes tracing, so the time of the second "
         "epoch replaces its time. *Local SGD* averages the weight changes of k steps. With k = 64, "
-        "`fit` combines at the end of each epoch, which has 37 steps. `TF_ADASUM_HOST_LINK` has "
-        "the β of each link.\n\n"
+        "`fit` combines at the end of each epoch, which has 37 steps.\n\n"
         + report.table([*header, *(f"{mbit} Mbit/s, s" for mbit in found)], rows),
     )
 

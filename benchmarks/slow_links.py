@@ -31,7 +31,6 @@ METHODS = {
     "mean": ({"aggregation": "mean"}, None),
     "Adasum": ({}, None),
     "Adasum, bfloat16": ({"wire_dtype": "bfloat16"}, None),
-    "Adasum, bfloat16, cost model": ({"wire_dtype": "bfloat16"}, None),
     "DeltaAdasum, k = 4": ({}, 4),
     "DeltaAdasum, k = 16": ({}, 16),
     "DeltaAdasum, k = 64": ({}, 64),
@@ -95,14 +94,10 @@ def work():
     import keras
 
     import tf_adasum
-    from tf_adasum.environment_variables import COST_MODEL
 
     found = {}
     for name, (options, local_steps) in METHODS.items():
-        if "cost model" in name:
-            os.environ[COST_MODEL] = os.environ["COST_MODEL_OF_LINKS"]
         strategy = tf_adasum.AdasumMirroredStrategy(**options)
-        os.environ.pop(COST_MODEL, None)
         with strategy.scope():
             optimizer = keras.optimizers.Adam(1e-4)
             if local_steps:
@@ -156,8 +151,7 @@ def on_links(
 ):
     """Run a script with ``--out FILE`` on the workers of each host; return worker 0's JSON.
 
-    The workers are stopped after `seconds`. The other options are arguments of `Links`. The
-    variables ``COST_MODEL_OF_LINKS`` and ``HOST_LINK_OF_LINKS`` have the constants of the link.
+    The workers are stopped after `seconds`. The other options are arguments of `Links`.
     """
     with Links(mbit, hosts, **options) as links, tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "out.json")
@@ -170,9 +164,6 @@ def on_links(
                 "TF_ADASUM_WORLD_SIZE": str(hosts * workers_per_host),
                 "TF_ADASUM_DEVICES_PER_WORKER": str(devices),
                 "TF_CPP_MIN_LOG_LEVEL": "2",
-                # The default constants for UCX, except the seconds of a byte on this link.
-                "COST_MODEL_OF_LINKS": f"alpha=2.4e-4,beta={8e-6 / mbit},gamma=6.3e-11",
-                "HOST_LINK_OF_LINKS": f"alpha=5e-5,beta={8e-6 / mbit}",
             }
             command = [*WITH_ITS_INTERFACES, "sh", sys.executable, script, *arguments, "--out", out]
             host = links.hosts[rank // workers_per_host]
@@ -221,8 +212,7 @@ def main():
         "larger, so the time and the bytes of a combination are divided by k. *MB sent*: in a "
         "step, by worker 0, as its network interface counts them, with headers, median of all "
         "links. */ mean*: median time divided by the median time of the mean on the same link. "
-        "*Cost model*: `TF_ADASUM_COST_MODEL` has the β of this link, and the α and γ shipped for "
-        "UCX. Without it, the bfloat16 bucket of 0.5 MB is gathered whole.\n\n"
+        "The bfloat16 bucket of 0.5 MB is gathered whole.\n\n"
         f"Transports: {'; '.join(sorted(summaries))}\n\n" + report.table(header, rows),
     )
 

@@ -13,8 +13,6 @@ import io
 import json
 import os
 import pathlib
-import subprocess
-import sys
 import time
 
 import frameworks
@@ -28,7 +26,7 @@ EQUAL, SLOW_WORKER = "all equal", f"worker {ODD} sleeps"
 SLOW_LINK, BFLOAT16 = f"slow link of host {ODD}", f"slow link of host {ODD}, bfloat16"
 # The right `slowest_worker` of each case; -1 if no worker is slow.
 EXPECTED = {EQUAL: -1, SLOW_WORKER: ODD, SLOW_LINK: -1, BFLOAT16: -1}
-SECONDS = 400  # limit for the workers on one kind of links, and for `tf-adasum-doctor`
+SECONDS = 400  # limit for the workers on one kind of links
 
 
 def trained(strategy, epochs, steps, sleep=0.0):
@@ -57,8 +55,7 @@ def trained(strategy, epochs, steps, sleep=0.0):
 
 
 def work(has_slow_link, epochs, steps):
-    """Return what `trained` returns for each case of these links, and what the doctor prints."""
-    doctor = diagnosis() if has_slow_link else None
+    """Return what `trained` returns for each case of these links."""
     import tf_adasum
 
     strategy = tf_adasum.AdasumMirroredStrategy(transport="ucx")
@@ -71,14 +68,7 @@ def work(has_slow_link, epochs, steps):
         is_odd = os.environ["TF_ADASUM_RANK"] == str(ODD)
         sleep = np.median(cases[EQUAL]["step_ms"]) / 1000 if is_odd else 0.0
         cases[SLOW_WORKER] = trained(strategy, epochs, steps, sleep)
-    return {"cases": cases, "doctor": doctor}
-
-
-def diagnosis():
-    """Run `tf-adasum-doctor` on this worker; return what it prints."""
-    command = [sys.executable, "-m", "tf_adasum.doctor"]
-    options = {"stdout": subprocess.PIPE, "text": True, "timeout": SECONDS}
-    return subprocess.run(command, cwd=report.ROOT, check=True, **options).stdout
+    return cases
 
 
 def row_of(case, found):
@@ -92,15 +82,6 @@ def row_of(case, found):
         ", ".join(map(str, found["slowest"])),
         f"{right} of {len(step)}",
     ]
-
-
-def about_links(printed):
-    """Return the table of pairs that the doctor printed, and its findings about slow pairs."""
-    lines = printed.splitlines()
-    first = next(i for i, line in enumerate(lines) if line.startswith("from \\ to"))
-    table = lines[first : lines.index("", first)]
-    slow = [line for line in lines if line.startswith("warn  slow pair")]
-    return "\n".join([*table, "", *slow])
 
 
 def main():
@@ -130,7 +111,7 @@ def main():
         seconds=SECONDS,
         exceptions={ODD: arguments.slow_mbit},
     )
-    cases = equal["cases"] | uneven["cases"]
+    cases = equal | uneven
     header = ["case", "step, ms", f"waiting_ms of workers 0 to {slow_links.WORKERS - 1}"]
     header += ["slowest_worker", "right"]
     lines = [f"- {case}: {found['printed'] or '(nothing)'}" for case, found in cases.items()]
@@ -150,9 +131,7 @@ def main():
         "no worker is slow. A slow link is not a slow worker.\n\n"
         + report.table(header, [row_of(case, found) for case, found in cases.items()])
         + "\n\n## Printed at the end of training\n\n"
-        + "\n".join(lines)
-        + f"\n\n## `tf-adasum-doctor` with the slow link of host {ODD}\n\n"
-        + f"```\n{about_links(uneven['doctor'])}\n```",
+        + "\n".join(lines),
     )
 
 

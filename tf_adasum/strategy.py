@@ -55,7 +55,8 @@ class AdasumMirroredStrategy(
             or a `tf_adasum.rules.AggregationRule`. Defaults to `"adasum"`.
         radix_plan: list of int with the product N: the sizes of the groups in which gradients are
             combined, one for each level. With `local_reduction`, N is the number of hosts. Defaults
-            to `None`, which chooses by the hosts (docs/speed.md).
+            to `None`: ``[N]``; for several hosts with L replicas each, ``[L, hosts]``; levels of
+            more than 16 are replaced by smaller ones.
         local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
             these averages. Defaults to `None`.
         wire_dtype: ``"bfloat16"`` or ``"float16"``: gradients are sent in half the bytes. Inner
@@ -201,10 +202,10 @@ class AdasumMirroredStrategy(
         paths = [keras_compat.path_of(variable) for variable in variables]
         return marker.for_variables(self.aggregation_state(paths), range(len(paths)))
 
-    def aggregation_state(self, paths: Sequence[str]) -> AggregationState:
+    def aggregation_state(self, paths: Sequence[str], others: Sequence[str] = ()):
         """See `GradientAggregatingStrategy.aggregation_state`."""
         with self.scope():
-            return AggregationState(self._scheme, paths)
+            return AggregationState(self._scheme, paths, others)
 
     def check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
         """See `GradientAggregatingStrategy.check_same_gradients`."""

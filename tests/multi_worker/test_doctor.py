@@ -13,10 +13,10 @@ from tf_adasum.transport import argument
 
 @pytest.mark.version_independent
 @pytest.mark.costly
-def test_two_workers_under_the_launcher(tmp_path):
+def test_two_workers_under_the_launcher():
     launched = [sys.executable, "-m", "tf_adasum.launch", "-n", "2", "--devices-per-worker", "2"]
     result = subprocess.run(
-        [*launched, "-m", "tf_adasum.doctor", "--json", "--links", str(tmp_path / "links.json")],
+        [*launched, "-m", "tf_adasum.doctor", "--json"],
         capture_output=True,
         text=True,
         timeout=200,
@@ -31,12 +31,7 @@ def test_two_workers_under_the_launcher(tmp_path):
     cluster = report["cluster"]
     assert [each["devices"] for each in cluster["workers"]] == [["CPU:0", "CPU:1"]] * 2
     assert {each["tensorflow"] for each in cluster["workers"]} == {report["tensorflow"]}
-    assert {(each["from"], each["to"]) for each in cluster["pairs"]} == {(0, 1), (1, 0)}
-    assert all(each["bytes_per_second"] > 1e6 for each in cluster["pairs"])
-    assert any("no link between two hosts" in each["text"] for each in cluster["findings"])
-    small, large = cluster["exchanges"]
-    assert (small["bytes"], large["bytes"]) == (4 * 2**20, 64 * 2**20)
-    assert 0 < min(small["seconds"]) and (large.get("left_out") or min(large["seconds"]) > 0)
-    assert small["over"] == large.get("over", small["over"])
+    exchange = cluster["exchange"]
+    assert exchange["bytes"] == 4 * 2**20 and 0 < min(exchange["seconds"])
     ucx = os.environ[TRANSPORT] == argument.UCX
-    assert small["over"].startswith("UCX " if ucx else "TensorFlow's collectives")
+    assert exchange["over"].startswith("UCX " if ucx else "TensorFlow's collectives")

@@ -114,3 +114,20 @@ def test_convolutions_and_pooling_without_rows(group, jit_compile):
     """As one process, up to rounding: TensorFlow's kernels for CPUs would end the process."""
     results = group.run(scenarios.train_convolutions, jit_compile=jit_compile)
     assert_close(results, scenarios.train_convolutions(None), rtol=1e-4, atol=1e-6)
+
+
+@on("1x2")
+@pytest.mark.parametrize("edges", ["edges", "x_edges"])
+def test_a_graph_without_edges_is_a_batch_with_rows(group, edges):
+    """Whatever the name of the input, which decides the order of the tensors; against NumPy."""
+    kernel, bias, gradients = np.ones([3, 1]), np.zeros(1), []
+    for inputs, targets in scenarios.graphs(edges):
+        x = np.float64(inputs["nodes"])
+        np.add.at(x, inputs[edges][:, 1], np.float64(inputs["nodes"])[inputs[edges][:, 0]])
+        error = 2 / 4 * (x @ kernel + bias - targets)
+        gradients.append((x.T @ error, error.sum(0)))
+        if len(gradients) == 2:
+            for_kernel, for_bias = (sum(pair) / 2 for pair in zip(*gradients, strict=True))
+            kernel, bias, gradients = kernel - 0.05 * for_kernel, bias - 0.05 * for_bias, []
+    results = group.run(scenarios.train_on_graphs, edges=edges)
+    assert_close(results, {"weight0": kernel, "weight1": bias}, rtol=1e-5, atol=1e-6)

@@ -38,3 +38,34 @@ def test_another_batch_axis_is_refused_on_all_workers(group):
         assert "Received: an output of the shape (2, None)" in str(messages["output"])
         assert str(messages["a part of fixed length"]) == ""
         assert str(messages["two of unknown length"]) == ""
+
+
+@on("1x2", "2x1", "2x2")
+@pytest.mark.feature("`BatchNormalization` with a mask, synchronized")
+def test_masked_moments_cover_the_rows_of_all_replicas(group):
+    """One process is the oracle, to the roundings of sums in another order."""
+    for all_masked in (False, True):
+        arguments = {"synchronized": True, "all_masked": all_masked}
+        expected = scenarios.masked_moments(None, **arguments)
+        results = group.run(scenarios.masked_moments, **arguments)
+        assert_close(results, expected, rtol=1e-4, atol=1e-6)
+
+
+@on("1x2", "2x1")
+def test_a_replica_whose_rows_are_masked_adds_nothing_to_moving_moments(group):
+    """With momentum 0.5, it keeps its moving moments, and so half of the change is left."""
+    results = group.run(scenarios.masked_moments, synchronized=False, all_masked=True)
+    expected = scenarios.masked_moments(None, synchronized=False, all_masked=True)
+    for actual in results:
+        for name, initial in (("weight2", 0.0), ("weight3", 1.0)):
+            half = (expected[name] + initial) / 2
+            np.testing.assert_allclose(actual[name], half, rtol=1e-4, err_msg=name)
+
+
+@on("1x2", "2x1")
+@pytest.mark.feature("local steps with weights that the forward pass assigns")
+def test_all_weights_are_equal_after_each_combination(group):
+    for actual in group.run(scenarios.train_with_local_steps, loop=False):
+        assert actual["checked"].tolist() == [3, 7]
+    for actual in group.run(scenarios.train_with_local_steps, loop=True):
+        assert actual["checked"].tolist() == [3, 4]

@@ -54,3 +54,24 @@ def test_a_callback_of_one_worker_reads_means_over_all(group):
     for name, value in unread[0].items():
         np.testing.assert_array_equal(last[name], value, err_msg=name)
         np.testing.assert_allclose(last[f"read in {name}"], value, rtol=1e-6, err_msg=name)
+
+
+@on("1x2", "2x1", "2x2")
+@pytest.mark.parametrize(
+    "options", [{}, {"steps_per_execution": 2}, {"run_eagerly": True}], ids=str
+)
+def test_metrics_cover_all_rows_whatever_keys_a_step_returns(group, options):
+    """Also under another name; one process is the oracle, to the rounding of a float32."""
+    expected = scenarios.return_other_keys(None, **options)
+    assert expected["fit area"] == expected["fit auc"]
+    results = group.run(scenarios.return_other_keys, **options)
+    assert_close(
+        [{**each, "fit of_batch": 0} for each in results],
+        {**expected, "fit of_batch": 0},
+        rtol=1e-5,
+    )
+
+
+@on("1x2", "2x1")
+def test_a_log_with_the_name_of_a_metric_that_was_not_updated_is_kept(group):
+    assert_close(group.run(scenarios.return_own_loss), {"loss": 0.5, "other": 2.0})

@@ -2,11 +2,8 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
-from support import sshd
-from support.launching import SLEEP_WITH_CHILD, eventually, is_running, pids_in
 from support.worker_group import worker_environment
 
 pytestmark = pytest.mark.version_independent
@@ -50,27 +47,3 @@ def test_launchers_on_two_hosts_train_the_same_weights(make_network, tmp_path):
     assert not any(launcher.returncode for launcher in launchers), said
     first, second = (output.partition("trained ")[2].split() for output, _ in said)
     assert (first, second) == (["0", "2", first[2]], ["1", "2", first[2]])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    bool(sshd.reason_to_skip()), reason=f"no ssh server here: {sshd.reason_to_skip()}"
-)
-def test_hosts_whose_connection_is_cut_end_their_workers(make_network, tmp_path):
-    (tmp_path / "worker.py").write_text("import os, subprocess, sys, time\n" + SLEEP_WITH_CHILD)
-    pids, keys = tmp_path / "pids", tmp_path / "sshd"
-    pids.mkdir()
-    keys.mkdir()
-    network = make_network(2)
-    command = sshd.Servers(keys, network.hosts).command
-    names = ",".join(f"{host.address}:1" for host in network.hosts)
-    program = tmp_path / "worker.py", pids
-    launcher = started(network.hosts[0], "--hosts", names, *program, TF_ADASUM_SSH=command)
-    eventually(lambda: len(pids_in(pids)) == 4)
-    network.cut(1)
-    begin = time.monotonic()
-    _, errors = launcher.communicate(timeout=60)
-    assert launcher.returncode == 255, errors
-    assert "host 10.77.0.2: the ssh connection was lost, stopping the other hosts" in errors
-    assert sum(map(is_running, pids_in(pids))) <= 2 and time.monotonic() - begin < 40
-    eventually(lambda: not any(map(is_running, pids_in(pids))), seconds=25)

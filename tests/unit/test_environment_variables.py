@@ -42,6 +42,13 @@ def test_a_port_that_is_none(text):
     assert str(raised.value).endswith(f"Received: {WATCH_PORT}={text!r}")
 
 
+def test_a_removed_variable_says_what_to_use():
+    given = {"TF_ADASUM_COST_MODEL": "alpha=1,beta=1,gamma=1", "TF_ADASUM_SSH": "ssh"}
+    first, second = environment_variables.misspelt(given)
+    assert first.startswith("The environment variable TF_ADASUM_COST_MODEL was removed")
+    assert "radix_plan" in first and "Open MPI" in second
+
+
 def test_the_page_lists_all_variables():
     page = pathlib.Path(__file__).parents[2] / "docs/commands.md"
     rows = re.findall(r"^\| `(\w+)` \|", page.read_text(), re.M)

@@ -11,8 +11,6 @@ PACKAGE = Path(tf_adasum.__file__).parent
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 # `tf_adasum.run`: a notebook's own function, in a folder that only this user can read.
 ALLOWED = {
-    # The script of the command line, as Python runs it.
-    PACKAGE / "launch" / "fork_server.py": {"compile", "exec"},
     PACKAGE / "launch" / "function_worker.py": {"pickle", "cloudpickle"},
 }
 FUNCTIONS = {"eval", "exec", "compile", "__import__", "unsafe_load"}

@@ -75,7 +75,6 @@ PLAIN = {
     "transport/library.py": "they become a part of TFA-213",
     "DamagedBackup": "it becomes a part of TFA-602",
     "This attribute is called": "it says the new name",
-    "launch/fork_server.py": "it says which option to remove, or has Python's own message",
     "launch/function_worker.py": "it says what to install, or to return",
     "launch/run.py": "the worker's own message follows",
     "launch/output.py": "it is caught",

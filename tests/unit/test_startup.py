@@ -73,7 +73,7 @@ AVERAGED = Scheme(rules.Sum(), 8, local_reduction_size=4, radix_plan=(2,), wire_
         (
             ("TF_CONFIG", 32, 1, Scheme(rules.Adasum(), 32)),
             "TF_CONFIG: 32 workers x 1 device, rule Adasum(granularity='variable'), "
-            "radix plan by the cost model",
+            "radix plan with the fewest messages",
         ),
     ],
 )

@@ -2,7 +2,7 @@
 
 Read the modules in this order: `rules` (Gram matrix to coefficients), `buckets` and `sparse`
 (variables to vectors), `groups` and `levels` (which replica combines which elements), `scheme` (the
-user's settings), `reduction_planner` and `cost_model` (how a bucket is exchanged),
+user's settings), `radix_plans` and `reduction_planner` (how a bucket is exchanged),
 `rule_application` (groups of variables and the rule's state), `fused` (buckets that are not
 packed), and `tf_adasum.ops` (inner products and weighted sums of vectors).
 

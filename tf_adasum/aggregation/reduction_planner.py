@@ -28,7 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum import ops
-from tf_adasum.aggregation import buckets, cost_model
+from tf_adasum.aggregation import buckets
 from tf_adasum.aggregation.buckets import Bucket
 from tf_adasum.aggregation.fused import FusedPlan, FusedReduceScatterLevel
 from tf_adasum.aggregation.groups import CollectiveGroup, LocalGroup
@@ -152,11 +152,9 @@ class CollectiveReductionPlanner:
         scheme: the `Scheme`.
         group_of: function of a stride and a radix. It returns a `CollectiveGroup` of `radix`
             replicas, including this replica. Their numbers differ by multiples of the stride.
-        all_gather_threshold_bytes: if the bytes of a bucket, multiplied by the number of replicas,
-            are at most this number, every replica combines the whole bucket, unless the scheme has
-            a cost model and the model estimates that this takes longer. Must be 0 unless the same
-            computation gives the same bits on all replicas. Defaults to `0`.
-        default_costs: the cost model of the transport, used if the scheme has no cost model.
+        all_gather_threshold_bytes: if a replica, or all replicas of a host that share its link,
+            receive at most this many bytes, every replica combines the whole bucket. Must be 0
+            unless the same computation gives the same bits on all replicas. Defaults to `0`.
     """
 
     def __init__(
@@ -164,12 +162,10 @@ class CollectiveReductionPlanner:
         scheme: Scheme,
         group_of: Callable[[int, int], CollectiveGroup],
         all_gather_threshold_bytes: int = 0,
-        default_costs: cost_model.CostModel = cost_model.DEFAULT,
     ):
         self.scheme = scheme
         self._group_of = group_of
         self._all_gather_threshold_bytes = all_gather_threshold_bytes
-        self._default_costs = default_costs
 
     @property
     def group(self) -> CollectiveGroup:
@@ -181,15 +177,14 @@ class CollectiveReductionPlanner:
         replicas = self.scheme.replicas
         wire_dtype = narrower(bucket.dtype, self.scheme.wire_dtype)
         size = bucket.size * (wire_dtype or bucket.dtype).size
-        segments = len(bucket.indices)
-        radices = self._radices(size, segments, needs_full_gram)
-        if self._gathers([radix for radix, _ in radices], size, segments):
+        received = replicas * size * self.scheme.replicas_per_host
+        if received <= self._all_gather_threshold_bytes:
             together = AllGatherLevel(self.scheme.single_level_rule, self.group)
             return BucketPlan(bucket, [together], wire_dtype=wire_dtype)
 
         levels: list[Level] = []
         stride = 1
-        for radix, rule in radices:
+        for radix, rule in self._radices(size, len(bucket.indices), needs_full_gram):
             column = self._group_of(stride, radix)
             stride *= radix
             levels.append(ReduceScatterLevel(rule, column, self._group_of(1, stride)))
@@ -203,31 +198,13 @@ class CollectiveReductionPlanner:
             return FusedPlan(bucket, fused, wire_dtype)
         return BucketPlan(bucket, levels, pieces, multiple, wire_dtype)
 
-    def _gathers(self, plan: Sequence[int], size: int, segments: int) -> bool:
-        """Return whether every replica gathers and combines a whole bucket of `size` bytes.
-
-        Buckets above the threshold are never gathered. Smaller ones are gathered, unless the cost
-        model estimates that the plan takes less time, as on a slow link. The shipped cost model is
-        only used if several replicas share each of several hosts.
-        """
-        replicas, hosts = self.scheme.replicas, self.scheme.hosts
-        if replicas * size > self._all_gather_threshold_bytes:
-            return False
-        if self.scheme.costs is None and hosts is None:
-            return True
-        costs = self.scheme.costs or self._default_costs
-        if not self.scheme.rule.needs_gram:
-            segments = 0
-        seconds = costs.seconds(plan, size, segments, hosts)
-        return costs.gather_seconds(replicas, size, segments, hosts) <= seconds
-
     def _radices(
         self, size: int, segments: int, needs_full_gram: bool
     ) -> list[tuple[int, AggregationRule]]:
         """Return the radix and the rule of each level, for a bucket of `size` bytes."""
         if needs_full_gram or self.scheme.num_combined == 1:
             return [(self.scheme.replicas, self.scheme.single_level_rule)]
-        return self.scheme.levels(self.scheme.plan(size, segments, self._default_costs))
+        return self.scheme.levels(self.scheme.plan(size, segments))
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
         """Return, for each sparse variable, the list of all replicas' gradients.

@@ -2,16 +2,14 @@
 
 import dataclasses
 import hashlib
-import socket
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_adasum.aggregation import cost_model, radix_plans, rules
+from tf_adasum.aggregation import radix_plans, rules
 from tf_adasum.aggregation.rules import checks, granularity
 from tf_adasum.aggregation.rules.nested import nested
-from tf_adasum.environment_variables import COST_MODEL, HOST_LINK
 
 LONGEST_SETTING = 1000  # characters
 
@@ -27,11 +25,10 @@ class Scheme:
         replicas: N, the number of replicas.
         local_reduction_size: L, the number of neighbours that are averaged before the rule is
             applied. Defaults to `1`.
-        radix_plan: the radices, a tuple whose product is N / L. Defaults to `None`, which uses
-            `cost_model.default_plan`.
+        radix_plan: the radices, a tuple whose product is N / L. Defaults to `None`, see `plan`.
         wire_dtype: `tf.DType` in which gradients are sent. Defaults to the dtype of the gradients.
-        costs: the `CostModel` that was measured on the user's cluster. Defaults to `None`.
-        hosts: the `Hosts`, if several replicas share each of several hosts. Defaults to `None`.
+        replicas_per_host: the number of replicas on each host, if several replicas share each of
+            several hosts. Defaults to `1`.
         spans_hosts: whether the replicas are on several hosts. Defaults to `False`.
     """
 
@@ -40,8 +37,7 @@ class Scheme:
     local_reduction_size: int = 1
     radix_plan: tuple[int, ...] | None = None
     wire_dtype: tf.DType | None = None
-    costs: cost_model.CostModel | None = None
-    hosts: cost_model.Hosts | None = None
+    replicas_per_host: int = 1
     spans_hosts: bool = False
 
     @classmethod
@@ -99,10 +95,7 @@ class Scheme:
             local_reduction_size,
             radix_plan,
             wire_dtype,
-            cost_model.measured(),
-            cost_model.Hosts.measured(replicas_per_host, socket.gethostname())
-            if replicas_per_host and 1 < replicas_per_host < replicas
-            else None,
+            replicas_per_host if replicas_per_host and replicas_per_host < replicas else 1,
             spans_hosts,
         )
 
@@ -118,44 +111,28 @@ class Scheme:
 
     @property
     def for_sums(self) -> "Scheme":
-        """The scheme for sums of gradients on the same replicas, with the same cost model."""
+        """The scheme for sums of gradients on the same replicas."""
         plan = self.radix_plan if self.local_reduction_size == 1 else None
         return dataclasses.replace(
             self, rule=rules.Sum(), local_reduction_size=1, radix_plan=plan, wire_dtype=None
         )
 
-    @property
-    def has_fixed_plan(self) -> bool:
-        """Whether all buckets use the same radix plan."""
-        if self.radix_plan or not self.rule.works_in_levels:
-            return True
-        if not self.rule.is_tree_of_pairs:  # only for a sum, other plans give the same result
-            return self.hosts is None or not self.rule.computes_as(rules.Sum)
-        follows_hosts = self.hosts is not None and self.local_reduction_size == 1
-        is_small = self.num_combined <= cost_model.MOST_ON_ONE_LEVEL and not follows_hosts
-        return self.costs is None and is_small
-
-    def plan(
-        self, size: float, segments: int, default_costs: cost_model.CostModel
-    ) -> tuple[int, ...]:
+    def plan(self, size: int, segments: int) -> tuple[int, ...]:
         """Return the radix plan of a bucket.
 
         Args:
             size: the size of the bucket in bytes.
             segments: the number of segments of the bucket.
-            default_costs: the cost model of the transport.
         """
-        if self.has_fixed_plan:
-            return self.radix_plan or (self.num_combined,)
-        return cost_model.default_plan(
-            self.num_combined,
-            size,
-            segments if self.rule.needs_gram else 0,
-            self.costs,
-            default_costs,
-            self.hosts,
-            self.local_reduction_size,
-        )
+        if self.radix_plan:
+            return self.radix_plan
+        per_host = self.replicas_per_host if self.local_reduction_size == 1 else 1
+        # A sum has the same result with any plan.
+        is_sum_over_hosts = per_host > 1 and self.rule.computes_as(rules.Sum)
+        if self.rule.works_in_levels and (self.rule.is_tree_of_pairs or is_sum_over_hosts):
+            segments = segments if self.rule.needs_gram else 0
+            return radix_plans.default_plan(self.num_combined, size, segments, per_host)
+        return (self.num_combined,)
 
     def levels(self, radix_plan: Sequence[int]) -> list[tuple[int, rules.AggregationRule]]:
         """Return radix and rule per level. If L > 1, the first level is the mean of L replicas."""
@@ -168,14 +145,15 @@ class Scheme:
 
     def summary(self) -> str:
         """Return the rule and the plan in one line, which worker 0 logs at the start."""
-        plan = (self.radix_plan or (self.num_combined,)) if self.has_fixed_plan else None
+        plan = self.plan(0, 0)
+        varies = not self.radix_plan and len(plan) > 1 + (self.replicas_per_host > 1)
         words = [
             f"rule {' '.join(_short(repr(self.rule)).split())}",
-            f"radix plan {list(plan) if plan else 'by the cost model'}",
+            f"radix plan {'with the fewest messages' if varies else list(plan)}",
             f"after the mean of {self.local_reduction_size} on each host"
             if self.local_reduction_size > 1
             else "",
-            f"{self.hosts.replicas} replicas on each host" if self.hosts else "",
+            f"{self.replicas_per_host} replicas on each host" if self.replicas_per_host > 1 else "",
             f"sent as {_name(self.wire_dtype)}" if self.wire_dtype else "",
         ]
         return ", ".join(filter(None, words))
@@ -203,8 +181,7 @@ class Scheme:
             "radix_plan": self.radix_plan and list(self.radix_plan),
             "local_reduction (replicas averaged)": self.local_reduction_size,
             "wire_dtype": _name(self.wire_dtype),
-            COST_MODEL: self.costs and list(dataclasses.astuple(self.costs)),
-            HOST_LINK: self.hosts and list(dataclasses.astuple(self.hosts)),
+            "replicas on each host": self.replicas_per_host,
             "on several hosts": self.spans_hosts,
         }
 

@@ -210,9 +210,9 @@ def _variables(model, section):
     optimizers = keras_compat.optimizers_of(model)
     if section == "optimizer":
         return [one for each in optimizers for one in keras_compat.all_variables(each)]
-    states = [keras_compat.aggregation_state_of(each) for each in optimizers]
-    states = [state.rule_state for state in states if state and state.rule_state]
-    return [one for state in states for one in state.of_name.values()]
+    states = [state for each in optimizers for state in keras_compat.aggregation_states_of(each)]
+    rule_states = [state.rule_state for state in states if state.rule_state]
+    return [one for state in rule_states for one in state.of_name.values()]
 
 
 def _local_copies(model, variable):

@@ -72,13 +72,20 @@ class OrthogonalityTracker(StepTracker):
         if self.model.built:
             with self.model.distribute_strategy.scope():
                 keras_compat.build(self.model.optimizer, self.model.trainable_variables)
-        state = keras_compat.aggregation_state_of(self.model.optimizer)
-        if state is None:
+        states = keras_compat.aggregation_states_of(self.model.optimizer)
+        if len(states) > 1:
+            raise ValueError(
+                "OrthogonalityTracker measures the gradient of all variables, which one optimizer "
+                "updates. Received: a model whose optimizer, "
+                f"{self.model.optimizer.name!r}, holds {len(states)} optimizers"
+            )
+        if not states:
             raise ValueError(
                 "OrthogonalityTracker needs a model that was compiled under an "
                 "AdasumMirroredStrategy with another rule than 'mean' (which uses TensorFlow's "
                 "own all-reduce and computes no inner products)."
             )
+        (state,) = states
         self._state = state
         self.paths = state.paths
         with self.model.distribute_strategy.scope():

@@ -224,7 +224,7 @@ def _conclusion(values):
         return (
             f"no worker is slow, but in a step of {step:.0f} ms, every worker spends at least "
             f"{min(waits):.0f} ms in collectives. If a link between workers may be slow, measure "
-            "the links: run tf-adasum-doctor on all workers."
+            "the links with iperf3."
         )
     return None
 

@@ -8,8 +8,9 @@
     number, text, proof          ◀─▶        number, text, proof
 
 Each line is a JSON object. A proof is made with the `Secret`, and covers the role of its sender and
-both nonces. The proof of a message also covers its number and its text. So a message cannot be
-changed, repeated, left out or used in another connection. The connection is not encrypted.
+both nonces. The proof of a message also covers its number and the hash of its text. So a message
+cannot be changed, repeated, left out or used in another connection. The connection is not
+encrypted.
 
 The line with the client's rank and the line with the server's nonce also contain whether their
 sender has a secret. These lines are not authenticated. So the rank and this claim may only be used
@@ -22,6 +23,8 @@ somebody may repeat a whole connection.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import re
 import secrets
@@ -83,7 +86,7 @@ class Channel:
         self._nonces: list[str] = []  # of the server and of the client
         self._sent = self._received = 0
         self._unsent = b""
-        self._newest: Any = None  # a message that `send_newest` has not sent yet
+        self._newest: str | None = None  # a text that `send_newest` has not sent yet
         self.opened_at = self.last_received_at = time.monotonic()
         self.is_open, self.is_authenticated = True, False
         self.is_refused = self.is_unknown = False
@@ -111,22 +114,30 @@ class Channel:
 
     def send(self, message: Any) -> None:
         """Send a message (JSON types); data that does not fit into the socket is sent later."""
-        text = json.dumps(message)
-        proof = self._secret.proof(self._own, *self._nonces, self._sent, text)
-        self._write({"n": self._sent, "text": text, "proof": proof})
-        self._sent += 1
+        self._send(json.dumps(message))
 
-    def send_newest(self, message: Any) -> None:
-        """Send a message after all earlier data; until then, a newer message replaces it."""
-        self._newest = message
+    def send_newest(self, text: str) -> None:
+        """Send a message, as JSON, after all earlier data; until then, a newer one replaces it."""
+        self._newest = text
         self.flush()
 
     def flush(self) -> None:
         """Send what did not fit into the socket."""
         self._send_unsent()
         if not self._unsent and self._newest is not None:
-            message, self._newest = self._newest, None
-            self.send(message)
+            text, self._newest = self._newest, None
+            self._send(text)
+
+    def _send(self, text):
+        digest, quoted = _digest_and_quoted(text)
+        proof = self._secret.proof(self._own, *self._nonces, self._sent, digest)
+        self._unsent += b'{"n": %d, "proof": "%s", "text": %s}\n' % (
+            self._sent,
+            proof.encode(),
+            quoted,
+        )
+        self._sent += 1
+        self._send_unsent()
 
     def _send_unsent(self):
         if not self._unsent:
@@ -146,8 +157,12 @@ class Channel:
         for line in self._connection.receive():
             if self.is_authenticated:
                 text, proof = line.get("text"), line.get("proof")
-                of = (self._other, *self._nonces, self._received, text)
-                if not isinstance(text, str) or not self._secret.proves(proof, *of):
+                if not isinstance(text, str):
+                    self.is_open = False
+                    break
+                digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+                of = (self._other, *self._nonces, self._received, digest)
+                if not self._secret.proves(proof, *of):
                     self.is_open = False
                     break
                 self._received += 1
@@ -213,3 +228,9 @@ class Channel:
     def _write(self, message):
         self._unsent += json_lines.encode(message)
         self._send_unsent()
+
+
+@functools.lru_cache(maxsize=4)  # worker 0 sends one text to all
+def _digest_and_quoted(text: str) -> tuple[str, bytes]:
+    """Return the hash of a text, and the text as a JSON string."""
+    return hashlib.sha256(text.encode()).hexdigest(), json.dumps(text).encode()

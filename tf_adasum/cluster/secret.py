@@ -38,7 +38,7 @@ class Secret:
 
     def proof(self, *of: Any) -> str:
         """Return a proof that the sender knows this secret and sends the data `of` (JSON types)."""
-        return hmac.new(self.key, json.dumps(of).encode(), hashlib.sha256).hexdigest()
+        return hmac.digest(self.key, json.dumps(of).encode(), hashlib.sha256).hex()
 
     def proves(self, proof: Any, *of: Any) -> bool:
         """Return whether a proof shows that its sender knows the secret and sent the data `of`."""

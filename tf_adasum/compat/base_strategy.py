@@ -48,14 +48,18 @@ class GradientAggregatingStrategy(abc.ABC):
         """
 
     @abc.abstractmethod
-    def aggregation_state(self, paths: Sequence[str]) -> AggregationState:
+    def aggregation_state(
+        self, paths: Sequence[str], others: Sequence[str] = ()
+    ) -> AggregationState:
         """Create the `AggregationState` for the gradients of some variables.
 
         Args:
             paths: the paths of the variables. The index of a path is the number of its gradient.
+            others: the paths of variables that other optimizers of the model update.
 
         Raises:
-            ValueError: if the rule's granularity does not fit the paths.
+            ValueError: if the rule's granularity does not fit the paths, or a group has variables
+                of several optimizers.
         """
 
     # ---- what happens in a step ----------------------------------------------------------------

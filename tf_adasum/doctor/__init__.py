@@ -1,15 +1,13 @@
-"""The doctor reports what is installed, built or missing, and the speed of connections.
+"""The doctor reports what is installed, built or missing, and whether workers reach each other.
 
     tf-adasum-doctor                        check this machine
     tf-adasum-launch -n 2 -m tf_adasum.doctor     check several workers, with any launcher
     tf-adasum-doctor --explain TFA-501      print what to do about a message
-    tf-adasum-doctor --predict              estimate a step on many replicas
 
 Reading order: `main` (command line) -> `installation` (checks of one worker, as `findings`) ->
-`cluster_report` (the steps of several workers) -> `probe_server` (their open ports),
-`link_benchmark` (latency and bandwidth), `exchange` (Adasum, in a separate process) -> `tables`
-(the printed tables). `error_help` reads docs/troubleshooting.md, the page with an answer for each
-code. `prediction` estimates a step on many replicas.
+`cluster_report` (the steps of several workers) -> `exchange` (Adasum, in a separate process) ->
+`tables` (the printed tables). `error_help` reads docs/troubleshooting.md, the page with an answer
+for each code.
 
 At their import, these modules need only the standard library. TensorFlow may be broken, so it is
 imported later, inside the checks.
@@ -31,7 +29,6 @@ from tf_adasum.doctor import (
     environment_checks,
     error_help,
     installation,
-    prediction,
     tables,
 )
 from tf_adasum.doctor.findings import Finding, run
@@ -41,10 +38,6 @@ _EXAMPLES = (
     ("tf-adasum-doctor", "check this machine"),
     ("tf-adasum-doctor --explain TFA-501", "what to do about an error code"),
     ("tf-adasum-launch -n 2 -m tf_adasum.doctor", "check two workers and their connection"),
-    (
-        "tf-adasum-doctor --predict --replicas 256 --replicas-per-host 8 --model-mb 100",
-        "estimate a step on 32 hosts with 8 devices each",
-    ),
 )
 _END = f"""\
 exit status: 0 if tf_adasum can be used, 1 if you have to do something first.
@@ -76,16 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.explain is not None:
         return _explain(parser, options.explain)
-    if options.predict:
-        return _predict(parser, options)
-    for name in prediction.given_options(options):
-        parser.error(f"--{name.replace('_', '-')} needs --predict")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's own messages
     surrounding, others = environment_checks.find(os.environ)
     is_alone = isinstance(others, Cluster) and len(others.addresses) == 1
     if others is None or is_alone:
-        if options.links:
-            parser.error("--links needs --predict, or several workers")
         findings = diagnose(surrounding)
         return _print_one(findings, options.json)
     faulthandler.dump_traceback_later(_SECONDS_IN_ALL, exit=True)
@@ -96,9 +83,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return own
 
     def show(examination: cluster_report.Examination) -> int:
-        if options.links:
-            hosts = [each["host"] for each in examination.workers]
-            prediction.write_links(options.links, hosts, examination.findings)
         return _print_all(examination, own, options.json)
 
     try:
@@ -112,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = commands.Parser(
         prog="tf-adasum-doctor",
         description="Report what is installed, built and visible. If you start it as several "
-        "workers, it also\nreports how fast they reach each other.",
+        "workers, it also\nreports whether they reach each other.",
         epilog=_END,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -120,14 +104,18 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--explain", metavar="CODE", help="print what to do about a message that ends with CODE"
     )
-    parser.add_argument(
-        "--links",
-        metavar="FILE",
-        help="write the speed of the links between hosts to FILE; with --predict, read FILE",
-    )
-    prediction.add_options(parser)
+    parser.add_argument("--links", "--predict", action=_Removed, nargs="*", help=argparse.SUPPRESS)
     commands.add_common_options(parser)
     return parser
+
+
+class _Removed(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        parser.error(
+            f"{option_string} was removed. Measure the links between hosts with iperf3, "
+            "ucx_perftest or nccl-tests, and a step of your model with "
+            "tf_adasum.callbacks.StragglerReport"
+        )
 
 
 def diagnose(surrounding: Sequence[Finding] = ()) -> list[Finding]:
@@ -169,18 +157,6 @@ def _explain(parser: argparse.ArgumentParser, code: str) -> int:
     return 0
 
 
-def _predict(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    if options.json:
-        parser.error("--predict has no --json")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's own messages
-    try:
-        job = prediction.Job(**prediction.given_options(options))
-        print(prediction.predicted(job, options.links))
-    except (ImportError, ValueError) as error:
-        parser.error(f"--predict: {error}")
-    return 0
-
-
 def _print_one(findings: list[Finding], as_json: bool) -> int:
     report = cluster_report.report_of(findings)
     if as_json:
@@ -197,15 +173,14 @@ def _print_all(examination: cluster_report.Examination, own: list[Finding], as_j
         first, *_ = examination.workers
         cluster = {
             "workers": examination.workers,
-            "pairs": examination.pairs,
-            "exchanges": examination.exchanges,
+            "exchange": examination.exchange,
             "findings": cluster_report.report_of(examination.findings)["findings"],
         }
         _print_json({**first, "usable": examination.usable, "cluster": cluster})
     else:
         parts = [
             "\n".join(map(str, own)),
-            tables.lines_of(examination.workers, examination.pairs, examination.exchanges),
+            tables.lines_of(examination.workers, examination.exchange),
             "\n".join(map(str, examination.findings)),
         ]
         print("\n\n".join(part for part in parts if part))

@@ -1,4 +1,4 @@
-"""Measure exchanges of gradients with the strategy.
+"""Exchange gradients with the strategy, and measure it.
 
 Each worker runs this module in a separate process:
 
@@ -14,10 +14,8 @@ import time
 
 from tf_adasum.doctor.findings import describe
 
-MIB = 2**20
-SIZES = (4 * MIB, 64 * MIB)  # of the gradients of a replica, in bytes
-MOST_TIMES = 5
-SECONDS_FOR_A_SIZE = 5.0  # a size that takes longer is exchanged fewer times, or skipped
+BYTES = 2**22  # of the gradients of a replica
+TIMES = 5
 _SECONDS_TO_WAIT = 60.0  # for another worker
 
 
@@ -33,7 +31,10 @@ def main(path: str) -> int:
 
 
 def measured() -> dict:
-    """Return the devices of the strategy, and the measured times for each size."""
+    """Return the devices of the strategy, and the measured times of the exchange.
+
+    All replicas have the same gradients, so their Adasum must equal these gradients.
+    """
     import tensorflow as tf
 
     import tf_adasum
@@ -53,42 +54,25 @@ def measured() -> dict:
 
         return strategy.run(combine, args=(gradients,))
 
-    def times_of(size):
-        """Return the seconds of each exchange, sorted.
-
-        All replicas have the same gradients, so their Adasum must equal these gradients.
-        """
+    seconds = []
+    with strategy.working_together():
         gradients = strategy.experimental_distribute_values_from_function(
-            lambda context: tf.linspace(-1.0, 1.0, size // 4)
+            lambda context: tf.linspace(-1.0, 1.0, BYTES // 4)
         )
         expected = strategy.experimental_local_results(gradients)[0]
-        seconds = []
-        for number in range(1 + MOST_TIMES):  # the first exchange traces the function
+        for number in range(1 + TIMES):  # the first exchange traces the function
             begun = time.perf_counter()
             result = strategy.experimental_local_results(exchange(gradients))[0]
             first = float(result[0])  # wait for it
-            took = time.perf_counter() - begun
             if number:
-                seconds.append(took)
+                seconds.append(time.perf_counter() - begun)
             elif abs(first + 1.0) > 1e-5 or float(tf.reduce_max(abs(result - expected))) > 1e-5:
                 raise ArithmeticError(
                     "the Adasum of equal gradients differs from these gradients; its first "
                     f"element is {first}, and -1 was expected"
                 )
-            is_long = (number + 1) * took > SECONDS_FOR_A_SIZE and bool(seconds)
-            if strategy.workers.broadcast(int(is_long)):  # all workers stop, or none
-                break
-        return sorted(seconds)
-
-    found = []
-    with strategy.working_together():
-        for size in SIZES:
-            expected = found and found[-1]["seconds"][0] * size / found[-1]["bytes"]
-            if strategy.workers.broadcast(int(bool(found) and expected > SECONDS_FOR_A_SIZE)):
-                found.append({"bytes": size, "left_out": True, "expected_seconds": expected})
-            else:
-                found.append({"bytes": size, "seconds": times_of(size), "over": over})
-    return {"devices": devices, "exchanges": found}
+    found = {"bytes": BYTES, "seconds": sorted(seconds), "over": over}
+    return {"devices": devices, "exchange": found}
 
 
 if __name__ == "__main__":

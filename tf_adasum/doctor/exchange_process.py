@@ -7,50 +7,56 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from typing import Any
 
-SECONDS_FOR_THE_EXCHANGE = 150.0
+SECONDS = 150.0
+LATE = f"not finished in {SECONDS:.0f} s"
 
 _SECONDS_TO_END = 5.0
+_POLL_SECONDS = 0.1
 
 
-class ExchangeProcess:
-    """Runs the module `exchange` in a process, and ends the process at the end of the context."""
+def run(is_stopped: Callable[[], bool]) -> dict[str, Any]:
+    """Run the module `exchange` in a process, and end the process if it takes too long.
 
-    def __init__(self):
-        self._folder = tempfile.TemporaryDirectory(prefix="tf_adasum_doctor_")
-        self._result = pathlib.Path(self._folder.name, "result.json")
-        self._log = pathlib.Path(self._folder.name, "log")
-        with open(self._log, "wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.exchange", str(self._result)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+    Args:
+        is_stopped: function that returns whether to end the process early.
+
+    Returns:
+        The results of `exchange`; only an "error" if the process has failed; an empty dict if
+        it was ended early.
+    """
+    until = time.monotonic() + SECONDS
+    with tempfile.TemporaryDirectory(prefix="tf_adasum_doctor_") as folder:
+        result, log = pathlib.Path(folder, "result.json"), pathlib.Path(folder, "log")
+        command = [sys.executable, "-m", f"{__package__}.exchange", str(result)]
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
-
-    def __enter__(self) -> ExchangeProcess:
-        """Return the process."""
-        return self
-
-    def __exit__(self, *exception) -> None:
-        """End the process, and remove its files."""
-        self._process.terminate()
         try:
-            self._process.wait(_SECONDS_TO_END)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._folder.cleanup()
+            while process.poll() is None:
+                if is_stopped():
+                    return {}
+                if time.monotonic() > until:
+                    return {"error": LATE}
+                time.sleep(_POLL_SECONDS)
+            try:
+                return json.loads(result.read_text())
+            except (OSError, ValueError):
+                lines = log.read_text(errors="replace").strip().splitlines() or [""]
+                status = f"exit status {process.returncode}"
+                return {"error": f"the process ended with {status}: {lines[-1]}"}
+        finally:
+            _end(process)
 
-    def poll(self) -> dict[str, Any] | None:
-        """Return the results, with an "error" if the process failed; None while it runs."""
-        if self._process.poll() is None:
-            return None
-        try:
-            return json.loads(self._result.read_text())
-        except (OSError, ValueError):
-            lines = self._log.read_text(errors="replace").strip().splitlines()
-            code = self._process.returncode
-            last = lines[-1] if lines else ""
-            return {"error": f"the process ended with exit status {code}: {last}"}
+
+def _end(process):
+    process.terminate()
+    try:
+        process.wait(_SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

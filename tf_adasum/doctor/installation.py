@@ -11,7 +11,6 @@ import importlib.metadata
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
 
 from tf_adasum._version import (
     ADDONS,
@@ -34,10 +33,9 @@ from tf_adasum.launch.environments import visible_gpus
 _WITH_NUMPY_2 = "2.18"
 
 
-def check_python(version: tuple[int, ...] | None = None) -> list[Finding]:
+def check_python() -> list[Finding]:
     """Check the version of Python, and report the version of tf_adasum."""
-    version = tuple(sys.version_info[:3]) if version is None else version
-    text = ".".join(map(str, version))
+    text = ".".join(map(str, sys.version_info[:3]))
     own = Finding(OK, "tf_adasum", __version__, facts={"tf_adasum": __version__})
     facts = {"python": text}
     if series(text) in PYTHON:
@@ -46,17 +44,14 @@ def check_python(version: tuple[int, ...] | None = None) -> list[Finding]:
     return [own, Finding(FAIL, "python", f"{text} is not supported", fix, facts)]
 
 
-def check_distributions(
-    version_of: Callable[[str], str | None] | None = None,
-) -> list[Finding]:
+def check_distributions() -> list[Finding]:
     """Find the distribution that provides TensorFlow, and its version.
 
     ``tensorflow`` and ``tensorflow-cpu`` install the same files. If both are installed, the later
     package has overwritten the earlier one, and removing one package breaks the other.
     """
-    version_of = version_of or _installed_version
     names = ("tensorflow", "tensorflow-cpu")
-    found = {name: version for name in names if (version := version_of(name)) is not None}
+    found = {name: version for name in names if (version := installed_version(name)) is not None}
     text = " and ".join(f"{name} {version}" for name, version in found.items())
     if len(found) == 2:
         fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {INSTALL_BOTH}"
@@ -68,11 +63,10 @@ def check_distributions(
     return [_series_finding("tensorflow", text, version, TENSORFLOW_OF_ADDONS, *TENSORFLOW)]
 
 
-def check_numpy(version_of: Callable[[str], str | None] | None = None) -> list[Finding]:
+def check_numpy() -> list[Finding]:
     """Check that NumPy fits TensorFlow: up to 2.17, TensorFlow cannot be imported with NumPy 2."""
-    version_of = version_of or _installed_version
-    version = version_of("numpy")
-    tensorflow = version_of("tensorflow") or version_of("tensorflow-cpu")
+    version = installed_version("numpy")
+    tensorflow = installed_version("tensorflow") or installed_version("tensorflow-cpu")
     facts = {"numpy": version}
     if version is None:
         return [Finding(WARN, "numpy", "not installed as a package", INSTALL_BOTH, facts)]
@@ -128,24 +122,20 @@ def check_keras() -> list[Finding]:
     return [*findings, Finding(FAIL, "keras", f"backend {backend}, not tensorflow", fix)]
 
 
-def check_addons(
-    version_of: Callable[[str], str | None] | None = None,
-) -> list[Finding]:
+def check_addons() -> list[Finding]:
     """Look for TensorFlow Addons, which `optimizers.LAMB` needs with Keras 2 (TensorFlow 2.15)."""
     if series(importlib.import_module("tensorflow").__version__) != TENSORFLOW_OF_ADDONS:
         return []
-    version = (version_of or _installed_version)("tensorflow-addons")
+    version = installed_version("tensorflow-addons")
     if version is None:
         text = "not installed; only needed for optimizers.LAMB: pip install"
         return [Finding(NOTE, "addons", f"{text} 'tensorflow-addons=={ADDONS}.*'")]
     return [_series_finding("addons", f"TensorFlow Addons {version}", version, ADDONS)]
 
 
-def check_tensorboard(
-    version_of: Callable[[str], str | None] | None = None,
-) -> list[Finding]:
+def check_tensorboard() -> list[Finding]:
     """Look for the package that `keras.callbacks.TensorBoard` and `tf.summary` need."""
-    version = (version_of or _installed_version)("tensorboard")
+    version = installed_version("tensorboard")
     facts = {"tensorboard": version}
     if version is None:
         text = "not installed; only needed for keras.callbacks.TensorBoard: pip install tensorboard"
@@ -160,7 +150,8 @@ def check_hooks() -> list[Finding]:
         for name in ("tensorflow", "keras"):
             hooks = importlib.import_module(f"tf_adasum.compat.{name}").hooks
             hooks.check()
-            counts[hooks.of] = sum(hook.is_there for hook in hooks)
+            replaced = {hook.target for hook in hooks if hook.is_there and not hook.is_override}
+            counts[hooks.of] = len(replaced)
             off |= hooks.off
     except ImportError as error:  # its message has all names that moved, and what to install
         text, _, fix = str(error).partition(". ")
@@ -180,9 +171,9 @@ def check_hooks() -> list[Finding]:
     ]
 
 
-def check_compiler(which: Callable[[str], str | None] = shutil.which) -> list[Finding]:
+def check_compiler() -> list[Finding]:
     """Look for a C++ compiler; it builds the compiled op, without which everything is slower."""
-    path = which("g++") or which("c++")
+    path = shutil.which("g++") or shutil.which("c++")
     if path:
         return [Finding(OK, "compiler", path)]
     return [Finding(NOTE, "compiler", "no g++ or c++; only needed to build the compiled op")]
@@ -233,7 +224,7 @@ def check_ucx() -> list[Finding]:
     return [Finding(NOTE, "UCX", f"{text}, without shared memory: {unsupported_reason}", fix)]
 
 
-def check_devices(environment: Mapping[str, str] | None = None) -> list[Finding]:
+def check_devices() -> list[Finding]:
     """List the devices of TensorFlow, and warn if it does not see the GPUs of the machine."""
     config = importlib.import_module("tensorflow").config
     counts = {kind: len(config.list_physical_devices(kind)) for kind in ("CPU", "GPU")}
@@ -243,7 +234,7 @@ def check_devices(environment: Mapping[str, str] | None = None) -> list[Finding]
     facts = {"physical_devices": counts, "logical_devices": names}
     findings = [Finding(OK, "devices", text, facts=facts)]
     try:
-        gpus = visible_gpus(os.environ if environment is None else environment)
+        gpus = visible_gpus(os.environ)
     except ValueError as error:  # nvidia-smi does not answer
         return [*findings, Finding(WARN, "devices", str(error))]
     if gpus and not counts["GPU"]:
@@ -281,7 +272,8 @@ def _series_finding(subject, text, version, *supported, facts=None) -> Finding:
     return Finding(FAIL, subject, f"{text} is not supported", f"{wanted}: {INSTALL_BOTH}", facts)
 
 
-def _installed_version(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
+    """Return the version of an installed package; None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -120,12 +120,15 @@ class CallLog:
             entries with the same number are equal, or if the two workers have no entry number in
             common.
         """
+        others = parsed(sent)
         with self._lock:
-            own = {each.number: each for each in self._entries}
-        for theirs in parsed(sent):
-            mine = own.get(theirs.number)
-            if mine is not None and mine.chain != theirs.chain:
-                return mine, theirs
+            first = self._entries[0].number if self._entries else 0
+            for theirs in others:
+                place = theirs.number - first  # the numbers of entries are consecutive
+                if 0 <= place < len(self._entries):
+                    mine = self._entries[place]
+                    if mine.chain != theirs.chain:
+                        return mine, theirs
         return None
 
 

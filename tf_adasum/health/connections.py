@@ -1,7 +1,8 @@
 """Connections through which workers exchange their statuses, while TensorFlow is busy.
 
 Worker 0 is the server. Every other worker is a client, and keeps a connection to the server. A
-client sends its own status to the server, and the server sends all statuses to all clients. In each
+client sends its own status to the server, and the server sends all statuses to all clients, as one
+value (`aggregate`). In each
 direction of a connection, only one message is sent at a time. If a connection closes, the other
 process has ended; this is detected within milliseconds. If a connection is silent, the other
 process is suspended or cannot be reached.
@@ -18,14 +19,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
+import math
 import secrets
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from tf_adasum.cluster import addresses, ports
+from tf_adasum.cluster import addresses, json_lines, ports
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.json_lines import LONGEST_LINE
 from tf_adasum.cluster.secret import Secret
@@ -112,24 +116,32 @@ class Server:
         self._unauthenticated: list[tuple[Channel, str]] = []
         self.endpoint = {"port": self._listener.getsockname()[1], "token": self._token}
         self.connections: dict[int, Channel] = {}
+        self._ranks: dict[int, int] = {}  # by the file descriptors of the open connections
+        self._poll = select.poll()  # opens no file descriptor
         self.refusals = RefusalLog()
 
-    def sockets(self) -> list[socket.socket]:
-        """Return the sockets from which the server waits for data.
+    def wait(self, seconds: float) -> None:
+        """Wait until data arrives, or the time is over.
 
         After all workers have connected, a new client does not end this wait. It is accepted only
         after the wait has ended for another reason, so that unauthenticated clients do not cause
         more work.
         """
-        is_open = [each.socket for each in self.connections.values() if each.is_open]
-        if len(is_open) == self._workers - 1 or time.monotonic() < self._accepts_from:
-            return is_open
-        return [self._listener, *(each.socket for each, _ in self._unauthenticated), *is_open]
+        is_full = len(self._ranks) == self._workers - 1
+        is_deaf = is_full or time.monotonic() < self._accepts_from
+        others = (
+            [] if is_deaf else [self._listener, *(each.socket for each, _ in self._unauthenticated)]
+        )
+        for each in others:
+            self._poll.register(each, select.POLLIN)
+        self._poll.poll(math.ceil(max(0.0, seconds) * 1000))
+        for each in others:
+            self._poll.unregister(each)
 
-    def receive(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return the messages that have arrived, as pairs of the sender's rank and a message."""
+    def receive(self) -> list[tuple[int, dict[str, Any] | None]]:
+        """Return pairs of a sender's rank and a message; None if its connection has ended."""
         self._accept()
-        messages = []
+        messages: list[tuple[int, dict[str, Any] | None]] = []
         clients, self._unauthenticated = self._unauthenticated, []
         for connection, host in clients:
             first, *others = _received(connection) or [None]
@@ -139,6 +151,8 @@ class Server:
                 rank = self._rank_in(first)
                 if rank is not None and self._has_free_slot(rank):
                     self.connections[rank] = connection
+                    self._ranks[connection.socket.fileno()] = rank
+                    self._poll.register(connection.socket, select.POLLIN)
                     messages += [(rank, message) for message in others]
                     continue
                 self._refuse(connection, host, "its rank is wrong, or taken")
@@ -151,10 +165,19 @@ class Server:
         for connection, host in unauthenticated[:-MOST_UNAUTHENTICATED]:
             self._unauthenticated.remove((connection, host))
             self._refuse(connection, host, "too many clients have not authenticated")
-        for rank, connection in self.connections.items():
-            if connection.is_open:
-                messages += [(rank, message) for message in _received(connection)]
+        for number, _ in self._poll.poll(0):
+            rank = self._ranks[number]
+            connection = self.connections[rank]
+            messages += [(rank, message) for message in _received(connection)]
+            if not connection.is_open:
+                self._forget(connection)
+                messages.append((rank, None))
         return messages
+
+    def _forget(self, connection):
+        """Wait for no more data from a connection."""
+        if self._ranks.pop(connection.socket.fileno(), None) is not None:
+            self._poll.unregister(connection.socket)
 
     def _has_free_slot(self, rank):
         """Return whether a worker has no connection, or only one that does not work any more."""
@@ -165,6 +188,7 @@ class Server:
         if present.is_open and silent < _SECONDS_TO_REPLACE:
             self.connections[rank] = present
             return False
+        self._forget(present)
         present.close()
         return True
 
@@ -211,9 +235,10 @@ class Server:
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message to all clients."""
+        text = json.dumps(message)
         for connection in self.connections.values():
             if connection.is_open:
-                connection.send_newest(message)
+                connection.send_newest(text)
 
     def close(self) -> None:
         """Close the port and all connections."""
@@ -298,7 +323,6 @@ class Client:
         secret: the `Secret` of the cluster.
 
     Attributes:
-        connections: dict with one entry, from the rank 0 to the `Channel`.
         refusals: the `RefusalLog`.
 
     Raises:
@@ -315,10 +339,15 @@ class Client:
         self._where, self._rank = (host, port), rank
         self._secret, self._token = secret, token
         self._until = time.monotonic() + _SECONDS_TO_BE_ACCEPTED
-        self._is_accepted = False
+        self._is_accepted = self._is_calling = False
         self._replacement: socket.socket | None = None
         self.refusals = RefusalLog()
-        self._connect(_SECONDS_TO_CONNECT)
+        self._use(socket.create_connection(self._where, _SECONDS_TO_CONNECT))
+
+    @property
+    def connections(self) -> dict[int, Channel]:
+        """Dict from the rank 0 to the `Channel`; empty while no connection is open or possible."""
+        return {} if self._is_calling else {0: self._server}
 
     def reconnect(self) -> None:
         """Open another connection in a separate thread, because the current one is silent."""
@@ -327,9 +356,7 @@ class Client:
     def _reconnect(self):
         with contextlib.suppress(OSError):
             self._replacement = socket.create_connection(self._where, _SECONDS_TO_CONNECT)
-
-    def _connect(self, seconds):
-        self._use(socket.create_connection(self._where, seconds))
+        self._is_calling = False
 
     def _use(self, connection):
         self._server = Channel(
@@ -339,35 +366,36 @@ class Client:
             longest_message=LONGEST_LINE,
             server_nonce=self._token,
         )
-        self.connections = {0: self._server}
         self._server.send({"rank": self._rank})
 
-    def sockets(self) -> list[socket.socket]:
-        """Return the sockets from which the client waits for data."""
-        return [self._server.socket] if self._server.is_open else []
+    def wait(self, seconds: float) -> None:
+        """Wait until data arrives, or the time is over."""
+        is_open = self._server.is_open and not self._is_calling
+        json_lines.wait([self._server.socket] if is_open else [], seconds)
 
-    def receive(self) -> list[tuple[int, dict[str, Any]]]:
-        """Return the messages that have arrived, as pairs of the rank 0 and a message."""
+    def receive(self) -> list[tuple[int, dict[str, Any] | None]]:
+        """Return pairs of the rank 0 and a message; None if the connection has ended."""
         if self._replacement is not None:
             received_at = self._server.last_received_at
             connection, self._replacement = self._replacement, None
             self._server.close()
             self._use(connection)
             self._server.last_received_at = received_at  # so far only the kernel has answered
-        if not self._server.is_open:
+        if self._is_calling:
             return []
+        if not self._server.is_open:
+            return [(0, None)]
         messages = _received(self._server)
         self._is_accepted |= bool(messages)
-        remaining = self._until - time.monotonic()
-        if not self._server.is_open and not self._is_accepted and remaining > 0:
+        if not self._server.is_open and not self._is_accepted and time.monotonic() < self._until:
             self._server.close()  # worker 0 has refused this client, because too many wait
-            with contextlib.suppress(OSError):  # if nobody listens, the server has ended
-                self._connect(remaining)
+            self._is_calling = True  # if nobody listens, the server has ended
+            self.reconnect()
         return [(0, message) for message in messages]
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message to the server."""
-        self._server.send_newest(message)
+        self._server.send_newest(json.dumps(message))
 
     def close(self) -> None:
         """Close the connection after the server has read all messages, or after a second."""

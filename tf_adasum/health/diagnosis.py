@@ -59,6 +59,7 @@ RECOVERY_ADVICE = recovery_advice()
 # The limits of a status that another process sends. A longer text is cut off.
 _STATES = ("starting", "running", "failed", "ended", "lost", "aborted")
 _LONGEST_TEXT, _LARGEST_NUMBER = 4000, 1 << 62
+_MOST_NAMES = 8  # in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Status:
     def urgent_fields(self) -> tuple:
         """The fields whose changes are sent to the other workers at once."""
         return (
-            self.state,
+            self.state if self.state not in ("starting", "running") else "",
             self.stop_requested,
             self.stop_points_passed,
             self.stop_at,
@@ -124,13 +125,11 @@ class Status:
         """Return the status in a dict from another process; None if the dict is not valid."""
         if not isinstance(fields, dict):
             return None
-        types = {field.name: type(field.default) for field in dataclasses.fields(cls)}
         for name, value in fields.items():
-            if name not in types or isinstance(value, bool):
+            kind, given = _TYPES.get(name), type(value)
+            if given is not kind and not (kind is float and given is int):
                 return None
-            if not isinstance(value, (int, float) if types[name] is float else types[name]):
-                return None
-            if types[name] is not str and not 0 <= value <= _LARGEST_NUMBER:  # nor is NaN
+            if kind is not str and not 0 <= value <= _LARGEST_NUMBER:  # nor is NaN
                 return None
         if fields.get("state", "starting") not in _STATES:
             return None
@@ -141,7 +140,12 @@ def _one_line(value):
     """Return a text that a terminal can show in one line; a number unchanged."""
     if not isinstance(value, str):
         return value
+    if value.isprintable() and len(value) <= _LONGEST_TEXT:
+        return value
     return "".join(each if each.isprintable() else " " for each in value[:_LONGEST_TEXT])
+
+
+_TYPES = {field.name: type(field.default) for field in dataclasses.fields(Status)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,8 +212,12 @@ def different_calls(
     """
     if any(status.state not in ("starting", "running") for status in statuses.values()):
         return None  # a worker that has ended or failed explains why the entries differ
+    compared = set()
     for rank in sorted(set(statuses) - {cluster.rank}):
-        found = first_difference(statuses[rank].calls)
+        if (calls := statuses[rank].calls) in compared:
+            continue
+        compared.add(calls)
+        found = first_difference(calls)
         if found is None:
             continue
         entries = dict(zip((cluster.rank, rank), found, strict=True))
@@ -320,9 +328,8 @@ def _wait_for_each_other(cluster, statuses):
 
 
 def _call_sites(cluster, statuses):
-    return ", ".join(
-        f"{cluster.names[rank]} is at {statuses[rank].location}" for rank in sorted(statuses)
-    )
+    sites = [f"{cluster.names[rank]} is at {statuses[rank].location}" for rank in sorted(statuses)]
+    return _shortened(sites)
 
 
 def waiting_message(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
@@ -356,7 +363,14 @@ def _who_is_awaited(cluster, statuses):
     ]
     if not awaited:
         return "the others, which are waiting as well"
-    return ", ".join(
+    names = [
         cluster.named([rank]) + (f", which is at {at}" if (at := statuses[rank].location) else "")
-        for rank in awaited
-    )
+        for rank in awaited[: _MOST_NAMES + 1]
+    ]
+    return _shortened(names, len(awaited))
+
+
+def _shortened(parts, count=None):
+    """Return the first parts of a list as text, and how many more there are."""
+    more = (count or len(parts)) - _MOST_NAMES
+    return ", ".join(parts[:_MOST_NAMES] + ([f"and {more} more"] if more > 0 else []))

@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tf_adasum.cluster import json_lines, rendezvous, secret
+from tf_adasum.cluster import rendezvous, secret
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.environment_variables import failure_detector_port, start_timeout
 from tf_adasum.errors import WorkerLostError
-from tf_adasum.health import call_log, call_site, connections, diagnosis, messages
+from tf_adasum.health import aggregate, call_log, call_site, connections, diagnosis, messages
 from tf_adasum.health.diagnosis import CollectiveErrorOf, Status
 from tf_adasum.health.graceful_stop import GracefulStop
 from tf_adasum.health.heartbeat_detector import HeartbeatDetector
@@ -33,33 +33,27 @@ from tf_adasum.health.reachability import Reachability
 from tf_adasum.health.reason import reason_of
 
 SECONDS_BETWEEN_MESSAGES = 1.0
-
 # Used if communication_options.timeout_seconds is not set. HEARTBEAT_TIMEOUT: seconds after which a
 # silent worker counts as lost; all workers should detect the loss within a minute.
 # COLLECTIVE_TIMEOUT: seconds to wait for a worker that is alive, and may write a large checkpoint.
 HEARTBEAT_TIMEOUT, COLLECTIVE_TIMEOUT = 30.0, 600.0
-
-# Messages of this many seconds are handled together, as training needs Python's global lock.
-_PAUSE = 0.02
+# Messages of this many seconds (for few workers, or for each) are handled together.
+_PAUSE, _PAUSE_OF_A_WORKER = 0.02, 0.0001
 
 # A process may hold Python's global lock for some seconds, and is silent during this time.
 SHORTEST_TIMEOUT = 10.0
-
 SECONDS_BETWEEN_NOTICES = 30.0
 SECONDS_BETWEEN_RECONNECTS = 30.0  # to worker 0, if it is silent while collectives continue
-
 # Seconds for which the program has to stay at a line before the counters of collectives are read.
 # After another worker has failed or ended, the counters are read at once.
 _STILL = 2.0
-
 # Seconds of waiting after which this worker tries to connect to the others. The result is known
 # before `diagnosis.ALL_WAITING_GRACE` is over, and distinguishes a cut link from a deadlock.
 _TRY = 3.0
-
 _SECONDS_TO_TRAIN_APART = 3.0  # within which workers that run the same program call `fit`
-
 # States after which a worker sends nothing more.
 _GONE = ("lost", "ended", "aborted")
+_UNKNOWN = Status()
 
 
 class HealthMonitor:
@@ -92,8 +86,9 @@ class HealthMonitor:
         limit = max(timeout / 2, SHORTEST_TIMEOUT) if timeout else HEARTBEAT_TIMEOUT
         self._heartbeats = HeartbeatDetector(limit)
         self.collective_timeout = timeout or COLLECTIVE_TIMEOUT
-        self._ranks = {str(rank): rank for rank in range(len(cluster.names))}  # keys in JSON
+        self._pause = max(_PAUSE, _PAUSE_OF_A_WORKER * len(cluster.names))
         self._own, self._lock = Status(), threading.Lock()
+        # Other threads read these dicts, so they are replaced, and never changed.
         self._statuses, self._heard = {}, {}
         self._calls, self._depth = 0, 0
         self._counters, self._abort = [], None
@@ -266,8 +261,8 @@ class HealthMonitor:
         while (seconds := deadline - time.monotonic()) > 0 and not (
             self._ending or self._has_unsent_status or self.stopping.has_unsent_status
         ):
-            json_lines.wait(self._channel.sockets(), min(seconds, 0.2))
-            time.sleep(min(seconds, _PAUSE))
+            self._channel.wait(min(seconds, 0.2))
+            time.sleep(min(seconds, self._pause))
             if self._receive_messages():
                 break  # something has happened to a worker, so send the statuses at once
         self._observe()
@@ -276,39 +271,39 @@ class HealthMonitor:
 
     def _receive_messages(self):
         """Handle the messages that have arrived; return whether to send the statuses at once."""
-        before = {rank: status.urgent_fields for rank, status in self._statuses.items()}
-        for rank, message in self._channel.receive():
-            self._handle_message(rank, message)
-        for rank, connection in self._channel.connections.items():
-            self._check_connection(rank, connection)
-        return before != {rank: status.urgent_fields for rank, status in self._statuses.items()}
-
-    def _handle_message(self, sender, message):
-        """Handle a message. Worker 0 sends all statuses; any other worker sends its own status."""
-        statuses = message.get("statuses") if sender == 0 else {str(sender): message.get("status")}
-        for name, fields in (statuses if isinstance(statuses, dict) else {"": None}).items():
-            rank, status = self._ranks.get(name), Status.from_fields(fields)
-            if rank is None or status is None:
+        before, arrived, ended = self._statuses, {}, []
+        for sender, message in self._channel.receive():
+            if message is None:
+                ended.append(sender)
+                continue
+            found, is_valid = aggregate.statuses_in(message, sender, len(self._cluster.names))
+            for rank in found.keys() - {self._cluster.rank}:
+                if (arrived.get(rank) or before.get(rank, _UNKNOWN)).state not in _GONE:
+                    arrived[rank] = found[rank]
+            if not is_valid:
                 sent_by = self._cluster.named([sender])
                 self._channel.refusals.report(f"a message from {sent_by}: it is not a status")
-            elif rank != self._cluster.rank and not self._is_gone(rank):
-                self._statuses[rank] = status
-                self._heard[rank] = time.monotonic()
+        self._statuses = {**before, **arrived}
+        self._heard = {**self._heard, **dict.fromkeys(arrived, time.monotonic())}
+        for rank in ended:
+            self._check_connection(rank)
+        return any(
+            self._statuses.get(rank, _UNKNOWN).urgent_fields
+            != before.get(rank, _UNKNOWN).urgent_fields
+            for rank in {*arrived, *ended}
+        )
 
-    def _is_gone(self, rank):
-        return self._statuses.get(rank, Status()).state in _GONE
-
-    def _check_connection(self, rank, connection):
+    def _check_connection(self, rank):
         """Set the status of a worker that sends nothing any more."""
-        status = self._statuses.get(rank, Status())
-        if status.state in _GONE:
+        status, connection = self._statuses.get(rank, _UNKNOWN), self._channel.connections.get(rank)
+        if status.state in _GONE or connection is None:
             return
         silent = time.monotonic() - connection.last_received_at
         if not connection.is_open and rank not in self._heartbeats.silent_but_active:
             why = "its process ended without reporting an error (killed, crashed or out of memory)"
             if status.state == "failed":
                 why += f". It had failed before: {status.why}"
-            self._statuses[rank] = Status("lost", why)
+            self._statuses = {**self._statuses, rank: Status("lost", why)}
         elif "starting" not in (status.state, self._own.state):
             self._check_heartbeat(rank, status, silent)
 
@@ -316,7 +311,8 @@ class HealthMonitor:
         was_unheard = rank in self._heartbeats.silent_but_active
         if self._heartbeats.has_stopped(rank, silent, self._own.waiting_seconds):
             why = f"it has sent nothing for {silent:.0f} s; it is suspended or disconnected"
-            self._statuses[rank] = dataclasses.replace(status, state="lost", why=why)
+            lost = dataclasses.replace(status, state="lost", why=why)
+            self._statuses = {**self._statuses, rank: lost}
         elif rank in self._heartbeats.silent_but_active:
             if not was_unheard:
                 messages.say(
@@ -329,13 +325,15 @@ class HealthMonitor:
                 self._channel.reconnect()
 
     def _observe(self):
-        """Update the status of this worker."""
+        """Note which workers are silent, and update the status of this worker."""
         now = time.monotonic()
         if now - self._last_round > 5 * SECONDS_BETWEEN_MESSAGES:
             # This process itself was suspended, so the others' silence is not a sign of a failure.
             for connection in self._channel.connections.values():
                 connection.last_received_at = now
         self._last_round = now
+        for rank in self._channel.connections:
+            self._check_connection(rank)
         received_at = [each.last_received_at for each in self._channel.connections.values()]
         is_quiet = received_at and now - min(received_at) > 3 * SECONDS_BETWEEN_MESSAGES
         self._heartbeats.note(self._read_counters()[1] if is_quiet else None)
@@ -373,27 +371,29 @@ class HealthMonitor:
 
     def _send_statuses(self):
         self._has_unsent_status = False
-        own = dataclasses.asdict(self._own)
         if self._cluster.rank > 0:
-            self._channel.send({"status": own})
-            return
-        notable = {self._cluster.rank: own}
-        somebody_waits = any(each.waiting_seconds for each in [*self._statuses.values(), self._own])
-        for rank, status in self._statuses.items():
-            if somebody_waits or status.state not in ("starting", "running"):
-                notable[rank] = dataclasses.asdict(self._as_of_now(rank, status))
-        self._channel.send({"statuses": notable})
+            return self._channel.send({"status": dataclasses.asdict(self._own)})
+        statuses = self._statuses_as_of_now()
+        somebody_waits = any(each.waiting_seconds for each in statuses.values())
+        notable = {
+            rank: status
+            for rank, status in statuses.items()
+            if rank == 0 or somebody_waits or status.state not in ("starting", "running")
+        }
+        self._channel.send(aggregate.message_with(notable))
 
-    def _as_of_now(self, rank, status):
-        """Return the status; `waiting_seconds` of an old one is 0: the worker may not wait now."""
-        is_fresh = time.monotonic() - self._heard.get(rank, 0.0) < 3 * SECONDS_BETWEEN_MESSAGES
-        return status if is_fresh else dataclasses.replace(status, waiting_seconds=0.0)
+    def _statuses_as_of_now(self):
+        """Return all statuses. In an old one, `waiting_seconds` is 0: it may not wait any more."""
+        old, now = time.monotonic() - 3 * SECONDS_BETWEEN_MESSAGES, {self._cluster.rank: self._own}
+        for rank, status in self._statuses.items():
+            is_old = status.waiting_seconds and self._heard.get(rank, 0.0) <= old
+            now[rank] = dataclasses.replace(status, waiting_seconds=0.0) if is_old else status
+        return now
 
     def _diagnose(self):
         if self.cause is not None:
             return
-        statuses = {rank: self._as_of_now(rank, one) for rank, one in self._statuses.items()}
-        statuses[self._cluster.rank] = self._own
+        statuses = self._statuses_as_of_now()
         cause = diagnosis.different_calls(self._cluster, statuses, call_log.first_difference)
         limits = self.collective_timeout, self._is_broken
         cause = cause or diagnosis.failure(self._cluster, statuses, *limits)

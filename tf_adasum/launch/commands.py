@@ -41,6 +41,17 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
 
+class Removed(argparse.Action):
+    """An option that was removed: it ends in an error with `const`, which says what to use."""
+
+    def __init__(self, **options: Any):
+        super().__init__(help=argparse.SUPPRESS, **options)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Print the error and exit with status 2."""
+        parser.error(f"{self.option_strings[-1]} was removed. {self.const}")
+
+
 def examples(commands: Iterable[tuple[str, str]]) -> str:
     """Return the examples of a ``--help`` text, for `argparse.RawDescriptionHelpFormatter`.
 

@@ -36,8 +36,6 @@ from tf_adasum.cluster import addresses, secret, store_client
 from tf_adasum.cluster.store import LEASE_SECONDS, StoreServer
 from tf_adasum.cluster.store_client import StoreClient
 from tf_adasum.environment_variables import START_TIMEOUT, start_timeout
-from tf_adasum.launch import fork_server
-from tf_adasum.launch.environments import common_environment
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
 from tf_adasum.launch.job_leader import JobLeader, Round, listener_at
 from tf_adasum.launch.jobs import check, check_machine, run_job
@@ -98,7 +96,7 @@ def launch_elastic(
         timeout: seconds after which this launcher stops. Defaults to None: no limit.
         max_restarts: how often training restarts after a worker has failed. Lost hosts do not
             count.
-        **settings: log_dir, verbose, status, bind_to and preload, as for `jobs.launch`.
+        **settings: log_dir, verbose, status, bind_to, as for `jobs.launch`.
 
     Returns:
         The exit status of the job, as for `jobs.launch`.
@@ -126,21 +124,14 @@ def launch_elastic(
     deadline = None if timeout is None else time.monotonic() + timeout
     control = Control()
     settings |= {"command": command, "devices_per_worker": devices_per_worker}
-    common = common_environment(os.environ, settings["verbose"])
-    with (
-        fork_server.optional_server(settings.pop("preload"), common) as settings["server"],
-        signals_sent_to(control.events),
-    ):
+    with signals_sent_to(control.events):
         may_serve, is_reconnecting = True, False
         while True:
             # The coordinator's launcher may come back, so no other launcher replaces it.
             listener = listener_at(coordinator) if may_serve else None
             looks_again = may_serve and listener is None
             waiting = _Waiting(control, deadline, coordinator if looks_again else None)
-            server = settings["server"]
-            own = Host(
-                secrets.token_hex(8), socket.gethostname(), num_workers, is_ready=server is None
-            )
+            own = Host(secrets.token_hex(8), socket.gethostname(), num_workers)
             try:
                 job = _ElasticJob(
                     own, nnodes, coordinator, listener, max_restarts, control, waiting, settings
@@ -355,9 +346,6 @@ class _ElasticJob:
                 event = self._control.events.get(timeout=_POLL_SECONDS)
                 if isinstance(event, signal.Signals):
                     return event
-            if not self._own.is_ready and self._settings["server"].is_ready():
-                self._own = dataclasses.replace(self._own, is_ready=True)
-                self._report()
         return None
 
     def _say_what_it_waits_for(self) -> None:

@@ -14,13 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from tf_adasum.cluster import ports
 from tf_adasum.environment_variables import SECRET, SECRET_FILE, START_TIMEOUT
-from tf_adasum.launch import fork_server
 from tf_adasum.launch.cpu_shares import BIND_TO, cpu_shares
-from tf_adasum.launch.environments import (
-    common_environment,
-    visible_gpus,
-    worker_environments,
-)
+from tf_adasum.launch.environments import visible_gpus, worker_environments
 from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import logs_in, unusable_folder
 from tf_adasum.launch.processes import Control, RunResult, WorkerGroup, run_group
@@ -45,7 +40,6 @@ def launch(
     verbose: bool = False,
     status: bool = False,
     bind_to: str = "cores",
-    preload: bool = False,
 ) -> int:
     """Run `num_workers` copies of `command` on this machine until all of them have ended.
 
@@ -95,9 +89,6 @@ def launch(
         bind_to: "cores": without GPUs, each worker runs on its own share of the CPUs of this
             process, see `cpu_shares`. "none": all workers run on all these CPUs. Defaults to
             "cores".
-        preload: whether to import TensorFlow once, in a `fork_server.ForkServer` that starts the
-            workers. Then `command` is ``[sys.executable, "-u", SCRIPT, …]`` or
-            ``[sys.executable, "-u", "-m", MODULE, …]``. Defaults to False.
 
     Returns:
         The exit status of the last start: 0 if every worker exited with status 0; the status of the
@@ -114,21 +105,19 @@ def launch(
         >>> launch(["sh", "-c", "exit 3"], num_workers=1)
         3
     """
-    with fork_server.optional_server(preload, common_environment(os.environ, verbose)) as server:
-        return run_job(
-            command,
-            num_workers,
-            devices_per_worker,
-            timeout,
-            grace=grace,
-            max_restarts=max_restarts,
-            nodes=nodes,
-            log_dir=log_dir,
-            verbose=verbose,
-            status=status,
-            bind_to=bind_to,
-            server=server,
-        ).code
+    return run_job(
+        command,
+        num_workers,
+        devices_per_worker,
+        timeout,
+        grace=grace,
+        max_restarts=max_restarts,
+        nodes=nodes,
+        log_dir=log_dir,
+        verbose=verbose,
+        status=status,
+        bind_to=bind_to,
+    ).code
 
 
 def run_job(
@@ -147,7 +136,6 @@ def run_job(
     captures_output: bool = False,
     control: Control | None = None,
     earlier_starts: int = 0,
-    server: fork_server.ForkServer | None = None,
 ) -> RunResult:
     """Run a job as `launch` does, and return how it ended. Most arguments are those of `launch`.
 
@@ -156,8 +144,6 @@ def run_job(
             Defaults to False.
         control: of another part of the launcher that may stop the workers. Defaults to None.
         earlier_starts: how often the workers were started before this call. Defaults to 0.
-        server: the `ForkServer` that starts the workers. Defaults to None: each worker is a
-            new Python process.
     """
     check(command, num_workers, timeout, max_restarts)
     if bind_to not in BIND_TO:
@@ -188,9 +174,7 @@ def run_job(
     with tempfile.TemporaryDirectory() if status else contextlib.nullcontext() as folder:
         board = Board(folder, ranks) if folder else None
         cpus = cpu_shares(num_workers) if is_bound else []
-        group = WorkerGroup(
-            ranks, in_all, logs, captures_output, board, cpus, server, earlier_starts
-        )
+        group = WorkerGroup(ranks, in_all, logs, captures_output, board, cpus, earlier_starts)
         return run_group(command, group, environments_of, timeout, grace, max_restarts, control)
 
 

@@ -20,8 +20,9 @@ SECONDS_BEFORE_FIRST_ROUND = 10.0
 # It begins at the latest this many seconds after enough hosts have joined, even if other hosts join
 # again and again.
 MOST_SECONDS_BEFORE_FIRST_ROUND = 60.0
-# A round is stopped to add hosts this many seconds after the last of them joined.
-SECONDS_BEFORE_JOINING = 0.5
+# A round is stopped to add a host this many seconds after it joined; four times as many after each
+# round in which a host that had been added was lost.
+SECONDS_BEFORE_JOINING, _MOST_SECONDS_BEFORE_JOINING = 0.5, 300.0
 # So that a script that fails at once is not run nonstop.
 SECONDS_BETWEEN_ROUNDS = 1.0
 # After the grace time, a host has this many seconds to report that its workers have ended.
@@ -43,8 +44,6 @@ class Host:
         has_own_failure: whether a worker of this host failed, and not because of another worker.
         leaving: what its launcher has received, such as "received SIGTERM", if it leaves the job
             now that its workers have ended; "" if it stays.
-        is_ready: whether its workers can start at once. After the first round, a host that is not
-            ready takes part only if there are not enough other hosts.
     """
 
     id: str
@@ -54,7 +53,6 @@ class Host:
     status: int = 0
     has_own_failure: bool = False
     leaving: str = ""
-    is_ready: bool = True
 
     @classmethod
     def parsed(cls, value: Any, id: str) -> Host:
@@ -135,8 +133,10 @@ class Membership:
         self._has_finished = False  # whether all workers of a host have succeeded in this round
         self._is_stopping = self._has_ended = False
         self._hosts_changed = False  # whether a host was lost, or joins after this round
-        self._ids: list[str] = []  # of the hosts that are connected
-        self._changed_at = self._last_enough_at = self._began_at = -math.inf
+        self._joined_at: dict[str, float] = {}  # of the hosts that are connected
+        self._added: set[str] = set()  # ids of hosts that joined after the last round began
+        self._times_lost = 0  # rounds in a row in which an added host was lost
+        self._last_enough_at = self._began_at = -math.inf
         self._enough_since = math.inf  # since when enough hosts have been connected
 
     def decide(self, hosts: Sequence[Host], now: float) -> Begin | Stop | End | None:
@@ -150,10 +150,7 @@ class Membership:
             return None
         if self._last_enough_at == -math.inf:  # the first call
             self._last_enough_at = now
-        ids = [host.id for host in hosts]
-        if set(ids) - set(self._ids):
-            self._changed_at = now
-        self._ids = ids
+        self._joined_at = {host.id: self._joined_at.get(host.id, now) for host in hosts}
         decision = self._watch_round(hosts, now) if self._members else None
         if decision is None and not self._members:  # the round may just have ended
             decision = self._begin_round(hosts, now)
@@ -166,19 +163,16 @@ class Membership:
 
     def _begin_round(self, hosts: Sequence[Host], now: float) -> Begin | End | None:
         """Decide while no round is running."""
-        if self._round and any(
-            host.ended == self._round and host.status == 0 for host in hosts
+        if self._leader not in self._ended and any(
+            self._has_succeeded(host) for host in hosts
         ):  # it counted as lost, because its workers took too long to stop
             return End(0, "")
         hosts = self._idle(hosts)
-        ready = [host for host in hosts if host.is_ready]
-        if self._round and self._can_train(ready):
-            hosts = ready
         if self._can_train(hosts):
             self._last_enough_at = now
             self._enough_since = min(self._enough_since, now)
             is_quiet = (
-                now >= self._changed_at + SECONDS_BEFORE_FIRST_ROUND
+                now >= max(self._joined_at.values()) + SECONDS_BEFORE_FIRST_ROUND
                 or now >= self._enough_since + MOST_SECONDS_BEFORE_FIRST_ROUND
             )
             if now < self._began_at + SECONDS_BETWEEN_ROUNDS:
@@ -188,6 +182,8 @@ class Membership:
                 self._round += 1
                 leader_first = sorted(hosts, key=lambda host: host.id != self._leader)
                 self._members = leader_first[: self._maximum]
+                if self._last_round:
+                    self._added = {each.id for each in self._members} - self._last_round.keys()
                 self._is_stopping = self._hosts_changed = self._has_finished = False
                 self._first_ended, self._ended = "", set()
                 self._last_round |= {host.id: self._round for host in self._members}
@@ -203,6 +199,10 @@ class Membership:
             )
         return None
 
+    def _has_succeeded(self, host: Host) -> bool:
+        """Return whether this is the host of worker 0, and its workers have succeeded."""
+        return host.id == self._leader and 0 < host.ended == self._round and host.status == 0
+
     def _can_train(self, hosts: Sequence[Host]) -> bool:
         has_leader = any(host.id == self._leader for host in hosts)
         return has_leader and len(hosts) >= self._minimum
@@ -213,9 +213,9 @@ class Membership:
         found = [present[own.id] for own in self._members if own.id in present]
         ended = [host for host in found if host.ended == self._round]
         self._ended |= {host.id for host in ended}
-        lost = [
-            own.name for own in self._members if own.id not in present and own.id not in self._ended
-        ]
+        lost = [own for own in self._members if own.id not in present and own.id not in self._ended]
+        if self._added & {own.id for own in lost}:
+            self._times_lost, self._added = self._times_lost + 1, set()
         self._has_finished |= any(host.status == 0 for host in ended)
         self._hosts_changed |= len(found) < len(self._members)
         self._hosts_changed |= any(host.leaving for host in ended)
@@ -229,11 +229,8 @@ class Membership:
         if self._has_finished:  # training is complete on all hosts, so the others will end soon
             return None
         if lost:
-            return self._stop(
-                f"{_hosts(lost)} {'was' if len(lost) == 1 else 'were'} lost",
-                LOST_GRACE_SECONDS,
-                now,
-            )
+            were = "was" if len(lost) == 1 else "were"
+            return self._stop(f"{_hosts(lost)} {were} lost", LOST_GRACE_SECONDS, now)
         if ended:
             was_asked = any(host.status == EXIT_STOP_REQUESTED for host in ended)
             grace = BACKUP_GRACE_SECONDS if was_asked else LOST_GRACE_SECONDS
@@ -244,10 +241,13 @@ class Membership:
                 reason = f"a worker of host {ended[0].name} has ended"
             return self._stop(reason, grace, now)
         members = {own.id for own in self._members}
-        idle = self._idle(hosts)
-        new = [host.name for host in idle if host.is_ready and host.id not in members]
-        is_quiet = now >= self._changed_at + SECONDS_BEFORE_JOINING
-        if new and len(members) < self._maximum and is_quiet:
+        seconds = min(SECONDS_BEFORE_JOINING * 4**self._times_lost, _MOST_SECONDS_BEFORE_JOINING)
+        new = [
+            host
+            for host in self._idle(hosts)
+            if host.id not in members and now >= self._joined_at[host.id] + seconds
+        ]
+        if new and len(members) < self._maximum:
             self._hosts_changed = True
             return self._stop(f"{_hosts(new)} can join", BACKUP_GRACE_SECONDS, now)
         return None
@@ -255,6 +255,8 @@ class Membership:
     def _end_round(self, ended: Sequence[Host], now: float) -> End | None:
         """Decide when the workers of a round have ended on all hosts that are left."""
         self._members, self._last_enough_at = [], now
+        if self._added:
+            self._times_lost = 0
         failed = sorted(
             (host for host in ended if host.status),
             key=lambda host: (not host.has_own_failure, host.id != self._first_ended),
@@ -265,11 +267,14 @@ class Membership:
             return None
         first = failed[0]
         reason = f"a worker of host {first.name} failed"
-        if self._has_finished and self._hosts_changed and not first.has_own_failure:
+        # Worker 0 saves the results, so the job is complete if it has ended.
+        is_complete = any(map(self._has_succeeded, ended))
+        is_because_of_others = is_complete and not first.has_own_failure
+        if is_because_of_others and self._hosts_changed:
             return End(0, "")
-        if self._has_finished or first.status == EXIT_USAGE:
+        if is_because_of_others or first.status == EXIT_USAGE:
             return End(first.status, reason)
-        if self._hosts_changed:
+        if self._hosts_changed and not (self._has_finished and first.has_own_failure):
             return None
         if not first.has_own_failure and any(host.status == EXIT_STOP_REQUESTED for host in failed):
             return End(EXIT_STOP_REQUESTED, "a worker received a signal")
@@ -291,5 +296,6 @@ class Membership:
         return Stop(self._round, reason, grace)
 
 
-def _hosts(names: Sequence[str]) -> str:
-    return f"{'host' if len(names) == 1 else 'hosts'} {', '.join(names)}"
+def _hosts(hosts: Sequence[Host]) -> str:
+    names = ", ".join(host.name for host in hosts)
+    return f"{'host' if len(hosts) == 1 else 'hosts'} {names}"

@@ -10,9 +10,6 @@ from tf_adasum.cluster import addresses
 
 _MOST_NODES = 2000  # a message with a round of more hosts would be too long
 _RANGE = re.compile(r"(\d{1,4}):(\d{1,4})")
-_HOST = re.compile(
-    r"((?:[^@\s:,-][^@\s:,]*@)?(?:\[[\w:.%]+\]|[^\s:\[\]@,-][^\s:\[\]@,]*))(?::(\d{1,6}))?"
-)
 
 
 def parse_range(text: str) -> tuple[int, int] | None:
@@ -111,46 +108,3 @@ class Nodes:
 
     def _workers(self, num_workers: int) -> Sequence[int]:
         return self.workers or [num_workers] * self.count
-
-
-@dataclasses.dataclass(frozen=True)
-class Host:
-    """A host of ``--hosts``.
-
-    Attributes:
-        name: the name of the host for ssh, such as "node7" or "user@10.0.0.7".
-        workers: the number of workers on the host; None means the number that ``-n`` gives.
-    """
-
-    name: str
-    workers: int | None = None
-
-
-def parse_hosts(text: str) -> list[Host]:
-    """Return the hosts of ``--hosts``, in the order of their ranks.
-
-    Raises:
-        ValueError: if the text is not a list of different hosts, each with 1 worker or more.
-
-    Example:
-        >>> parse_hosts("a:4,[fd00::7]")
-        [Host(name='a', workers=4), Host(name='fd00::7', workers=None)]
-    """
-    hosts = []
-    for part in text.split(","):
-        match = _HOST.fullmatch(part.strip())
-        if match is None or (match[2] and int(match[2]) < 1):
-            raise ValueError(
-                "--hosts: expected hosts with their numbers of workers, such as a:4,b:4. "
-                f"Received: --hosts {text}"
-            )
-        name = match[1].replace("[", "").replace("]", "")
-        hosts.append(Host(name, int(match[2]) if match[2] else None))
-    names = [host.name for host in hosts]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(
-                f"--hosts: host {name} is given twice. Give it once, with the total number of its "
-                f"workers. Received: --hosts {text}"
-            )
-    return hosts

@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 
 from tf_adasum.launch import failures, live, log_filter, terminal
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
-from tf_adasum.launch.fork_server import ForkServer
 from tf_adasum.launch.output import Log, Relay
 from tf_adasum.launch.signals import PASSED_ON, signals_sent_to
 from tf_adasum.launch.status import Board
@@ -55,8 +54,6 @@ class WorkerGroup:
             single worker inherit stdin, stdout and stderr.
         board: the workers' status, shown with the output. Defaults to None: no status is shown.
         cpus: the CPUs of each of `ranks`; empty if each worker runs on the CPUs of this process.
-        fork_server: the `ForkServer` that starts the workers. Defaults to None: each worker
-            is a new process.
         earlier_starts: how often the workers were started before. Defaults to 0.
     """
 
@@ -66,7 +63,6 @@ class WorkerGroup:
     captures_output: bool = True
     board: Board | None = None
     cpus: Sequence[set[int]] = ()
-    fork_server: ForkServer | None = None
     earlier_starts: int = 0
 
 
@@ -233,10 +229,6 @@ class _Job:
         self, environments: list[dict[str, str]], restart: int, deadline: float | None
     ) -> int:
         """Start, supervise and stop the workers of one start, and return the exit status."""
-        if server := self._group.fork_server:
-            code = self._wait(server.is_ready, deadline)
-            if code is not None:
-                return code
         showing, is_over = [], threading.Event()
         try:
             self._start(environments, restart)
@@ -327,12 +319,8 @@ class _Job:
                     log.begin(rank, group.num_workers, restart)
                 if group.board:
                     environment = {**environment, **group.board.environment(rank)}
-                arguments = (self._command, environment, own, group.captures_output)
-                if group.fork_server:
-                    process = group.fork_server.start(*arguments)
-                else:
-                    with self._fork_lock:
-                        process = start_process(*arguments)
+                with self._fork_lock:
+                    process = start_process(self._command, environment, own, group.captures_output)
                 is_quiet = log_filter.hides_information(environment)
                 self._running.append(Worker(rank, process, is_quiet, log))
         finally:  # even if a later worker could not start, because `_stop` waits for all of these

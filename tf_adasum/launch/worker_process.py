@@ -23,7 +23,6 @@ from tf_adasum.launch.cpu_shares import bind
 from tf_adasum.launch.output import Log
 
 OUTPUT_SECONDS = 0.5  # how long to wait for the output of a worker that ended
-_POLL_SECONDS = 0.01
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, not after a fork
 
@@ -68,10 +67,6 @@ class Worker:
         limit = time.monotonic() + OUTPUT_SECONDS
         for reader in self.readers:
             reader.join(max(0.0, limit - time.monotonic()))
-        # With a fork server, this process is the parent of the processes that a worker left behind.
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-self.process.pid, os.WNOHANG)[0] or time.monotonic() < limit:
-                time.sleep(_POLL_SECONDS)
         path = self.log.path if self.log else ""
         tail = self.stderr_tail if self.readers else None
         return failures.ProcessExit(self.rank, code, tail, path, self.is_stopped)
@@ -95,7 +90,14 @@ def report_end(worker: Worker, events: queue.SimpleQueue) -> None:
 def start_process(
     command: Sequence[str], environment: Mapping[str, str], cpus: set[int], captures_output: bool
 ) -> subprocess.Popen:
-    """Start the process of a worker. The arguments are those of `fork_server.ForkServer.start`."""
+    """Start the process of a worker.
+
+    Args:
+        command: the argument vector.
+        environment: its complete environment.
+        cpus: the CPUs on which it runs; empty for the CPUs of this process.
+        captures_output: whether its output goes into pipes. Otherwise it inherits our streams.
+    """
     streams: dict[str, int] = {}  # a worker inherits our streams
     if captures_output:
         pipe = subprocess.PIPE

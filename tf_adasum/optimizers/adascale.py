@@ -115,7 +115,17 @@ class AdaScale(WrapperOptimizer):
         _refuse_rules(strategy)
 
     def check(self) -> None:
-        """Raise a ValueError if `scale` is above 1, but a step has only one gradient."""
+        """Raise a ValueError if `scale` is above 1, but a step has only one gradient.
+
+        Also raise it if an optimizer that holds several holds this one, which then gets only a part
+        of the gradient.
+        """
+        if keras_compat.is_one_of_several(self):
+            raise ValueError(
+                "AdaScale measures the gradient of all variables, so it cannot be one of several "
+                "optimizers. Compile the model with one AdaScale, or use optimizers without "
+                f"AdaScale for different variables. Received: {self.name!r} in a MultiOptimizer"
+            )
         self._check_measurable(self.scale)
 
     @property

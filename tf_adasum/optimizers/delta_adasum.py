@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable
 
 import keras
@@ -35,7 +36,8 @@ class DeltaAdasum(WrapperOptimizer):
       file. The weights are always exact, even with another number of workers.
     * With `local_steps` k > 1, the replicas' weights differ between two combinations. The weights
       are also combined at the end of an epoch, and before `evaluate` and `predict`. In a custom
-      loop, call `synchronize`. A file that is written within an epoch holds the weights of worker
+      loop, call `synchronize`. A combination averages the weights that the forward pass assigns,
+      such as moving statistics. A file that is written within an epoch holds the weights of worker
       0.
     * `iterations` and schedules count every local step. With k > 1, `use_ema` and
       `ema_overwrite_frequency` count combinations.
@@ -157,7 +159,11 @@ class DeltaStep(keras_compat.Step):
         starts: variables with w, the weights before the first local step.
         taken: int64 scalar variable, the number of local steps since the last combination.
         combinations: int64 scalar variable, the number of combinations.
+        assigned: list of the other weights that the forward pass assigns, such as the vector of a
+            SpectralNormalization. A combination averages them, because the weights depend on them.
     """
+
+    assigned: typing.Sequence = ()
 
     def __init__(self, optimizer, local_steps):
         super().__init__(optimizer)
@@ -193,6 +199,7 @@ class DeltaStep(keras_compat.Step):
         return tf.distribute.get_strategy().empty_replicas.is_empty_if_any()
 
     def _update_in_turn(self, values, variables):
+        self.assigned = keras_compat.assigned_in_forward_pass()
         context = tf.distribute.get_replica_context()
         keras_compat.cond(context, self.taken == 0, self._remember, lambda: None)
         super().update(values, variables)
@@ -207,6 +214,8 @@ class DeltaStep(keras_compat.Step):
         """Combine the changes since the last combination; called in each replica."""
         if self.replicas > 1:
             self._combine_changes(self.variables, self.starts)
+            if self.assigned:
+                keras_compat.average(self.assigned)
         self.taken.assign(0)
         if getattr(self.optimizer, "use_ema", False):
             keras_compat.update_weight_ema(self.optimizer, self.combinations)

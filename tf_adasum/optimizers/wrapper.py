@@ -180,14 +180,15 @@ def validated_optimizer(wrapper, optimizer):
             f"Swap the two wrappers: LossScaleOptimizer({wrapper}(optimizer)). "
             "Received: optimizer=LossScaleOptimizer(…)"
         )
-    if hasattr(optimizer, "inner_optimizer"):
-        raise ValueError(
-            f"{wrapper} cannot wrap another wrapper. "
-            f"Received: optimizer={type(optimizer).__name__}(…)"
-        )
-    if hasattr(optimizer, "optimizer_specs"):  # as MultiOptimizer of TensorFlow Addons has
+    # As MultiOptimizer has, of Keras and of TensorFlow Addons.
+    if hasattr(optimizer, "optimizers") or hasattr(optimizer, "optimizer_specs"):
         raise ValueError(
             f"{wrapper} wraps one optimizer, not several optimizers for different variables. "
+            f"Received: optimizer={type(optimizer).__name__}(…)"
+        )
+    if len(keras_compat.optimizers_within(optimizer)) > 1:
+        raise ValueError(
+            f"{wrapper} cannot wrap another wrapper. "
             f"Received: optimizer={type(optimizer).__name__}(…)"
         )
     if keras_compat.is_wrapped(optimizer):

@@ -131,13 +131,15 @@ class AggregationState:
     Args:
         scheme: the strategy's `aggregation.Scheme`.
         paths: the paths of the variables, in the order in which gradients are numbered.
+        others: the paths of variables that other optimizers of the model update.
 
     Raises:
-        ValueError: if the rule's granularity does not fit the paths.
+        ValueError: if the rule's granularity does not fit the paths, or a group has variables of
+            several optimizers.
     """
 
-    def __init__(self, scheme, paths):
-        self._scheme = scheme
+    def __init__(self, scheme, paths, others=()):
+        self._scheme, self._others = scheme, list(others)
         self._number(paths)
         count = max(self._groups, default=-1) + 1
         arrays = scheme.single_level_rule.initial_state(count, scheme.replicas)
@@ -147,7 +149,19 @@ class AggregationState:
 
     def _number(self, paths):
         self.paths = list(paths)
-        self._groups = granularity.groups(self._scheme.rule.granularity, self.paths)
+        rule = self._scheme.rule
+        groups = granularity.groups(rule.granularity, [*self.paths, *self._others])
+        self._groups, of_others = np.split(groups, [len(self.paths)])
+        both = np.intersect1d(self._groups, of_others)
+        if both.size:
+            own = self.paths[self._groups.tolist().index(both[0])]
+            other = self._others[of_others.tolist().index(both[0])]
+            raise ValueError(
+                "The gradients of a group are combined together, so one optimizer has to update "
+                "all variables of a group. Use granularity='variable', or a group for the "
+                "variables of each optimizer. "
+                f"Received: {rule!r}, and different optimizers for {own!r} and {other!r}"
+            )
 
     def extend(self, paths):
         """Add variables, which get the next numbers.

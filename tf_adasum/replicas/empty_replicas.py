@@ -15,9 +15,10 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 class EmptyReplicas:
     """Determines which replicas have no rows, while a strategy runs a function in each replica.
 
-    One argument of the function determines whether a replica has rows: the first argument whose
-    batch axis has an unknown length. In eager code, it is the first argument with a batch axis. If
-    all lengths are known and none is 0, nothing is added to the graph.
+    A replica has no rows if all tensors of unknown length among its arguments are empty. One empty
+    tensor is not enough: a graph without edges has nodes. If all lengths are known, as in eager
+    code, a replica has no rows if all tensors are empty. If all lengths are known and one is not 0,
+    nothing is added to the graph.
     """
 
     def __init__(self):
@@ -114,21 +115,21 @@ def has_no_rows(arguments):
         arguments: any structure; its dense, ragged and sparse tensors are checked.
 
     Returns:
-        True if a batch is known to be empty; None if no batch can be empty; otherwise a boolean
+        True if the batch is known to be empty; None if it cannot be empty; otherwise a boolean
         scalar tensor.
     """
-    known = None
-    for value in tf.nest.flatten(arguments):
-        if not isinstance(value, tf.Tensor | tf.RaggedTensor | tf.SparseTensor):
-            continue
-        if value.shape.rank == 0:
-            continue
-        length = None if value.shape.rank is None else value.shape[0]
-        if length is None:
-            return tf.equal(_length(value), 0)
-        if known is None:
-            known = length
-    return True if known == 0 else None
+    values = [each for each in tf.nest.flatten(arguments) if _has_batch_axis(each)]
+    lengths = [None if value.shape.rank is None else value.shape[0] for value in values]
+    pairs = zip(values, lengths, strict=True)
+    unknown = [_length(value) for value, length in pairs if length is None]
+    if unknown:
+        return tf.reduce_all([tf.equal(length, 0) for length in unknown])
+    return True if lengths and not any(lengths) else None
+
+
+def _has_batch_axis(value):
+    is_tensor = isinstance(value, tf.Tensor | tf.RaggedTensor | tf.SparseTensor)
+    return is_tensor and value.shape.rank != 0
 
 
 def _length(value):

@@ -59,9 +59,9 @@ def shared_variables(model):
         candidates += keras_compat.all_variables(optimizer)
     shared = [variable for variable in candidates if is_shared(variable)]
     for optimizer in optimizers:
-        state = keras_compat.aggregation_state_of(optimizer)
-        if state is not None and state.rule_state:
-            shared += state.rule_state.of_name.values()
+        for state in keras_compat.aggregation_states_of(optimizer):
+            if state.rule_state:
+                shared += state.rule_state.of_name.values()
     return shared
 
 

@@ -1,5 +1,6 @@
 """Last batches that leave replicas without rows."""
 
+import functools
 from unittest import mock
 
 import keras
@@ -211,4 +212,51 @@ def train_convolutions(strategy, jit_compile=False):
         loss = keras.losses.MeanSquaredError(reduction="sum")
         model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=jit_compile)
     model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0)
+    return weights_of(model)
+
+
+def graphs(edges):
+    """Yield graphs with four nodes each, and the targets of their nodes; each fourth has no edges.
+
+    Args:
+        edges: the name of the input with the edges.
+    """
+    for index in range(16):
+        generator = np.random.default_rng(index)
+        nodes = np.float32(generator.normal(size=(4, 3)))
+        pairs = np.int32(generator.integers(0, 4, (3 * (index % 4 != 1), 2)))
+        yield {"nodes": nodes, edges: pairs}, np.float32(generator.normal(size=(4, 1)))
+
+
+class GraphModel(keras.Model):
+    """Add to each node its neighbours, and apply a dense layer."""
+
+    def __init__(self, edges):
+        super().__init__()
+        self.edges, self.dense = edges, keras.layers.Dense(1, kernel_initializer="ones")
+
+    def call(self, inputs):
+        nodes, edges = inputs["nodes"], inputs[self.edges]
+        neighbours = tf.gather(nodes, edges[:, 0])
+        return self.dense(
+            nodes + tf.math.unsorted_segment_sum(neighbours, edges[:, 1], tf.shape(nodes)[0])
+        )
+
+
+def train_on_graphs(strategy, edges):
+    """Return the weights after an epoch in which each replica gets one graph in a step."""
+    use_rule(strategy, "mean")
+    spec = {"nodes": tf.TensorSpec([None, 3]), edges: tf.TensorSpec([None, 2], tf.int32)}
+    spec = spec, tf.TensorSpec([None, 1])
+    with strategy.scope():
+        model = GraphModel(edges)
+        model.compile(keras.optimizers.SGD(0.05), "mse")
+    model.fit(
+        strategy.distribute_datasets_from_function(
+            lambda context: tf.data.Dataset.from_generator(
+                functools.partial(graphs, edges), output_signature=spec
+            )
+        ),
+        verbose=0,
+    )
     return weights_of(model)

@@ -4,8 +4,10 @@ import functools
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from scenarios.basics import message_of, scope, use_rule, weights_of
+from tf_adasum import optimizers
 
 ROWS = np.random.default_rng(0).standard_normal([32, 3]).astype("float32")
 TARGETS = ROWS.sum(axis=1, keepdims=True)
@@ -81,3 +83,89 @@ def predict_along_axes(strategy):
             model = keras.Model(inputs, keras.ops.transpose(outputs) if transposes else outputs)
         messages[name] = message_of(functools.partial(model.predict, np.ones(rows), 16, verbose=0))
     return messages
+
+
+def masked_moments(strategy, synchronized, all_masked):
+    """Fit a BatchNormalization on masked rows; return its moving moments and its outputs.
+
+    Args:
+        strategy: the strategy; None for one process.
+        synchronized: the argument of the layer.
+        all_masked: whether the second half of the rows is masked.
+    """
+    rows = np.random.default_rng(2).integers(0, 3, [32, 6, 1]) * ROWS.mean()
+    rows[16:] *= 0 if all_masked else -3
+    keras.utils.set_random_seed(1)
+    with scope(strategy):
+        layer = keras.layers.BatchNormalization(synchronized=synchronized, momentum=0.5)
+        layers = [keras.layers.Masking(), layer, keras.layers.GlobalAveragePooling1D()]
+        model = keras.Sequential([keras.Input([6, 1]), *layers, keras.layers.Dense(1)])
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+    if strategy:
+        use_rule(strategy, "mean")
+    epochs = 2 if synchronized else 1
+    model.fit(rows, rows[:, 0], batch_size=32, shuffle=False, epochs=epochs, verbose=0)
+    return weights_of(model)
+
+
+@keras.saving.register_keras_serializable("tests")
+class RunningNorm(keras.layers.Layer):
+    """Divide by a number that the forward pass computes from the rows of the replica."""
+
+    def build(self, shape):
+        del shape
+        self.norm = self.add_weight(shape=(), initializer="ones", trainable=False, name="norm")
+
+    def call(self, inputs, training=False):
+        if training:
+            self.norm.assign(0.5 * self.norm + keras.ops.max(keras.ops.abs(inputs)))
+        return inputs / self.norm
+
+
+def train_with_local_steps(strategy, loop):
+    """Train three local steps at a time; check all weights after each combination.
+
+    Args:
+        strategy: the strategy.
+        loop: whether a custom loop trains, instead of `fit`.
+
+    Returns:
+        How often the weights were checked, and the final weights.
+    """
+    use_rule(strategy, "adasum")
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        inner = keras.layers.Dense(8, "relu")
+        layers = [keras.layers.SpectralNormalization(inner), keras.layers.BatchNormalization()]
+        layers = [keras.Input([3]), RunningNorm(), *layers, keras.layers.Dense(1)]
+        model = keras.Sequential(layers)
+        optimizer = optimizers.DeltaAdasum(keras.optimizers.Adam(0.1), local_steps=3)
+        model.compile(optimizer, "mse")
+    checked = []
+
+    def check(*_, **__):
+        if optimizer.is_synchronized:
+            strategy.check_replicas([v for v in model.weights if "seed" not in v.path])
+            checked.append(int(optimizer.iterations))
+
+    if not loop:
+        callback = keras.callbacks.LambdaCallback(on_train_batch_end=check)
+        options = {"batch_size": 8, "shuffle": False, "verbose": 0, "epochs": 2}
+        model.fit(ROWS[:28], TARGETS[:28], callbacks=[callback], **options)
+        strategy.check_replicas(model.trainable_variables)
+        return {"checked": checked}
+
+    def in_replica(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+
+    step = tf.function(lambda x, y: strategy.run(in_replica, args=(x, y)))
+    data = tf.data.Dataset.from_tensor_slices((ROWS, TARGETS)).batch(8)
+    for x, y in strategy.experimental_distribute_dataset(data):
+        step(x, y)
+        check()
+    optimizer.synchronize()
+    check()
+    return {"checked": checked}

@@ -135,3 +135,56 @@ def read_logs_on_last_worker(strategy, reads):
         **{f"evaluate {name}": value for name, value in evaluated.items()},
         **{f"read in {name}": value for name, value in read.items()},
     }
+
+
+class OtherKeys(keras.Model):
+    """A model whose logs have keys that no metric of the model has, and others too few.
+
+    With AUC as a metric, the mean of the replicas' results is not the result over all rows.
+    """
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        own = super().compute_metrics(x, y, y_pred, sample_weight)
+        return {**own, "area": own["auc"], "of_batch": tf.reduce_mean(y_pred)}
+
+    def test_step(self, data):
+        return {"auc": super().test_step(data)["auc"]}
+
+
+def return_other_keys(strategy, **options):
+    """The logs of `fit`, `evaluate` and `test_on_batch` with steps that return other keys."""
+    keras.utils.set_random_seed(1)
+    x, y = random_data(48)
+    y = np.float32(y > 0)
+    with scope(strategy):
+        inputs = keras.Input([6])
+        model = OtherKeys(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
+        auc = keras.metrics.AUC(name="auc")
+        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[auc], **options)
+    options = {"batch_size": 24, "verbose": 0}
+    logs = model.fit(x, y, shuffle=False, validation_data=(x[5:], y[5:]), **options).history
+    evaluated = model.evaluate(x, y, return_dict=True, **options)
+    on_batch = model.test_on_batch(x[:24], y[:24], return_dict=True)
+    return {
+        **{f"fit {name}": value[-1] for name, value in logs.items()},
+        "evaluate": evaluated["auc"],
+        "test_on_batch": on_batch["auc"],
+    }
+
+
+class OwnLoss(keras.Model):
+    """A model whose step returns its own loss under the name of a metric that it never updates."""
+
+    def train_step(self, data):
+        del data
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return {"loss": tf.cast(replica, tf.float32), "other": 2.0}
+
+
+def return_own_loss(strategy):
+    with scope(strategy):
+        inputs = keras.Input([6])
+        model = OwnLoss(inputs, keras.layers.Dense(1)(inputs))
+        model.compile("sgd", "mse")
+    history = model.fit(*random_data(48), batch_size=24, verbose=0).history
+    return {name: values[0] for name, values in history.items()}

@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 from support.scheme_oracle import Returns
 
-from tf_adasum.aggregation import Scheme, buckets, cost_model
-from tf_adasum.aggregation.cost_model import CostModel, Hosts
+from tf_adasum.aggregation import Scheme, buckets
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.levels import AllGatherLevel, ReduceScatterLevel
 from tf_adasum.aggregation.reduction_planner import (
@@ -21,13 +20,6 @@ from tf_adasum.aggregation.reduction_planner import (
 )
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
 from tf_adasum.aggregation.rules.nested import nested
-from tf_adasum.environment_variables import COST_MODEL, HOST_LINK
-
-
-@pytest.fixture(autouse=True)
-def default_costs(monkeypatch):
-    monkeypatch.delenv(COST_MODEL, raising=False)
-
 
 # ---- radix plans -------------------------------------------------------------------------------
 
@@ -186,7 +178,7 @@ def test_settings_of_different_schemes_differ():
         Scheme(Adasum(), 8, local_reduction_size=2),
         Scheme(Adasum(), 8, wire_dtype=tf.float16),
         Scheme(Adasum(), 8, wire_dtype=tf.bfloat16),
-        Scheme(Adasum(), 8, costs=CostModel(1, 1, 1)),
+        Scheme(Adasum(), 8, replicas_per_host=2),
     ]
     assert len({json.dumps(own.settings_that_must_match()) for own in schemes}) == len(schemes)
     assert Scheme(Adasum(), 8).settings_that_must_match() == schemes[0].settings_that_must_match()
@@ -194,20 +186,16 @@ def test_settings_of_different_schemes_differ():
 
 # ---- the default plan --------------------------------------------------------------------------
 
-FAST = {"default_costs": CostModel(1e-5, 1e-10, 1e-11)}
-SLOW_HOSTS = Hosts(4, alpha=1e-5, beta=8e-9)
-PRODUCTS_ONLY = CostModel(alpha=0.0, beta=0.0, gamma=1.0)  # several levels are fastest
 
-
-def levels_of(scheme, **options):
-    """The rules, radices and kinds of the levels on which a bucket of 1 MiB is combined."""
+def levels_of(scheme, elements=2**18, **options):
+    """The rules, radices and kinds of the levels on which a bucket of float32 is combined."""
     members = []
 
     def group_of(stride, radix):
         members.append((stride, radix))
         return CollectiveGroup(None, range(radix), 0)
 
-    bucket = buckets.Bucket.from_gradients([0], [tf.TensorSpec([2**18], tf.float32)])
+    bucket = buckets.Bucket.from_gradients([0], [tf.TensorSpec([elements], tf.float32)])
     plan = CollectiveReductionPlanner(scheme, group_of, **options).plan(
         bucket, needs_full_gram=False
     )
@@ -216,72 +204,60 @@ def levels_of(scheme, **options):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "options", "radices"),
+    ("scheme", "radices"),
     [
-        (Scheme(Adasum(), 8), {}, [8]),
-        (Scheme(Adasum(), 16), {}, [16]),
-        (Scheme(Adasum(), 18), {}, [2, 9]),
-        (Scheme(Adasum(), 32), {}, [4, 8]),
-        (Scheme(Adasum("model"), 32), {}, [32]),
+        (Scheme(Adasum(), 8), [8]),
+        (Scheme(Adasum(), 16), [16]),
+        (Scheme(Adasum(), 18), [2, 9]),
+        (Scheme(Adasum(), 32), [4, 8]),
+        (Scheme(Adasum("model"), 32), [32]),
+        (Scheme(Sum(), 32), [32]),
         # The plan is that of the means, of which each member has a part of the bucket.
-        (Scheme(Adasum(), 32, local_reduction_size=2), {}, [2, 16]),
-        (Scheme(Adasum(), 64, local_reduction_size=2), {}, [2, 4, 8]),
-        # The user's plan comes before measured constants, and these before the transport's.
-        (Scheme(Adasum(), 8, costs=PRODUCTS_ONLY), {}, [4, 2]),
-        (Scheme(Adasum(), 8, radix_plan=(8,), costs=PRODUCTS_ONLY), {}, [8]),
-        (Scheme(Adasum(), 32), {"default_costs": PRODUCTS_ONLY}, [4, 4, 2]),
-        (Scheme(Adasum(), 32, costs=cost_model.DEFAULT), {"default_costs": PRODUCTS_ONLY}, [4, 8]),
+        (Scheme(Adasum(), 32, local_reduction_size=2), [2, 16]),
+        (Scheme(Adasum(), 64, local_reduction_size=2), [2, 4, 8]),
+        (Scheme(Adasum(), 32, radix_plan=(32,)), [32]),
         # Four replicas on each host.
-        (Scheme(Adasum(), 8, hosts=SLOW_HOSTS), FAST, [4, 2]),
-        (Scheme(Sum(), 8, hosts=SLOW_HOSTS), FAST, [4, 2]),
-        (Scheme(AdaCons(), 8, hosts=SLOW_HOSTS), FAST, [8]),
-        (Scheme(Adasum(), 8, 4, hosts=SLOW_HOSTS), FAST, [4, 2]),
-        (Scheme(Adasum(), 64, 4, hosts=SLOW_HOSTS), FAST, [4, 16]),
-        (Scheme(Adasum(), 8, radix_plan=(8,), hosts=SLOW_HOSTS), FAST, [8]),
+        (Scheme(Adasum(), 8, replicas_per_host=4), [4, 2]),
+        (Scheme(Sum(), 8, replicas_per_host=4), [4, 2]),
+        (Scheme(AdaCons(), 8, replicas_per_host=4), [8]),
+        (Scheme(Mean(), 8, replicas_per_host=4), [8]),
+        (Scheme(Adasum(), 8, 4, replicas_per_host=4), [4, 2]),
+        (Scheme(Adasum(), 64, 4, replicas_per_host=4), [4, 16]),
+        (Scheme(Adasum(), 128, replicas_per_host=4), [4, 4, 8]),
+        (Scheme(Adasum(), 8, radix_plan=(8,), replicas_per_host=4), [8]),
     ],
 )
-def test_exchanges_take_the_default_plan(scheme, options, radices):
-    assert levels_of(scheme, **options)[1] == radices
-
-
-def test_a_small_bucket_is_not_gathered_over_slow_links_of_hosts():
-    limits = {"all_gather_threshold_bytes": 8 * 2**20, **FAST}
-    for hosts, kind in ((SLOW_HOSTS, ReduceScatterLevel), (None, AllGatherLevel)):
-        scheme = Scheme(Adasum(), 8, hosts=hosts)
-        assert levels_of(scheme, **limits)[2] == levels_of(scheme.for_sums, **limits)[2] == {kind}
+def test_exchanges_take_the_default_plan(scheme, radices):
+    assert levels_of(scheme)[1] == radices
+    own = radices[scheme.local_reduction_size > 1 :]
+    levels = 1 if scheme.local_reduction_size > 1 else 1 + (scheme.replicas_per_host > 1)
+    varies = scheme.radix_plan is None and len(own) > levels
+    words = "with the fewest messages" if varies else own
+    assert f"radix plan {words}" in scheme.summary()
 
 
 @pytest.mark.parametrize(
-    ("scheme", "words"),
+    ("per_host", "size", "kind"),
     [
-        (Scheme(Adasum(), 8), "radix plan [8]"),
-        (Scheme(Adasum(), 8, hosts=SLOW_HOSTS), "radix plan by the cost model"),
-        (Scheme(Adasum(), 8, hosts=SLOW_HOSTS, radix_plan=(8,)), "radix plan [8]"),
-        (Scheme(Adasum(), 8, 4, hosts=SLOW_HOSTS), "radix plan [2], after the mean of 4"),
-        (Scheme(AdaCons(), 8, hosts=SLOW_HOSTS), "radix plan [8]"),
-        (Scheme(Mean(), 32, hosts=SLOW_HOSTS), "radix plan [32]"),
-        (Scheme(Sum(), 8, hosts=SLOW_HOSTS), "radix plan by the cost model"),
-        (Scheme(Adasum(), 32), "radix plan by the cost model"),
+        (1, 2**18, AllGatherLevel),
+        (1, 2**18 + 1, ReduceScatterLevel),
+        (4, 2**16, AllGatherLevel),
+        (4, 2**16 + 1, ReduceScatterLevel),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_summary_has_the_plan_if_it_is_fixed(scheme, words):
-    assert words in scheme.summary()
+def test_a_small_bucket_is_gathered_unless_the_replicas_of_a_host_receive_many_bytes(
+    per_host, size, kind
+):
+    limits = {"all_gather_threshold_bytes": 8 * 4 * 2**18}
+    scheme = Scheme(Adasum(), 8, replicas_per_host=per_host)
+    for each in (scheme, scheme.for_sums):
+        assert levels_of(each, size, **limits)[2] == {kind}
 
 
-@pytest.mark.parametrize(
-    ("costs", "kind"),
-    [
-        (None, AllGatherLevel),
-        (CostModel(alpha=1.0, beta=1e-9, gamma=0.0), AllGatherLevel),
-        (CostModel(alpha=1e-4, beta=1e-7, gamma=0.0), ReduceScatterLevel),  # 80 Mbit/s
-    ],
-    ids=["unknown", "slow messages", "slow link"],
-)
-def test_measured_constants_decide_whether_a_small_bucket_is_gathered(costs, kind):
-    limits = {"all_gather_threshold_bytes": 8 * 2**20}
-    scheme = Scheme(Adasum(), 8, costs=costs)
-    assert levels_of(scheme, **limits)[2] == levels_of(scheme.for_sums, **limits)[2] == {kind}
+def test_replicas_share_hosts_if_there_are_several_on_each_of_several():
+    for per_host, expected in ((4, 4), (8, 1), (1, 1), (None, 1)):
+        scheme = Scheme.from_arguments(Adasum(), 8, replicas_per_host=per_host)
+        assert scheme.replicas_per_host == expected == scheme.for_sums.replicas_per_host
 
 
 # ---- subclasses of the rules -------------------------------------------------------------------
@@ -336,55 +312,3 @@ def test_only_rules_that_compute_as_adasum_get_plans_merging_and_the_pair_kernel
     assert levels_of(Scheme(rule, 32))[:2] == (
         ([rule, rule], [4, 8]) if is_tree else ([rule], [32])
     )
-
-
-# ---- the environment variable ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("gamma=1e-10,alpha=1e-4,beta=1e-9", [1e-4, 1e-9, 1e-10]),
-        (" alpha = 1 , beta = 2,gamma=3 ", [1, 2, 3]),
-        ("alpha=0,beta=0,gamma=0", [0, 0, 0]),
-        ("", None),
-    ],
-)
-def test_the_variable_sets_the_model(monkeypatch, text, expected):
-    monkeypatch.setenv(COST_MODEL, text)
-    scheme = Scheme.from_arguments(Adasum(), 4)
-    assert scheme.costs == (expected and CostModel(*expected))
-    assert scheme.settings_that_must_match()[COST_MODEL] == expected
-
-
-def test_links_between_hosts_are_used_if_replicas_share_hosts(monkeypatch):
-    monkeypatch.setenv(HOST_LINK, "beta=8e-9,alpha=1e-5")
-    for per_host, hosts in ((4, SLOW_HOSTS), (8, None), (1, None), (None, None)):
-        scheme = Scheme.from_arguments(Adasum(), 8, replicas_per_host=per_host)
-        assert scheme.hosts == hosts == scheme.for_sums.hosts
-        setting = scheme.settings_that_must_match()[HOST_LINK]
-        assert setting == (hosts and [4, 1e-5, 8e-9])
-    monkeypatch.setenv(HOST_LINK, "beta=8e-9")
-    with pytest.raises(ValueError, match=r"it must give alpha, beta\. Received: 'beta=8e-9'"):
-        Scheme.from_arguments(Adasum(), 8, replicas_per_host=4)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "alpha=1,beta=1",
-        "alpha=1,beta=1,gamma=1,delta=1",
-        "alpha=1,beta=1,gamma=x",
-        "alpha=-1e-9,beta=1,gamma=1",
-        "alpha=nan,beta=1,gamma=1",
-        "alpha=1,beta=inf,gamma=1",
-        "alpha=1,beta=1,gamma=1,",
-        "1,2,3",
-        " ",
-    ],
-)
-def test_refuses_the_variable(monkeypatch, text):
-    monkeypatch.setenv(COST_MODEL, text)
-    with pytest.raises(ValueError, match="TF_ADASUM_COST_MODEL must be like 'alpha=") as caught:
-        Scheme.from_arguments(Adasum(), 4)
-    assert f"Received: {text!r}" in str(caught.value)

@@ -2,21 +2,16 @@
 
 import contextlib
 import json
-import socket
 import threading
 import time
-import types
 
 import pytest
-from support.launching import eventually
 from support.rendezvous_tasks import cluster_of, run_in_threads
 
 from tf_adasum.cluster.ports import free_ports
-from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.tasks import RendezvousConfig
-from tf_adasum.doctor import cluster_report, exchange_process, link_benchmark, probe_server, tables
-from tf_adasum.doctor.findings import FAIL, OK, WARN, Finding
-from tf_adasum.launch.processes import start_thread
+from tf_adasum.doctor import cluster_report, exchange_process, tables
+from tf_adasum.doctor.findings import FAIL, OK, Finding
 
 pytestmark = pytest.mark.version_independent
 
@@ -25,7 +20,7 @@ SECONDS = 30
 
 GOOD = {
     "devices": ["CPU:0", "CPU:1"],
-    "exchanges": [{"bytes": 2**22, "seconds": [0.001, 0.002, 0.004], "over": "UCX (TCP)"}],
+    "exchange": {"bytes": 2**22, "seconds": [0.001, 0.002, 0.004], "over": "UCX (TCP)"},
 }
 
 
@@ -35,13 +30,18 @@ def examined(
     """Let so many workers examine each other; return the exit statuses and what worker 0 shows."""
     results = results or {str(rank): GOOD for rank in range(count)}
 
-    @contextlib.contextmanager
-    def exchange():  # in the place of the process that exchanges gradients
-        yield types.SimpleNamespace(poll=lambda: results.get(threading.current_thread().name))
+    def exchange(is_stopped):  # in the place of the process that exchanges gradients
+        begun = time.monotonic()
+        while not is_stopped() and time.monotonic() < begun + exchange_process.SECONDS:
+            found = results.get(threading.current_thread().name)
+            if found and time.monotonic() > begun + 0.3:  # the workers have connected
+                return found
+            time.sleep(0.01)
+        return {} if is_stopped() else {"error": exchange_process.LATE}
 
-    monkeypatch.setattr(cluster_report, "ExchangeProcess", exchange)
+    monkeypatch.setattr(exchange_process, "run", exchange)
     monkeypatch.setattr(cluster_report, "_SECONDS_FOR_WORKER_0", 0.1)
-    monkeypatch.setattr(cluster_report, "_SECONDS_OF_SENDING", (0.02, 0.02))
+    monkeypatch.setattr(cluster_report, "_SECONDS_TO_RETURN", 0.5)
     shown, ranks = [], [rank for rank in range(count) if rank not in absent]
 
     def show(examination):
@@ -67,18 +67,14 @@ def examined(
 
 
 @pytest.mark.parametrize("invited", [False, True], ids=["cluster", "invited"])
-def test_all_pairs_are_measured_and_shown_by_worker_0(monkeypatch, invited):
+def test_the_exchange_and_all_workers_are_shown_by_worker_0(monkeypatch, invited):
     codes, (shown,) = examined(monkeypatch, 3, invited=invited)
     assert codes == {0: 0, 1: 0, 2: 0}
-    assert shown.usable and not [each for each in shown.findings if each.level == FAIL]
-    ways = {(each["from"], each["to"]) for each in shown.pairs}
-    assert ways == {(i, j) for i in range(3) for j in range(3) if i != j}
-    for each in shown.pairs:
-        assert 0 < each["latency_seconds"] < 1 and each["bytes_per_second"] > 1e6
-    assert shown.exchanges == GOOD["exchanges"]
+    assert shown.usable and shown.findings == []
+    assert shown.exchange == GOOD["exchange"]
     assert [each["keras"] for each in shown.workers] == ["3.15.1"] * 3
-    json.dumps([shown.workers, shown.pairs])
-    text = tables.lines_of(shown.workers, shown.pairs, shown.exchanges)
+    json.dumps([shown.workers, shown.exchange])
+    text = tables.lines_of(shown.workers, shown.exchange)
     assert "worker 2" in text and "2 CPU" in text and "4 MiB" in text and "2 ms" in text
     assert "with the strategy itself, over UCX (TCP):" in text
 
@@ -107,7 +103,7 @@ def test_what_fails_on_one_worker_fails_on_all_and_stops_those_who_wait(monkeypa
     assert of_exchange.endswith("): ValueError: no such device")
     assert "keras: 3.15.1 on worker 0, worker 2; 3.14.0 on worker 1" in differ
     assert [each["usable"] for each in shown.workers] == [True, False, True]
-    text = tables.lines_of(shown.workers, shown.pairs, shown.exchanges)
+    text = tables.lines_of(shown.workers, shown.exchange)
     assert "FAIL  worker 1: self-test: wrong" in text
 
 
@@ -124,94 +120,20 @@ def test_a_worker_that_is_lost_is_named(monkeypatch):
 
 
 def test_an_exchange_that_hangs_is_ended(monkeypatch):
-    monkeypatch.setattr(cluster_report, "SECONDS_FOR_THE_EXCHANGE", 0.5)
+    monkeypatch.setattr(exchange_process, "SECONDS", 0.5)
     codes, (shown,) = examined(monkeypatch, 2, results={"0": GOOD})
     assert codes == {0: 1, 1: 1}
     (finding,) = [each for each in shown.findings if each.level == FAIL]
     assert "failed on worker 1 (" in finding.text and "not finished in" in finding.text
 
 
-def test_a_pair_that_cannot_reach_each_other_is_named(monkeypatch):
-    measure = probe_server.measure
-
-    def cut(host, endpoint, secret, sending, seconds):
-        if threading.current_thread().name == "1":  # worker 1 calls worker 2 alone
-            raise TimeoutError("timed out")
-        return measure(host, endpoint, secret, sending, seconds)
-
-    monkeypatch.setattr(probe_server, "measure", cut)
-    codes, (shown,) = examined(monkeypatch, 3)
-    assert codes == {0: 0, 1: 0, 2: 0}
-    (finding,) = [each for each in shown.findings if each.subject == "pair"]
-    assert finding.level == WARN
-    assert "worker 1 (" in finding.text and "its connection to worker 2 (" in finding.text
-    assert "timed out" in finding.text
-    assert "NO ANSWER" in tables.lines_of(shown.workers, shown.pairs, shown.exchanges)
-
-
-@pytest.mark.parametrize(
-    ("odd", "text"),
-    [
-        ({"bytes_per_second": 1e7}, "worker 2 (h2:1) to worker 3 (h3:1): 10 MB/s"),
-        ({"latency_seconds": 5e-3}, "worker 2 (h2:1) to worker 3 (h3:1): 5e+03 µs of latency"),
-        ({"bytes_per_second": 5e8, "latency_seconds": 1e-4}, None),
-    ],
-)
-def test_a_slow_pair_stands_out(odd, text):
-    lead = object.__new__(cluster_report._Coordinator)
-    ranks = range(4)
-    lead._cluster = cluster_of(*(f"h{rank}:1" for rank in ranks))
-    usual = {"latency_seconds": 5e-5, "bytes_per_second": 1e9}
-    measured = [{"from": i, "to": j, **usual} for i in ranks for j in ranks if i != j]
-    measured[8] |= odd
-    assert [each.text[: len(text or "")] for each in lead._slow(measured)] == [text] * bool(text)
-    assert [each for each in measured if each.get("slow")] == [measured[8]] * bool(text)
-
-
-def test_many_workers_are_measured_at_few_distances():
-    found = cluster_report.pairs_of(list(range(64)))
-    assert len(found) == sum(64 - distance for distance in (1, 2, 4, 8, 16, 32))
-    assert len(cluster_report.pairs_of(list(range(48)))) == 48 * 47 // 2
-
-
-def test_a_slow_link_is_measured_as_it_is():
-    """What has arrived counts, and not what was handed over: the system takes more at once."""
-    own, near = socket.socketpair()
-    far, other = socket.socketpair()
-    for end in (own, other):
-        end.settimeout(SECONDS)
-
-    def forward():  # 4 MB in a second, there; at once, back
-        piece = b""
-        while piece[:1] != b"l":  # the first byte of a chunk, 1/4 MiB, says whether it is the last
-            piece = near.recv(2**18, socket.MSG_WAITALL)
-            time.sleep(len(piece) / 4e6)
-            far.sendall(piece)
-        near.sendall(far.recv(1))
-
-    with own, near, far, other:
-        threads = [start_thread(link_benchmark._take, other), start_thread(forward)]
-        rate = link_benchmark._send(own, 0.5)
-        for thread in threads:
-            thread.join(SECONDS)
-    assert 1e6 < rate < 4.1e6
-
-
-def test_unauthenticated_clients_get_no_answer():
-    secret = Secret(b"key")
-    with probe_server.ProbeServer("127.0.0.1", 2, secret) as own:
-        port, token = own.endpoint
-        for endpoint, wrong in (([port, "wrong"], secret), ([port, token], Secret())):
-            with pytest.raises(ConnectionError, match="another program uses this port"):
-                probe_server.measure("127.0.0.1", endpoint, wrong, 0.01, 5.0)
-        measured = probe_server.measure("127.0.0.1", [port, token], secret, 0.01, 5.0)
-        assert measured["latency_seconds"] > 0
-        assert own.waiting([1], 0.01) == {}
-
-
 def test_an_exchange_that_crashes_says_so(monkeypatch):
     monkeypatch.setattr(exchange_process, "__package__", "no_such_package")
-    with exchange_process.ExchangeProcess() as process:
-        eventually(lambda: process.poll() is not None)
-        error = process.poll()["error"]
+    error = exchange_process.run(lambda: False)["error"]
     assert "exit status 1" in error and "no_such_package" in error
+
+
+def test_an_exchange_is_ended_early_or_if_it_takes_too_long(monkeypatch):
+    assert exchange_process.run(lambda: True) == {}
+    monkeypatch.setattr(exchange_process, "SECONDS", 0.0)
+    assert exchange_process.run(lambda: False) == {"error": exchange_process.LATE}

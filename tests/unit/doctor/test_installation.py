@@ -80,7 +80,7 @@ def stub(monkeypatch):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         monkeypatch.setenv("TF_USE_LEGACY_KERAS", legacy)
         installed = {"tensorflow-cpu": version, "numpy": "1.26.4"}
-        monkeypatch.setattr(installation, "_installed_version", installed.get)
+        monkeypatch.setattr(installation, "installed_version", installed.get)
 
     return install
 
@@ -165,6 +165,15 @@ def test_the_real_installation(monkeypatch):
     assert "ok    self-test     /device:CPU:0" in result.stdout
 
 
+@pytest.mark.parametrize("option", ["--links=links.json", "--predict"])
+def test_a_removed_option_says_what_to_use(capsys, option):
+    with pytest.raises(SystemExit) as end:
+        doctor.main([option, "--replicas", "8"])
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert f"{option.partition('=')[0]} was removed" in error and "iperf3" in error
+
+
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=str)
 def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys, arguments):
     stub(status=Status(False, "/lib/op.so", "no library file", None, fix=BUILD_IT))
@@ -208,9 +217,11 @@ def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys, argument
         (installation.check_addons, {}, NOTE, "only needed for optimizers.LAMB"),
     ],
 )
-def test_what_is_installed(stub, check, installed, level, text):
+def test_what_is_installed(stub, monkeypatch, check, installed, level, text):
     stub(version="2.15.1")  # Addons are looked for with Keras 2 only
-    (finding,) = check(installed.get)
+    monkeypatch.setattr(installation, "installed_version", installed.get)
+    monkeypatch.setattr(installation.shutil, "which", installed.get)
+    (finding,) = check()
     assert finding.level == level and text in finding.text
     assert (finding.fix is not None) == (level in (WARN, FAIL))
 
@@ -219,8 +230,9 @@ def test_what_is_installed(stub, check, installed, level, text):
     ("version", "level"),
     [((3, 9, 18), FAIL), ((3, 10, 0), OK), ((3, 13, 5), OK), ((3, 14, 0), FAIL)],
 )
-def test_python(version, level):
-    own, finding = installation.check_python(version)
+def test_python(monkeypatch, version, level):
+    monkeypatch.setattr(installation.sys, "version_info", version)
+    own, finding = installation.check_python()
     assert (own.level, finding.level) == (OK, level)
     assert (finding.fix is not None) == (level == FAIL)
 

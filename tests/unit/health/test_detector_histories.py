@@ -63,9 +63,6 @@ class Worker:
 
     # ---- the channel of the monitor
 
-    def sockets(self):
-        return []
-
     def send(self, message):
         for peer in self.connections:  # a newer message replaces an older one
             self.world.on_the_way[self.rank, peer] = json.dumps(message)
@@ -80,6 +77,7 @@ class Worker:
                 found.append((peer, json.loads(message)))
             elif not self.world.workers[peer].is_alive:
                 connection.is_open = False
+                found.append((peer, None))
         return found
 
     def reconnect(self):

@@ -261,46 +261,59 @@ STATUS = st.fixed_dictionaries(
         ("why", "call", "collectives_entered", "waiting_seconds", "location", "more"), ANYTHING
     ),
 )
-STATUSES = st.dictionaries(st.sampled_from(["0", "1", "2", "3", "-1", "²"]), STATUS)
+RANKS = st.sampled_from(["0", "1", "0-2", "3", "-1", "²", "2-1", "0-99999999", ""]) | ANYTHING
+SECONDS = st.sampled_from(["0.0", "3.5", "-1", "nan", "1e999", ""])
+STATUSES = st.lists(st.tuples(STATUS, st.dictionaries(SECONDS, RANKS)), max_size=3)
 MESSAGE = st.fixed_dictionaries(
-    {}, optional={"status": STATUS | ANYTHING, "statuses": STATUSES | ANYTHING}
+    {},
+    optional={"status": STATUS | ANYTHING, "statuses": STATUSES | ANYTHING, "calls": ANYTHING},
 )
 
 
 def alone(rank):
-    """Return one of three monitors, without a thread; what it refuses, and what it sends."""
+    """Return one of three monitors, without a thread; a function that lets it receive a message;
+    what it refuses, and what it sends."""
     refused, sent = [], []
     refusals = types.SimpleNamespace(report=refused.append)
     channel = types.SimpleNamespace(connections={}, refusals=refusals, send=sent.append)
-    return monitor.HealthMonitor(cluster_of("a:1", "b:2", "c:3", rank=rank), channel), refused, sent
+    one = monitor.HealthMonitor(cluster_of("a:1", "b:2", "c:3", rank=rank), channel)
+
+    def receive(sender, message):
+        channel.receive = lambda: [(sender, message)]
+        one._receive_messages()
+
+    return one, receive, refused, sent
 
 
 NO_STATUSES = [
     {},
     {"status": {"state": 1}},
     {"status": {"waiting_seconds": float("inf")}},
-    {"statuses": []},
-    {"statuses": {"x": 1, "7": {}, "-1": {}, "9" * 4000: {}}},
-    {"statuses": {"1": {"state": "lost", "waiting_seconds": 1e400}}},
+    {"statuses": {}},
+    {"statuses": [[{}, {"0.0": "x"}]]},
+    {"statuses": [[{}, {"0.0": "1-3"}]]},
+    {"statuses": [[{}, {"0.0": "9" * 4000}]]},
+    {"statuses": [[{"state": "lost"}, {"1e400": "1"}]]},
+    {"statuses": [[{"state": "lost"}]]},
 ]
 
 
 @pytest.mark.parametrize("message", NO_STATUSES, ids=lambda message: str(message)[:50])
 @pytest.mark.parametrize(("rank", "sender"), [(0, 1), (1, 0)])
 def test_nonsense_from_a_worker_is_refused(message, rank, sender):
-    one, refused, _ = alone(rank)
-    one._handle_message(sender, message)
+    one, receive, refused, _ = alone(rank)
+    receive(sender, message)
     assert refused and not one._statuses
 
 
 @fuzz_settings(200)
 @hypothesis.given(rank=st.integers(0, 2), messages=st.lists(MESSAGE, max_size=4))
 def test_fuzz_no_message_stops_the_monitor(rank, messages):
-    one, _, sent = alone(rank)
+    one, receive, _, sent = alone(rank)
     one._update_status(state="running", in_call=1)
     senders = itertools.cycle([1, 2] if rank == 0 else [0])
     for sender, message in zip(senders, messages, strict=False):
-        one._handle_message(sender, json_lines.decode(json_lines.encode(message).strip()))
+        receive(sender, json_lines.decode(json_lines.encode(message).strip()))
         one._observe()
         one._send_statuses()
         one._diagnose()

@@ -258,18 +258,6 @@ def look_up(host, *arguments, **options):
 
 socket.getaddrinfo = look_up
 """
-# Instead of TensorFlow, the fork server imports a module that waits for a file.
-SLOW_IMPORT = """
-from tf_adasum.launch import fork_server
-
-sys.path.append(os.path.dirname(file))
-fork_server.ForkServer.__init__.__defaults__ = (["slow"],)
-"""
-SLOW = """
-import os, time
-while not os.path.exists({file!r}):
-    time.sleep(0.02)
-"""
 
 
 def test_the_name_of_the_coordinators_host_may_become_known_later(job):
@@ -284,21 +272,6 @@ def test_the_name_of_the_coordinators_host_may_become_known_later(job):
     job.wait_for(1, "a")
     job.finish()
     assert job.end_of("a")[0] == 0
-
-
-def test_training_continues_until_a_new_host_has_imported_tensorflow(job):
-    job.join("a", nnodes="1:2")
-    job.wait_for(1, "a")
-    imported = job.folder / "imported"
-    (job.folder / "slow.py").write_text(SLOW.format(file=str(imported)))
-    job.join("b", "--preload", nnodes="1:2", changes=SLOW_IMPORT, file=imported)
-    job.wait_for_text("b", "round 1 runs without this host")
-    time.sleep(2)
-    assert "new host" not in (job.folder / "a.log").read_text()
-    imported.touch()
-    job.wait_for(2, "a", "b")
-    job.finish()
-    assert [job.end_of(name)[0] for name in "ab"] == [0, 0]
 
 
 def test_the_timeout_of_the_coordinators_launcher_ends_the_job(job):
@@ -337,7 +310,6 @@ def test_another_secret_is_an_error(job):
         (["--nnodes", "1:x"], "--nnodes 1:x"),
         (["--nnodes", "1:2"], "--coordinator"),
         (["--nnodes", "1:2", "--node-rank", "0", "--coordinator", "a:1"], "--node-rank"),
-        (["--nnodes", "1:2", "--hosts", "a,b"], "--hosts"),
     ],
 )
 def test_unusable_arguments_are_named(script, arguments, named):

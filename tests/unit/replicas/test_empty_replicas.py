@@ -20,9 +20,10 @@ def sparse(rows):
 
 
 @pytest.mark.parametrize("make", [dense, ragged, sparse])
-def test_in_eager_code_the_first_batch_counts(make):
-    assert has_no_rows([make(0), make(3)])
-    assert not has_no_rows([make(3), make(0)])
+def test_a_replica_is_empty_only_if_all_tensors_are(make):
+    assert has_no_rows({"edges": make(0), "nodes": make(0), "scalar": tf.constant(1.0)})
+    assert not has_no_rows({"edges": make(0), "nodes": make(3)})
+    assert not has_no_rows({"edges": make(3), "nodes": make(0)})
 
 
 @pytest.mark.parametrize(
@@ -51,12 +52,15 @@ def test_known_lengths_add_nothing_to_a_graph():
     ids=["rows", "rank", "ragged", "sparse"],
 )
 def test_a_length_that_is_not_known_when_traced(kind, make):
-    # The first batch of unknown length counts, even after one of known length.
+    # All batches of unknown length count, and none of known length.
     ask = tf.function(
-        lambda x, other: has_no_rows([other, x]), input_signature=[kind, tf.TensorSpec([4])]
+        lambda x, other, y: has_no_rows([other, x, y]),
+        input_signature=[kind, tf.TensorSpec([4]), tf.TensorSpec([None])],
     )
-    assert bool(ask(make(0), tf.ones([4])))
-    assert not bool(ask(make(3), tf.ones([4])))
+    assert bool(ask(make(0), tf.ones([4]), tf.ones([0])))
+    assert not bool(ask(make(3), tf.ones([4]), tf.ones([3])))
+    assert not bool(ask(make(0), tf.ones([4]), tf.ones([3])))
+    assert not bool(ask(make(3), tf.ones([4]), tf.ones([0])))
 
 
 def test_a_scalar_of_unknown_rank_has_rows():

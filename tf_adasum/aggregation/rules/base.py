@@ -38,7 +38,7 @@ class AggregationRule:
             replicas, and then to the results of the groups, as a radix plan of several levels does.
             If False, one level combines all N replicas: the plan ``[N]``.
         is_tree_of_pairs: whether the rule computes the coefficients of `Adasum`'s tree. If so, the
-            cost model may choose a plan of several levels, several levels may be evaluated as one,
+            default plan may have several levels, several levels may be evaluated as one,
             and pairs are combined by `ops.pairwise_combine`. True for `Adasum` and for subclasses
             that do not override `coefficients` and `coefficients_and_state`.
         is_stock_mean: whether TensorFlow and Keras average the gradients instead of the rule. True

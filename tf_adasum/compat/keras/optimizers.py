@@ -1,5 +1,8 @@
 """Reduces the gradients of optimizers (Keras 2 and 3)."""
 
+import math
+import weakref
+
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
@@ -159,17 +162,18 @@ class Optimizers:
         """Return the optimizer's `AggregationState`. Create it if it does not exist yet."""
 
         def across_replicas(strategy):
-            if aggregation_state_of(optimizer) is None:
+            if getattr(optimizer, "gradient_reductions", None) is None:
                 with tf.init_scope():
                     self.set_aggregation_state(optimizer, strategy)
 
         replica_context.merge_call(across_replicas)
-        return aggregation_state_of(optimizer)
+        return optimizer.gradient_reductions
 
     def set_aggregation_state(self, optimizer, strategy):
         """Create and store the `AggregationState` of a built optimizer."""
         paths = [path_of(variable) for variable in self.variables_of(optimizer)]
-        optimizer.gradient_reductions = strategy.aggregation_state(paths)
+        others = _paths_of_others.get(optimizer, ())
+        optimizer.gradient_reductions = strategy.aggregation_state(paths, others)
         rule_state = optimizer.gradient_reductions.rule_state
         if rule_state:
             optimizer.rule_state = rule_state  # Keras saves this attribute with the optimizer
@@ -214,25 +218,48 @@ def _check_same_gradients(replica_context, gradients, variables, groups):
     replica_context.merge_call(across_replicas, args=(names, shapes))
 
 
-def aggregation_state_of(optimizer):
-    """Return the `AggregationState` of an optimizer; None if it has none."""
-    found = optimizers_within(optimizer)
-    return getattr(found[-1], "gradient_reductions", None) if found else None
+def aggregation_states_of(optimizer):
+    """Return a list of the `AggregationState`s of an optimizer and the optimizers in it."""
+    states = (getattr(each, "gradient_reductions", None) for each in optimizers_within(optimizer))
+    return [state for state in states if state is not None]
 
 
 def optimizers_within(optimizer):
-    """Return a list of an optimizer and its inner optimizers, the innermost last.
+    """Return a list of an optimizer and all optimizers that it holds, the innermost last.
 
-    For example, a `LossScaleOptimizer` has an inner optimizer.
+    For example, a `LossScaleOptimizer` holds one optimizer, and a `MultiOptimizer` holds several.
 
     Args:
         optimizer: the optimizer of a model. None gives an empty list.
     """
-    found = []
-    while optimizer is not None:
-        found.append(optimizer)
-        optimizer = getattr(optimizer, "inner_optimizer", None)
-    return found
+    found, ahead = {}, [optimizer]
+    while ahead:
+        one = ahead.pop(0)
+        if one is not None and id(one) not in found:
+            found[id(one)] = one
+            ahead += _optimizers_in(list(vars(one).values()))
+    return list(found.values())
+
+
+# For each optimizer in an optimizer that holds several: the paths of the others' variables.
+_paths_of_others = weakref.WeakKeyDictionary()
+
+
+def divide_variables(optimizers):
+    """Note that several optimizers, which one optimizer holds, have different variables.
+
+    Args:
+        optimizers: list of pairs (optimizer, list of its variables).
+    """
+    for own, _ in optimizers:
+        others = [each for other, variables in optimizers if other is not own for each in variables]
+        for each in optimizers_within(own):
+            _paths_of_others[each] = [path_of(variable) for variable in others]
+
+
+def is_one_of_several(optimizer):
+    """Return whether an optimizer is in an optimizer that holds several."""
+    return optimizer in _paths_of_others
 
 
 def optimizers_of(model):
@@ -305,6 +332,24 @@ def cond(context, predicate, then, otherwise, arguments=()):
         )
 
     context.merge_call(across_replicas, args=(predicate, *arguments))
+
+
+def average(variables):
+    """Average the replicas' values of floating-point variables. Called in each replica.
+
+    The average is computed in float64, so that equal values keep their bits; float64 values may
+    change by one rounding. If a replica has no rows in a step, the mean of its batch is NaN. So
+    values that are not finite are left out of the average. If a value is finite on no replica, it
+    is not changed.
+    """
+    own = tf.concat([tf.reshape(tf.cast(v, tf.float64), [-1]) for v in variables], axis=0)
+    is_finite = tf.math.is_finite(own)
+    counted = tf.stack([tf.where(is_finite, own, 0), tf.cast(is_finite, tf.float64)])
+    total, count = tf.unstack(tf.distribute.get_replica_context().all_reduce("SUM", counted))
+    means = tf.where(count > 0, total / count, own)
+    means = tf.split(means, [math.prod(v.shape) for v in variables])
+    for variable, mean in zip(variables, means, strict=True):
+        variable.assign(tf.reshape(tf.cast(mean, variable.dtype), variable.shape))
 
 
 def assign(variables, values):

@@ -20,7 +20,7 @@ from tf_adasum.compat.keras.keras2.private_names import (
 from tf_adasum.compat.keras.optimizer_steps import step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     Optimizers,
-    aggregation_state_of,
+    aggregation_states_of,
     is_ours,
     keras_reduces_gradients,
     marker_of,
@@ -79,7 +79,7 @@ class OptimizersOfKeras2(Optimizers):
         # `init_scope` leaves the traced function and the strategy's scope, so enter the scope.
         scope = strategy.scope if strategy else contextlib.nullcontext
         with tf.init_scope(), scope(), tf.name_scope(_name_of(optimizer)):
-            state = aggregation_state_of(optimizer)
+            (state,) = aggregation_states_of(optimizer)[-1:] or [None]
             if state is not None:
                 state.extend(map(path_of, first))  # first, because it may raise an error
             optimizer.first_variables = met
@@ -93,7 +93,7 @@ class OptimizersOfKeras2(Optimizers):
         """Set an optimizer's `AggregationState` if it is built under one of our strategies."""
         strategy = tf.distribute.get_strategy()
         is_outside = tf.distribute.in_cross_replica_context()
-        if marker_of(strategy) and is_outside and aggregation_state_of(optimizer) is None:
+        if marker_of(strategy) and is_outside and not aggregation_states_of(optimizer):
             self.set_aggregation_state(optimizer, strategy)
 
 
@@ -274,6 +274,11 @@ def apply(optimizer, gradients, variables):
 def _without_loss_scale(optimizer):
     is_outer = isinstance(optimizer, LOSS_SCALE_OPTIMIZERS)
     return optimizer.inner_optimizer if is_outer else optimizer
+
+
+def assigned_in_forward_pass():
+    """Return an empty list: the weights that a forward pass assigns are not tracked."""
+    return []
 
 
 def is_built(optimizer):

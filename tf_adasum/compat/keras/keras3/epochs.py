@@ -2,12 +2,14 @@
 
 import weakref
 
+import keras
 from tensorflow.data import UNKNOWN_CARDINALITY, Dataset
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.fit import current_call, reduces_logs
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import py_datasets
+from tf_adasum.compat.keras.keras3.logs import metrics_in_logs
 from tf_adasum.compat.keras.keras3.private_names import (
     ArrayDataAdapter,
     BaseTrainer,
@@ -208,8 +210,9 @@ def get_metrics_result_or_logs(original, self, logs):
     the epoch's batches do not exist, return {}. In any other epoch of `fit`, missing logs mean that
     the data had no batch.
 
-    If the logs of steps were not averaged, return metrics in place of the last step's logs, which
-    Keras would return if a metric was created after the step was traced.
+    Return metrics over all rows in place of those logs of the last step that are results of the
+    model's metrics on the replicas. Keras would return them if a step returns another key, or
+    fewer keys, or if a metric was created after the step was traced.
 
     Raises:
         ValueError: if `fit` got data without a batch.
@@ -220,10 +223,12 @@ def get_metrics_result_or_logs(original, self, logs):
     if not logs and current_call() == "fit":
         raise ValueError(NO_BATCH)
     result = original(self, logs)
-    if result is logs and is_ours(self._distribute_strategy) and not reduces_logs(current_call()):
-        of_all = self.get_metrics_result()
-        return {name: of_all.get(name, value) for name, value in logs.items()}
-    return result
+    if result is not logs or not is_ours(self._distribute_strategy):
+        return result
+    of_all = keras.Model.get_metrics_result(self)
+    are_averaged = reduces_logs(current_call())
+    metrics = metrics_in_logs(self) if are_averaged else {name: name for name in of_all}
+    return {key: of_all.get(metrics.get(key), value) for key, value in logs.items()}
 
 
 def position_in_data(model, batch, has_begun=False):

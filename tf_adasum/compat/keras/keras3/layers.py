@@ -37,17 +37,41 @@ def reduce_values(original, values, sample_weight=None, reduction="sum_over_batc
 
 @hooks.replaces(keras.layers.BatchNormalization, "_moments")
 def moments(original, self, inputs, mask):
-    """Use the moving moments if there are no rows, because moments of no rows are NaN."""
-    own = original(self, inputs, mask)
+    """Synchronize the moments of a masked input, and use the moving moments if no row counts.
+
+    With a mask, Keras ignores `synchronized`. Moments of no rows are NaN or zeros.
+    """
     context = our_replica_context()
-    is_empty = context.strategy.empty_replicas.is_empty if context else None
-    if is_empty is None or self.synchronized:  # `own` covers the rows of all replicas
-        return own
+    if not context:
+        return original(self, inputs, mask)
+    if mask is None:
+        own, length = original(self, inputs, mask), tf.convert_to_tensor(inputs).shape[0]
+        if self.synchronized or length:  # `own` covers the rows of all replicas
+            return own
+        has_rows = tf.shape(inputs)[0] > 0
+    elif self.synchronized:
+        own, has_rows = _moments_of_all(context, inputs, mask, self._reduction_axes)
+    else:
+        own, has_rows = original(self, inputs, mask), tf.reduce_any(tf.cast(mask, tf.bool))
     moving = (self.moving_mean, self.moving_variance)
     return tuple(
-        tf.where(is_empty, tf.cast(before, value.dtype), value)
+        tf.where(has_rows, value, tf.cast(before, value.dtype))
         for before, value in zip(moving, own, strict=True)
     )
+
+
+def _moments_of_all(context, inputs, mask, axes):
+    """Return the moments of a masked input over all replicas, and whether any row counts."""
+
+    def total(values):
+        return context.all_reduce("SUM", tf.reduce_sum(values, axes, keepdims=True))
+
+    mask = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))
+    count = total(tf.cast(mask, inputs.dtype))
+    mean = total(tf.where(mask, inputs, 0)) / (count + keras.config.epsilon())
+    squares = total(tf.where(mask, tf.square(inputs - mean), 0))
+    variance = squares / (count + keras.config.epsilon())
+    return (tf.squeeze(mean), tf.squeeze(variance)), tf.reduce_max(count) > 0
 
 
 @hooks.replaces(

@@ -2,6 +2,7 @@
 
 import math
 import typing
+import weakref
 
 import keras
 import tensorflow as tf
@@ -18,14 +19,19 @@ from tf_adasum.compat.keras.keras3.private_names import (
     TFOptimizer,
     filter_empty_gradients,
 )
+from tf_adasum.compat.keras.keras3.variables import take_assigned
 from tf_adasum.compat.keras.optimizer_steps import BaseStep, step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     Optimizers,
     cond,
+    divide_variables,
+    is_ours,
     keras_reduces_gradients,
     marker_of,
     on_any_replica,
+    optimizers_within,
     our_replica_context,
+    tensorflow_variable,
 )
 
 OPTIMIZERS = (keras.optimizers.Optimizer,)
@@ -63,6 +69,7 @@ def init(original, self, learning_rate, *args, **kwargs):
     """
     original(self, learning_rate, *args, **kwargs)
     note_learning_rate(self, learning_rate)
+    _all_optimizers.add(self)
 
 
 _optimizers = OptimizersOfKeras3()
@@ -77,12 +84,42 @@ apply_unless_nonfinite, build, combine, index_of = (
 @hooks.replaces(BaseOptimizer, "build")
 def build_with_reductions(original, self, variables):
     """Create the aggregation rule's variables, which have to exist when weights are loaded."""
+    if _building and is_ours(_building[-1]._distribution_strategy):
+        # A function may have made it outside of the scope, for a `MultiOptimizer`.
+        bring_inside(_building[-1]._distribution_strategy, self)
     original(self, variables)
-    strategy = self._distribution_strategy
-    if hasattr(self, "inner_optimizer"):  # a wrapper: its inner optimizer reduces the gradients
+    if not _building:
+        _create_aggregation_state(self)
+
+
+_building = []  # the optimizers that hold several, and are being built
+
+
+def _create_aggregation_state(optimizer):
+    strategy = optimizer._distribution_strategy
+    if len(optimizers_within(optimizer)) > 1:  # the optimizers that it holds reduce the gradients
         return
     if marker_of(strategy) and not our_replica_context():
-        _optimizers.set_aggregation_state(self, strategy)
+        _optimizers.set_aggregation_state(optimizer, strategy)
+
+
+@hooks.replaces(MultiOptimizer, "build", feature=MULTI_OPTIMIZER)
+def build_several(original, self, var_list):
+    """Number the groups of variables over all optimizers, which are built one after the other."""
+    if self.built:
+        return original(self, var_list)
+    _building.append(self)
+    try:
+        original(self, var_list)
+    finally:
+        _building.pop()
+    indices = [self._var_to_optimizer_idx[self._var_key(variable)] for variable in var_list]
+    owned = [[v for v, i in zip(var_list, indices, strict=True) if i == k] for k in set(indices)]
+    members = [self.optimizers[k] for k in set(indices)]
+    divide_variables(list(zip(members, owned, strict=True)))
+    for member in members:
+        for each in optimizers_within(member):
+            _create_aggregation_state(each)
 
 
 @hooks.replaces(BaseOptimizer, "apply")
@@ -299,6 +336,47 @@ def is_built(optimizer):
     return optimizer.built
 
 
+_all_optimizers = weakref.WeakSet()
+
+
+def assigned_in_forward_pass():
+    """Return floating-point weights that this replica has assigned since the last call.
+
+    Variables of optimizers and metrics, and trainable weights, are left out. Called in each
+    replica, before the optimizer assigns its variables.
+    """
+    of_optimizers = {id(v) for each in _all_optimizers for v in each.variables}
+    return [
+        variable
+        for variable in take_assigned()
+        if not variable.trainable
+        and id(variable) not in of_optimizers
+        and tf.as_dtype(variable.dtype).is_floating
+        and variable.aggregation == "none"
+    ]
+
+
+def bring_inside(strategy, optimizer):
+    """Create the variables of an optimizer again in the scope, unless the optimizer is built."""
+    parts = optimizers_within(optimizer)
+    if any(each.built for each in parts):
+        return
+    for each in parts:
+        each._distribution_strategy = strategy
+    with strategy.scope():
+        for variable in outside(strategy, all_variables(optimizer)):
+            variable._initialize(variable.numpy())
+
+
+def outside(strategy, variables):
+    """Yield those Keras variables of a list that were not created in the scope of a strategy."""
+    for variable in variables:
+        own = tensorflow_variable(variable)
+        if isinstance(own, tf.Variable) and not strategy.extended.variable_created_in_scope(own):
+            yield variable
+
+
 def all_variables(optimizer):
-    """Return all variables of an optimizer, as a list."""
-    return list(optimizer.variables)
+    """Return all variables of an optimizer and of the optimizers that it holds, as a list."""
+    found = {id(v): v for each in optimizers_within(optimizer) for v in each.variables}
+    return list(found.values())

@@ -13,14 +13,12 @@ import tensorflow as tf
 
 from tf_adasum.compat.keras.fit import CALLS
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.optimizers import all_variables
+from tf_adasum.compat.keras.keras3.optimizers import all_variables, bring_inside, outside
 from tf_adasum.compat.keras.keras3.private_names import BaseTrainer, Trainer
 from tf_adasum.compat.keras.optimizers import (
     is_ours,
     optimizers_of,
-    optimizers_within,
     path_of,
-    tensorflow_variable,
 )
 from tf_adasum.compat.tracebacks import line_of_caller
 from tf_adasum.errors import see
@@ -88,7 +86,7 @@ def check_scope(original, self, *args, **kwargs):
 def _check(model, strategy, predicts):
     if model._distribute_strategy is not strategy:
         raise ValueError(MODEL_OUTSIDE.format(name=model.name))
-    for variable in _outside(strategy, model.trainable_variables):
+    for variable in outside(strategy, model.trainable_variables):
         raise ValueError(
             f"The weight {path_of(variable)!r} was created outside of the scope of the strategy. "
             "Build or load its layer inside of `with strategy.scope():`.\n\n"
@@ -98,8 +96,8 @@ def _check(model, strategy, predicts):
     if predicts or not model.compiled:
         return
     for optimizer in optimizers_of(model):
-        _bring_inside(strategy, optimizer)
-        for _ in _outside(strategy, all_variables(optimizer)):
+        bring_inside(strategy, optimizer)
+        for _ in outside(strategy, all_variables(optimizer)):
             kind = type(optimizer).__name__
             raise ValueError(
                 f"The optimizer {optimizer.name!r} was created outside of the scope of the "
@@ -110,21 +108,9 @@ def _check(model, strategy, predicts):
     _check_metrics(strategy, model.metrics)
 
 
-def _bring_inside(strategy, optimizer):
-    """Create the variables of an optimizer again in the scope, unless the optimizer is built."""
-    parts = optimizers_within(optimizer)
-    if any(each.built for each in parts):
-        return
-    for each in parts:
-        each._distribution_strategy = strategy
-    with strategy.scope():
-        for variable in _outside(strategy, all_variables(optimizer)):
-            variable._initialize(variable.numpy())
-
-
 def _check_metrics(strategy, metrics):
     for metric in metrics:
-        for _ in _outside(strategy, metric.variables):
+        for _ in outside(strategy, metric.variables):
             line = _lines_of_metrics.get(metric)  # None if the metric is older than the strategy
             raise ValueError(
                 f"The metric {metric.name!r} was created outside of the scope of the strategy"
@@ -133,11 +119,3 @@ def _check_metrics(strategy, metrics):
                 "    with strategy.scope():\n        metric = ...\n        model.compile(...)\n\n"
                 f"{see('TFA-301')}"
             )
-
-
-def _outside(strategy, variables):
-    """Yield those Keras variables of a list that were not created in the scope of a strategy."""
-    for variable in variables:
-        own = tensorflow_variable(variable)
-        if isinstance(own, tf.Variable) and not strategy.extended.variable_created_in_scope(own):
-            yield variable

@@ -1,0 +1,155 @@
+"""What the worker processes do for `test_multi_optimizer.py`: one optimizer beside several."""
+
+import os
+
+import keras
+import numpy as np
+
+from scenarios.basics import message_of, random_data, scope, use_rule
+from tf_adasum import callbacks, optimizers
+from tf_adasum.aggregation import rules
+
+PATTERN = ".*one/.*"
+RULES = {
+    "of each optimizer": rules.Adasum({PATTERN: "first", ".*two/.*": "second"}),
+    "across": rules.Adasum({".*kernel": "kernels"}),
+    "model": rules.Adasum("model"),
+    "adacons": rules.AdaCons(granularity="variable", rescale=True),
+}
+
+
+@keras.saving.register_keras_serializable("tests")
+class Parts(keras.optimizers.Optimizer):
+    """An optimizer of somebody else that holds a list of optimizers."""
+
+    def __init__(self, parts, name="parts"):
+        super().__init__(0.0, name=name)
+        self.parts = parts
+
+    def build(self, variables):
+        super().build(variables)
+        for part, own in zip(self.parts, (variables[:2], variables[2:]), strict=True):
+            part.build(own)
+
+    def apply(self, grads, trainable_variables=None):
+        self.parts[0].apply(grads[:2], trainable_variables[:2])
+        self.parts[1].apply(grads[2:], trainable_variables[2:])
+        self.iterations.assign_add(1)
+
+
+def multi(make):
+    return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(make(), {PATTERN: make()}))
+
+
+def adam():
+    return keras.optimizers.Adam(0.05)
+
+
+def delta(steps):
+    return optimizers.DeltaAdasum(keras.optimizers.SGD(0.05, momentum=0.9), local_steps=steps)
+
+
+MAKE = {
+    "plain": lambda together: together(adam),
+    "clipped": lambda together: together(lambda: keras.optimizers.SGD(0.1, clipnorm=0.3)),
+    "accumulated": lambda together: together(
+        lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    ),
+    "scaled": lambda together: keras.optimizers.LossScaleOptimizer(
+        together(adam), initial_scale=64.0
+    ),
+    "delta": lambda together: together(lambda: delta(1)),
+    "delta of 3": lambda together: together(lambda: delta(3)),
+    "outside": lambda together: together(adam),
+}
+
+
+def by_function(make):
+    first, second = make(), make()
+    return keras.optimizers.MultiOptimizer(
+        lambda variable: first if "one" in variable.path else second
+    )
+
+
+TOGETHER = {
+    "one": lambda make: make(),
+    "multi": multi,
+    "function": by_function,
+    "parts": lambda make: Parts([make(), make()]),
+}
+
+
+def make_model(strategy, optimizer):
+    keras.utils.set_random_seed(1)
+    with scope(strategy):
+        model = keras.Sequential(
+            [
+                keras.Input([6]),
+                keras.layers.Dense(8, "relu", name="one"),
+                keras.layers.Dense(1, name="two"),
+            ]
+        )
+        model.compile(optimizer(), "mse")
+    return model
+
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            raise KeyboardInterrupt
+
+
+def train(strategy, folder, together, kind, rule, way):
+    """Return the weights after five epochs, which are saved and loaded, or resumed, in between."""
+    use_rule(strategy, RULES.get(rule, rule))
+    path = f"{folder}/{strategy.rank}"
+    os.makedirs(folder, exist_ok=True)
+    x, y = random_data(48)
+    options = {"batch_size": 16, "verbose": 0, "shuffle": False}
+    outside = MAKE[kind](TOGETHER[together]) if kind == "outside" else None
+
+    def optimizer():
+        return outside or MAKE[kind](TOGETHER[together])
+
+    model = make_model(strategy, optimizer)
+    if way == "resumed":
+        backup = {"save_freq": 1, "delete_checkpoint": False}
+        try:
+            kept = callbacks.BackupAndRestore(f"{path}/b", **backup)
+            model.fit(x, y, callbacks=[kept, Stop()], **options)
+        except KeyboardInterrupt:
+            pass
+        model = make_model(strategy, optimizer)
+        kept = callbacks.BackupAndRestore(f"{path}/b", **backup)
+        model.fit(x, y, epochs=5, callbacks=[kept], **options)
+    else:
+        model.fit(x, y, epochs=2, **options)
+        if way == "loaded":
+            model.save(f"{path}.keras")
+            with scope(strategy):
+                model = keras.models.load_model(f"{path}.keras")
+        model.fit(x, y, epochs=3, **options)
+    strategy.check_model(model)
+    return {f"weight{i}": value for i, value in enumerate(model.get_weights())}
+
+
+def refused(strategy, case):
+    """The message of the error with which a combination is refused."""
+    wrapped = {
+        "delta of several": lambda: optimizers.DeltaAdasum(multi(adam)),
+        "delta of a function": lambda: optimizers.DeltaAdasum(TOGETHER["function"](adam)),
+        "adascale of several": lambda: optimizers.AdaScale(multi(adam)),
+        "several adascales": lambda: multi(lambda: optimizers.AdaScale(keras.optimizers.SGD(0.1))),
+        "across": lambda: multi(adam),
+        "model": lambda: multi(adam),
+        "tracker": lambda: multi(adam),
+    }
+    rule = "mean" if "adascale" in case else "adasum"
+    use_rule(strategy, RULES.get(case, rule))
+    tracker = [callbacks.OrthogonalityTracker()] if case == "tracker" else []
+
+    def fit():
+        model = make_model(strategy, wrapped[case])
+        model.fit(np.ones([8, 6]), np.ones([8, 1]), verbose=0, callbacks=tracker)
+
+    return {"message": message_of(fit)}

@@ -1,0 +1,53 @@
+"""Optimizers that hold several optimizers: each combination beside one optimizer, or refused."""
+
+import pytest
+from scenarios import assert_close, on
+from scenarios import multi_optimizer as scenarios
+
+pytestmark = pytest.mark.keras3_only("its Keras has no MultiOptimizer")
+
+# Keras cannot save a function, and `Parts` has no config.
+TOGETHER = {
+    "unbroken": ["multi", "function", "parts"],
+    "resumed": ["multi", "function", "parts"],
+    "loaded": ["multi"],
+}
+
+
+@on("1x2", "2x1")
+@pytest.mark.feature("`MultiOptimizer`: each rule, wrapper, saved, loaded and resumed")
+@pytest.mark.parametrize("way", TOGETHER)
+@pytest.mark.parametrize("rule", ["adasum", "mean", "adacons", "of each optimizer"])
+@pytest.mark.parametrize("kind", scenarios.MAKE)
+def test_several_optimizers_take_the_steps_of_one(group, tmp_path, kind, rule, way):
+    """The same numbers are added in other buckets, hence the tolerance of a few roundings."""
+    if kind.startswith("delta") and rule == "mean":
+        pytest.skip("DeltaAdasum refuses the mean")
+    if kind == "outside" and way != "unbroken":
+        pytest.skip("an optimizer belongs to one model")
+
+    def train(together):
+        folder = str(tmp_path / together)
+        arguments = {"together": together, "kind": kind, "rule": rule, "way": way}
+        return group.run(scenarios.train, folder=folder, **arguments)
+
+    expected = train("one")[0]
+    for together in TOGETHER[way]:
+        if together != "parts" or rule != "of each optimizer":  # its parts cannot know all paths
+            assert_close(train(together), expected, rtol=1e-5, atol=1e-6)
+
+
+@on("1x2")
+def test_combinations_that_one_optimizer_would_take_differently_are_refused(group):
+    expected = {
+        "delta of several": "DeltaAdasum wraps one optimizer, not several",
+        "delta of a function": "DeltaAdasum wraps one optimizer, not several",
+        "adascale of several": "AdaScale wraps one optimizer, not several",
+        "several adascales": "'adascale' in a MultiOptimizer",
+        "across": "'sequential/one/kernel' and 'sequential/two/kernel'",
+        "model": "one optimizer has to update all variables of a group",
+        "tracker": "'multi_optimizer', holds 2 optimizers",
+    }
+    for case, text in expected.items():
+        message = str(group.run(scenarios.refused, case=case)[0]["message"])
+        assert text in message, f"{case}: {message}"

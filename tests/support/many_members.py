@@ -1,0 +1,130 @@
+"""Many simulated workers that all wait, for one real worker 0 of the failure detector.
+
+    python tests/support/many_members.py COUNT SECONDS
+
+prints as JSON: the CPU seconds per second of worker 0's thread, the bytes of the longest line that
+it sends, and how many statuses arrive per second. The simulated workers run in another process, so
+that they do not count.
+"""
+
+import json
+import multiprocessing
+import random
+import resource
+import select
+import socket
+import subprocess
+import sys
+import time
+
+from tf_adasum.cluster.channel import Channel
+from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.health import call_site, connections, monitor
+
+SECRET = Secret(b"key")
+PLACES = ("train.py:41 (main)", "train.py:57 (main)", "evaluate.py:8 (scores)")
+SECONDS_TO_JOIN = 60.0
+
+
+def allow_open_files(count):
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2 * count + 200), hard))
+
+
+def members(endpoint, count, last, longest):
+    """Connect workers 1 to `count` - 1, and send their statuses once a second until `last`."""
+    allow_open_files(count)
+    rng, since = random.Random(0), time.monotonic()
+    poll, sockets, lines, channels = select.poll(), {}, {}, {}
+    for rank in range(1, count):
+        connection = socket.create_connection(("127.0.0.1", endpoint["port"]))
+        channels[rank] = Channel(
+            connection, SECRET, is_server=False, server_nonce=endpoint["token"]
+        )
+        channels[rank].send({"rank": rank})
+        sockets[connection.fileno()], lines[connection.fileno()] = connection, 0
+        poll.register(connection, select.POLLIN)
+    waits = {rank: since - rng.uniform(0, 3) for rank in channels}
+    send_at = {rank: since + rng.uniform(0, 1) for rank in channels}
+    calls = json.dumps(
+        [[number, 7**number % 2**31, "begins epoch 3 of fit"] for number in range(8)]
+    )
+    while (now := time.monotonic()) < last.value:
+        for rank, channel in channels.items():
+            if now >= send_at[rank]:
+                send_at[rank] = now + 1.0
+                status = {
+                    "state": "running",
+                    "call": 1,
+                    "in_call": 1,
+                    "collectives_entered": 40,
+                    "waiting_seconds": now - waits[rank],
+                    "location": f"{PLACES[rank % len(PLACES)]}, in fit, epoch 3",
+                    "calls": calls,
+                }
+                channel.send({"status": status})
+        for number, _ in poll.poll(20):
+            piece = sockets[number].recv(1 << 20)
+            *ended, rest = piece.split(b"\n")
+            for part in ended:
+                longest.value = max(longest.value, lines[number] + len(part))
+                lines[number] = 0
+            lines[number] += len(rest)
+
+
+def measured(count, seconds):
+    """Return the CPU seconds per second, the bytes of the longest line, and statuses per second."""
+    allow_open_files(count)
+    names = tuple(f"worker {rank}" for rank in range(count))
+    cluster = Cluster(
+        tuple(f"10.0.{rank // 250}.{rank % 250}:2222" for rank in range(count)), names, 0
+    )
+    server = connections.Server("127.0.0.1", count, SECRET)
+    received, receive = [0], server.receive
+
+    def counted():
+        messages = receive()
+        received[0] += len(messages)
+        return messages
+
+    server.receive = counted
+    own = monitor.HealthMonitor(cluster, server)
+    own._reachability.try_now_and_then = lambda: None  # the addresses do not exist
+    call_site.of_thread = lambda _: (1, PLACES[0])
+    context = multiprocessing.get_context("fork")
+    last, longest = context.Value("d", float("inf")), context.Value("q", 0)
+    others = context.Process(target=members, args=(server.endpoint, count, last, longest))
+    others.start()
+    try:
+        own.start()
+        own.started(lambda: (40, 39, 0), lambda cause: None)
+        deadline = time.monotonic() + SECONDS_TO_JOIN
+        while len(own._statuses) < count - 1:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(own._statuses)} of {count - 1} workers have joined")
+            time.sleep(0.1)
+        own._update_status(call=1, in_call=1)
+        time.sleep(3.0)
+        clock = time.pthread_getcpuclockid(own._thread.ident)
+        begun, used, longest.value = time.monotonic(), time.clock_gettime(clock), 0
+        received[0] = 0
+        time.sleep(seconds)
+        used, took = time.clock_gettime(clock) - used, time.monotonic() - begun
+        return used / took, longest.value, received[0] / took
+    finally:
+        last.value = 0.0
+        others.join()
+        own.cause = own.cause or ""  # nobody is told
+        own.stop()
+
+
+def run(count, seconds):
+    """Return what `measured` returns, from a process of its own."""
+    command = [sys.executable, __file__, str(count), str(seconds)]
+    printed = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
+    return json.loads(printed.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured(int(sys.argv[1]), float(sys.argv[2]))))

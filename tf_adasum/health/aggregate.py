@@ -1,0 +1,118 @@
+"""The statuses of all workers as one short value, which worker 0 sends to the others.
+
+Workers with equal statuses form a group. If the value is too long, groups that decide less are left
+out: worker 0 has all statuses, so it finds every reason to stop, and sends it. Standard library
+only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from tf_adasum.health.diagnosis import Status
+
+LONGEST = 60_000  # characters of the value within a message
+_DEFAULTS = {each.name: each.default for each in dataclasses.fields(Status)}
+# `waiting_seconds` differ within a group. Only worker 0's `calls` are compared by other workers.
+_NAMES = [name for name in _DEFAULTS if name not in ("waiting_seconds", "calls")]
+_fields_of = operator.attrgetter(*_NAMES)
+
+
+def aggregated(statuses: Mapping[int, Status], longest: int = LONGEST) -> list[list[Any]]:
+    """Return groups of equal statuses.
+
+    Args:
+        statuses: dict from ranks to `Status`.
+        longest: the largest number of characters.
+
+    Returns:
+        A list of groups. Each group is a list of two dicts: the fields of its statuses that are
+        not the default, and the ranks by their `waiting_seconds`, such as
+        ``[{"state": "running"}, {"1.5": "0-3,7"}]``.
+    """
+    groups: dict[tuple[Any, ...], dict[str, list[int]]] = {}
+    for rank in sorted(statuses):
+        waits = groups.setdefault(_fields_of(statuses[rank]), {})
+        waits.setdefault(f"{statuses[rank].waiting_seconds:.1f}", []).append(rank)
+    found: list[list[Any]] = []
+    for values, waits in sorted(groups.items(), key=_importance):
+        fields = {
+            name: value
+            for name, value in zip(_NAMES, values, strict=True)
+            if value != _DEFAULTS[name]
+        }
+        group = [fields, {seconds: _text(ranks) for seconds, ranks in waits.items()}]
+        size = len(json.dumps(json.dumps(group)))
+        if size <= longest:
+            longest -= size
+            found.append(group)
+    return found
+
+
+def _importance(group):
+    """Return a key by which groups are sorted: first those that may end this training."""
+    values, waits = group
+    state = values[_NAMES.index("state")]
+    return state in ("starting", "running"), -max(map(float, waits)), -len(waits)
+
+
+def message_with(statuses: Mapping[int, Status]) -> dict[str, Any]:
+    """Return the message that worker 0 sends; `statuses` has worker 0's own status."""
+    return {"statuses": aggregated(statuses), "calls": statuses[0].calls}
+
+
+def statuses_in(
+    message: Mapping[str, Any], sender: int, workers: int
+) -> tuple[dict[int, Status], bool]:
+    """Return the statuses in a message, by their ranks, and whether the message is valid.
+
+    Args:
+        message: the message, which another process has sent.
+        sender: the rank of the sender. Only worker 0 sends the statuses of other workers.
+        workers: the number of workers.
+    """
+    if sender > 0:
+        own = Status.from_fields(message.get("status"))
+        return ({sender: own}, True) if own else ({}, False)
+    found: dict[int, Status] = {}
+    groups, calls = message.get("statuses"), message.get("calls", "")
+    try:
+        for fields, waits in groups if isinstance(groups, list) else [None]:
+            for seconds, ranks in waits.items():
+                status = Status.from_fields({**fields, "waiting_seconds": float(seconds)})
+                if status is None:
+                    raise ValueError("no status")
+                found.update(dict.fromkeys(_ranks(ranks, workers), status))
+    except (ValueError, TypeError, AttributeError):
+        return found, False
+    if 0 in found and isinstance(calls, str):
+        found[0] = dataclasses.replace(found[0], calls=calls)
+    return found, True
+
+
+def _text(ranks):
+    """Return sorted numbers as text, such as "0-3,7"."""
+    runs = itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])
+    ends = [(run[0][1], run[-1][1]) for run in (list(run) for _, run in runs)]
+    return ",".join(str(one) if one == last else f"{one}-{last}" for one, last in ends)
+
+
+def _ranks(text, workers):
+    """Return the numbers in a result of `_text`; raise a ValueError if there are others."""
+    found: list[int] = []
+    for run in text.split(","):
+        first, _, last = run.partition("-")
+        if not all(
+            each.isascii() and each.isdecimal() and len(each) < 10
+            for each in (first, last or first)
+        ):
+            raise ValueError("no ranks")
+        if not int(first) <= int(last or first) < workers:
+            raise ValueError("no ranks")
+        found += range(int(first), int(last or first) + 1)
+    return found
