@@ -11,7 +11,7 @@ from experiments.classification.tables import ProblemResults
 from experiments.cnn import EXPERIMENT as CNN
 from experiments.cnn.experiment import FASHION_MNIST
 from experiments.comparison import SIGNIFICANT
-from experiments.figures import COLOURS, GREY, MARKERS, Figures, median_and_range
+from experiments.figures import COLOURS, GREY, MARKERS, Figures, legend
 from experiments.page import IMAGES, ROOT, rewritten
 from experiments.results import Results
 
@@ -104,21 +104,25 @@ def numbers(found):
         statistics.median(values[SHOWN]) for _, values in curves(found).values()
     )
     return (
-        f"A CNN on Fashion-MNIST, medians of {len(found.alone_accuracies)} seeds, simulated in one "
-        f"process. With {SHOWN} replicas and an eighth of the steps, Adasum reaches {adasum:.3f}. "
-        f"One device reaches {statistics.median(found.alone_accuracies):.3f}; averaging "
+        f"A CNN on Fashion-MNIST, simulated in one process; medians and quartiles of "
+        f"{len(found.alone_accuracies)} seeds. With {SHOWN} replicas and an eighth of the steps, "
+        f"Adasum reaches {adasum:.3f}. One device reaches "
+        f"{statistics.median(found.alone_accuracies):.3f}; averaging "
         f"{same:.3f}, or {tuned:.3f} with a learning rate tuned for {SHOWN} replicas."
     )
 
 
 def draw(found, pictures):
     """Draw the accuracy over the number of replicas."""
-    with pictures.drawn("replicas", 1, size=(6.6, 3.6)) as (_, (axes,)):
+    with pictures.drawn("replicas", 1, size=(5.4, 4)) as (figure, (axes,)):
         replicas = list(found.grids)
         for label, (name, values) in curves(found).items():
             style = {"color": COLOURS[name], "marker": MARKERS[name], "label": label}
             style["ls"] = "--" if "tuned" in label else "-"
-            median_and_range(axes, replicas, [values[n] for n in replicas], **style)
+            quartiles = [statistics.quantiles(values[n], n=4) for n in replicas]
+            low, median, high = zip(*quartiles, strict=True)
+            axes.plot(replicas, median, **style)
+            axes.fill_between(replicas, low, high, color=style["color"], alpha=0.18, lw=0)
         alone = statistics.median(found.alone_accuracies)
         axes.axhline(alone, color=GREY, ls=":")
         axes.annotate("one device", (replicas[0], alone), (0, 4), textcoords="offset points")
@@ -128,4 +132,4 @@ def draw(found, pictures):
         axes.set_ylim(0, 1)
         axes.set_xlabel("replicas (N replicas take N times fewer steps)")
         axes.set_ylabel("test accuracy after 2 epochs")
-        axes.legend(loc="lower left")
+        legend(figure, [axes])

@@ -35,63 +35,43 @@ class AdasumMirroredStrategy(
 ):
     """Synchronous data-parallel training with adaptive gradient aggregation.
 
-    This is a `tf.distribute.MultiWorkerMirroredStrategy` that combines the gradients of any Keras
-    optimizer with an aggregation rule, ``g = Σ_i c_i g_i``, instead of averaging them.
+    A `tf.distribute.MultiWorkerMirroredStrategy` that combines the gradients of any Keras optimizer
+    with an aggregation rule, ``g = Σ_i c_i g_i``. Without a cluster it trains on all GPUs of this
+    machine, or on all logical CPU devices. With a cluster (docs/clusters.md), every worker runs the
+    same program. Create the strategy before TensorFlow runs its first operation.
 
-    Without a cluster, the strategy trains on all GPUs of this machine, or on all logical CPU
-    devices. With a cluster (``TF_CONFIG``, Slurm, MPI, …: docs/clusters.md), every worker runs the
-    same program, and each device of each worker holds a replica. Create the strategy before
-    TensorFlow runs its first operation. Worker 0 prints a summary, and logs details at level INFO.
-
-    The *batch size* that you pass to Keras is the global batch size. Each of the N replicas gets
-    1/N of it. If this is as large as your batch on one device, keep the learning rate that you use
-    on one device.
-
-    In a custom training loop, the loss of a replica is the mean over its rows. Do not divide it by
-    N. The rule ``"mean"`` is an exception: Keras divides the loss by N, and gradients are summed.
+    Batch sizes are global: each of the N replicas gets 1/N. Keep the learning rate of one device
+    with that batch. The loss of a replica is the mean over its own samples.
 
     Args:
-        devices: list of str, this worker's devices, such as ``["GPU:0", "GPU:1"]``. All workers
-            need the same number of devices. Defaults to all GPUs; without GPUs to all logical CPUs.
+        devices: list of str, this worker's devices, such as ``["GPU:0", "GPU:1"]``; as many on all
+            workers. Defaults to all GPUs; without GPUs to all logical CPUs.
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to the
             cluster in ``TF_CONFIG``, or the cluster of the launcher that started this process.
         communication_options: `tf.distribute.experimental.CommunicationOptions`.
-            ``timeout_seconds`` is how long this worker waits for workers that do not start (default
-            60 s), and for workers that run but do not join a collective (default 600 s). It waits
-            half that time for workers that send nothing (default 30 s). ``bytes_per_pack`` is the
-            size of a bucket (default 16 MiB; between hosts, 4 MiB for
-            the first bucket). Defaults to `None`, TensorFlow's options.
+            ``timeout_seconds`` sets how long workers wait for each other (docs/failures.md),
+            ``bytes_per_pack`` the size of a bucket. Defaults to `None`.
         aggregation: str, the name of a rule (``"adasum"``, ``"adacons"``, ``"mean"``, ``"sum"``),
             or a `tf_adasum.rules.AggregationRule`. Defaults to `"adasum"`.
         radix_plan: list of int with the product N: the sizes of the groups in which gradients are
-            combined, one for each level. ``[2, 2, …]``, pairs and then pairs of pairs, is the
-            paper's recursive vector halving. With `local_reduction`, N is the number of hosts.
-            Defaults to `None`: ``[N]``; for several hosts with L replicas each, ``[L, hosts]``.
-            Levels of more than 16 are replaced by the levels that need the fewest messages.
+            combined, one for each level. With `local_reduction`, N is the number of hosts. Defaults
+            to `None`: ``[N]``; for several hosts with L replicas each, ``[L, hosts]``; levels of
+            more than 16 are replaced by smaller ones.
         local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
-            these means. Workers with the same address share a host. Defaults to `None`.
-        wire_dtype: ``"bfloat16"`` or ``"float16"``: gradients are rounded to it and sent in half
-            the bytes. Inner products and sums stay in full precision. Numbers beyond the range of
-            float16 (65504) become infinite. Defaults to `None`, the dtype of the gradients.
-        on_nonfinite: str, what a Keras optimizer does with a step in which the gradient of any
-            replica has a NaN or Inf. ``"propagate"``: the NaN or Inf reaches the weights.
-            ``"skip"``: all replicas skip the step, and `skipped_steps` counts it. ``"raise"``: all
-            workers raise an error that names worker, replica and variable: a FloatingPointError in
-            `fit`, a `tf.errors.InvalidArgumentError` with the same text in a custom loop. Both
-            ``"skip"`` and ``"raise"`` cost a tiny all-reduce per step. They do not check gradients
-            that you reduce yourself with `gradient_reduction`, and do not count steps that a
-            `keras.optimizers.LossScaleOptimizer` already skips. Defaults to `"propagate"`.
-        transport: str, how gradients are sent between CPUs of several workers. ``"tensorflow"``:
-            over TensorFlow's collectives, which use gRPC. ``"ucx"``: over UCX. ``"auto"``: over UCX
-            if all workers have it and it is faster in a short trial at start-up. Defaults to
-            `None`: ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
+            these averages. Defaults to `None`.
+        wire_dtype: ``"bfloat16"`` or ``"float16"``: gradients are sent in half the bytes. Inner
+            products and sums stay in full precision. Defaults to `None`, the gradients' dtype.
+        on_nonfinite: str, what a Keras optimizer does if a gradient of any replica has a NaN or
+            Inf. ``"propagate"``: it reaches the weights. ``"skip"``: all replicas skip the step.
+            ``"raise"``: all workers raise an error that names worker, replica and variable.
+            Defaults to `"propagate"`.
+        transport: str, how CPUs of several workers exchange gradients: ``"tensorflow"``, ``"ucx"``
+            or ``"auto"``. Defaults to `None`: ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
 
     Raises:
-        ValueError: on all workers, before TensorFlow starts, if an argument or the cluster is wrong
-            on one worker, or if workers have different settings or different versions of tf_adasum,
-            TensorFlow or Keras.
-        RuntimeError: on several workers, if TensorFlow has already run an operation; or if Keras
-            runs on another backend than TensorFlow.
+        ValueError: on all workers, if an argument or the cluster is wrong on one, or if settings or
+            versions differ.
+        RuntimeError: if TensorFlow has already run an operation, or Keras has another backend.
         OSError: if another process uses this worker's port.
         TimeoutError: if workers did not start in time; the message names them.
         tf_adasum.WorkerLostError: if a worker ended during start-up; the message names it.
@@ -257,10 +237,7 @@ class AdasumMirroredStrategy(
     ) -> typing.Any:
         """Call a function in each replica, as `tf.distribute.Strategy.run` does.
 
-        If the last batch is too small, some replicas have no rows. They contribute zeros instead of
-        gradients. A replica has no rows if all its tensors of unknown length are empty; in eager
-        code, if all its tensors with a batch axis are. In `fit` of a model of the package tf_keras,
-        this method raises NotImplementedError.
+        Replicas without samples of a small last batch contribute zeros instead of gradients.
         """
         keras_compat.refuse_tf_keras(fn)
         detecting = self.detecting_failures if tf.executing_eagerly() else contextlib.nullcontext
@@ -291,9 +268,8 @@ class AdasumMirroredStrategy(
     def working_together(self) -> Iterator[None]:
         """Return a context manager for code that all workers run together, such as a custom loop.
 
-        `fit`, `evaluate` and `predict` already use it. If an exception leaves the block on one
-        worker, the other workers raise an error that names that worker. The block reuses the keys
-        of collectives, so do not catch errors of collectives inside the block.
+        If an exception leaves the block on one worker, the other workers raise an error that names
+        it. `fit`, `evaluate` and `predict` use it.
 
         Raises:
             tf_adasum.WorkerLostError: if TensorFlow raised an error because of another worker.
@@ -318,22 +294,17 @@ class AdasumMirroredStrategy(
     def check_replicas(self, variables: Sequence[typing.Any] | None = None) -> None:
         """Check that all replicas on all workers hold the same bits of the variables they share.
 
-        All workers have to call it, outside of `strategy.run` and `tf.function`. `fit` on several
-        workers calls it once, when training starts; `callbacks.ReplicaCheck` calls it regularly.
+        All workers have to call it, outside of `strategy.run` and `tf.function`.
 
         Args:
             variables: list of Keras or TensorFlow variables, in the same order on all workers.
-                Defaults to all weights (including frozen weights) and optimizer variables that were
-                created under this strategy and still exist. Variables that each replica computes
-                from its own rows are left out: moving statistics, metrics, and the slots of
-                `DeltaAdasum`. Between the local steps of a `DeltaAdasum`, first call its method
-                `synchronize`.
+                Defaults to all weights and optimizer variables of this strategy, but for those that
+                each replica computes from its own samples. Between local steps of a `DeltaAdasum`,
+                call its `synchronize` first.
 
         Raises:
-            tf_adasum.ReplicasDiffer: on all workers; the message names the first variable that
-                differs and the replicas that differ.
-            ValueError: on all workers, if they pass different numbers of variables; if this method
-                is called in a `tf.function`; if an element of `variables` is not a variable.
+            tf_adasum.ReplicasDiffer: on all workers, with the first variable that differs.
+            ValueError: on all workers, if `variables` is no list of as many variables on each.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()
@@ -350,12 +321,11 @@ class AdasumMirroredStrategy(
         self.check_replicas(equal_variables.shared_variables(model))
 
     def average_statistics(self, model: typing.Any) -> None:
-        """Average, over the replicas, the statistics that each replica computed from its own rows.
+        """Average, over the replicas, the statistics that each computed from its own samples.
 
-        These are floating-point weights that were created with ``trainable=False``, such as the
-        moving mean of a BatchNormalization that is not synchronized, but not weights that you froze
-        later. `fit` (after each epoch), `evaluate` and `predict` call this method. In a custom
-        training loop, call it on all workers before you save.
+        These are floating-point weights created with ``trainable=False``, such as the moving mean
+        of BatchNormalization. `fit`, `evaluate` and `predict` call it; in a custom loop, call it on
+        all workers before you save.
 
         Args:
             model: a built `keras.Model` of this strategy.

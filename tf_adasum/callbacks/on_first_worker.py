@@ -28,9 +28,9 @@ class OnFirstWorker(FirstWorkerOnly):
     already run on worker 0 only. In a class of your own, you can set the attribute
     ``only_on_first_worker = True`` instead.
 
-    `callback` may save the model. If `callback` calls a method that needs all workers, such as
-    `model.predict`, an error names that method. If `callback` sets `model.stop_training` within an
-    epoch, all workers stop at the end of that epoch.
+    `callback` may save the model and call `predict`, which then runs on worker 0 alone. If it calls
+    `fit` or `evaluate`, an error names that method. If `callback` sets `model.stop_training` within
+    an epoch, all workers stop at the end of that epoch.
 
     Args:
         callback: the `keras.callbacks.Callback`. You can read its attributes from `OnFirstWorker`.

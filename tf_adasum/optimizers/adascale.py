@@ -23,58 +23,40 @@ VALIDATED = (keras.optimizers.SGD,)
 class AdaScale(WrapperOptimizer):
     """Adapts the learning rate of an optimizer to batches S times as large as it was tuned for.
 
-    The large batch of a step consists of S *small batches*, each as large as the batches that you
-    tuned the inner optimizer for. In step t, let g_i be the gradients of the S small batches and ḡ
-    their mean:
+    In step t, let g_i be the gradients of the S *small batches* and ḡ their mean:
 
         η_t = r_t · lr(⌊τ_t⌋)       r_t = (σ² + μ²) / (σ²/S + μ²)  in [1, S]
         w ← step of the optimizer with ḡ and η_t
         τ_{t+1} = τ_t + r_t
 
-    r is the *gain ratio*: 1 if the gradients of the small batches agree, S if they are only noise.
-    σ² and μ² are moving averages of the estimates of `gain.estimates` in each step. τ, the
-    *scale-invariant step*, counts steps on small batches: a step on a large batch counts as r of
-    them. You keep the learning rate or schedule `lr` of the inner optimizer, and its number of
-    steps T: train until τ ≥ T, for example with `callbacks.StopAtScaleInvariantStep`. Momentum is
-    not changed.
+    r is the *gain ratio*: 1 if the gradients agree, S if they are only noise. σ² and μ² are moving
+    averages of the estimates of `gain.estimates`. τ, the *scale-invariant step*, counts steps on
+    small batches. Keep the learning rate or schedule of the inner optimizer and its number of steps
+    T: train until τ ≥ T, for example with `callbacks.StopAtScaleInvariantStep`.
 
-    By default, the small batches are the batches of the replicas. With
-    `gradient_accumulation_steps`, they are the accumulated batches of the replicas. AdaScale works
-    under any `tf.distribute` strategy that averages gradients. One number per step is sent in
-    addition to the gradients, in the same all-reduce if all gradients are float32 or all are
-    float64. Gradients are measured before clipping; the inner optimizer clips their mean, with and
-    without accumulation.
-
-    A step does not change σ², μ² and τ if a gradient is not finite, or too large to be squared in
-    float32. If a replica of an `AdasumMirroredStrategy` has no rows, the step does not change σ²
-    and μ², and uses the r of the previous step. If a step has only one gradient, nothing is
-    measured, and AdaScale works like the inner optimizer.
-
-    A σ² below 1e-6 counts as 1e-6. So if gradients are close to zero, scale the loss up.
+    It works under any `tf.distribute` strategy that averages gradients, and sends one number per
+    step. Gradients are measured before clipping. A step with a gradient that is not finite leaves
+    the estimates as they are; a step in which a replica has no samples uses the r before. σ² is at
+    least 1e-6, so scale the loss up if gradients are close to zero.
 
     Args:
-        optimizer: `keras.optimizers.Optimizer`, the optimizer for S = 1. The method was derived and
-            tested for SGD, with and without momentum; other optimizers cause a warning.
-        scale: float, S, 1 or more. Defaults to C, the number of measured gradients: replicas x
-            accumulation steps. With another value, each measured gradient counts as the gradient of
-            S/C small batches.
+        optimizer: `keras.optimizers.Optimizer`, the optimizer for S = 1. SGD, with or without
+            momentum; others cause a warning.
+        scale: float, S, 1 or more. Defaults to the number of measured gradients: replicas x
+            accumulation steps.
         smoothing: float, θ in [0, 1): the weight of the earlier steps in the moving averages.
             Defaults to `max(1 - S/1000, 0)`.
-        debias: bool. If True, the moving averages are exponentially weighted and debiased; if
-            False, they have the form of the paper's appendix B.3, see `gain.averaging`. Defaults to
+        debias: bool. If False, the averages have the form of the paper's appendix B.3. Defaults to
             `True`.
         name: str, name of the optimizer. Defaults to `"adascale"`.
 
     Raises:
-        ValueError: if `optimizer` is not a Keras optimizer or is already wrapped, if its schedule
-            is a `LinearScalingWarmup` (which already scales), if `scale` is below 1, or `smoothing`
-            is outside [0, 1). When AdaScale is created or built: if the strategy is an
-            `AdasumMirroredStrategy` with another rule than the mean. When a step is taken: if
-            `scale` is above 1 and a step has only one gradient, which has no variance.
+        ValueError: if an argument is wrong, `optimizer` is already wrapped or has a
+            `LinearScalingWarmup`; if the strategy has another rule than the mean; when a step is
+            taken, if `scale` is above 1 and the step has only one gradient.
 
     Example:
-        Two orthogonal gradients count as noise only. So a step with their mean counts as two steps,
-        and its learning rate is twice as large.
+        Two orthogonal gradients are only noise, so a step with their mean counts as two steps.
 
         >>> import keras
         >>> import numpy as np
@@ -87,13 +69,9 @@ class AdaScale(WrapperOptimizer):
         >>> float(optimizer.gain), [round(float(element), 4) for element in w.numpy()]
         (2.0, [0.9, 0.9])
 
-        Compile a model with this optimizer. Then `callbacks.StopAtScaleInvariantStep(T)` ends `fit`
-        when the steps have done as much as T steps with the small batch.
-
     Reference:
         Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed Training", ICML
-        2020 (arXiv 2007.05105), Algorithm 2. τ counts as in the paper; the schedule is evaluated at
-        ⌊τ⌋.
+        2020 (arXiv 2007.05105), Algorithm 2.
     """
 
     def __init__(
