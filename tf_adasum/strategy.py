@@ -18,7 +18,13 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat import tracebacks
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy, live_strategies
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
-from tf_adasum.replicas import average_statistics, batches, equal_variables, nonfinite_gradients
+from tf_adasum.replicas import (
+    average_statistics,
+    batches,
+    empty_replicas,
+    equal_variables,
+    nonfinite_gradients,
+)
 from tf_adasum.replicas.aggregation_state import AggregationState
 from tf_adasum.replicas.empty_replicas import EmptyReplicas
 from tf_adasum.transport import argument as transports
@@ -48,7 +54,8 @@ class AdasumMirroredStrategy(
     on one device.
 
     In a custom training loop, the loss of a replica is the mean over its rows. Do not divide it by
-    N. The rule ``"mean"`` is an exception: Keras divides the loss by N, and gradients are summed.
+    N. With the rule ``"mean"``, training computes what Keras computes on one device with the global
+    batch.
 
     Args:
         devices: list of str, this worker's devices, such as ``["GPU:0", "GPU:1"]``. All workers
@@ -164,6 +171,9 @@ class AdasumMirroredStrategy(
         self._same_gradients = agreement.SameGradients(self._workers)
         startup.name_failures(extended, self.detecting_failures, self._same_gradients.check)
         self._empty_replicas = EmptyReplicas()
+        self._combined: set[int] = set()  # ids of replicas, while a step is traced
+        collectives = tensorflow_compat.cross_device_ops(extended)
+        collectives.rows_of = self._empty_replicas.rows_of_replica
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)
         live_strategies.add(self)
 
@@ -175,10 +185,10 @@ class AdasumMirroredStrategy(
         return self._aggregation
 
     @property
-    def gradient_reduction(self) -> tensorflow_compat.GradientReduction | None:
-        """Options that mark an `all_reduce` as a reduction of gradients; None for the rule `Mean`.
+    def gradient_reduction(self) -> tensorflow_compat.GradientReduction:
+        """Options that mark an `all_reduce` as a reduction of gradients.
 
-        Use it in custom training loops without a Keras optimizer.
+        Use it in custom training loops without a Keras optimizer, or with `gradients_are_combined`.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()
@@ -187,14 +197,12 @@ class AdasumMirroredStrategy(
             ...     return context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
             >>> combined = strategy.run(combine, args=([tf.ones([3])],))
         """
-        if self._aggregation.is_stock_mean:
-            return None
         return tensorflow_compat.GradientReduction()
 
     def gradient_reduction_of(
         self, variables: Sequence[typing.Any]
-    ) -> tensorflow_compat.GradientReduction | None:
-        """Return `gradient_reduction` for the gradients of some variables; None for rule `Mean`.
+    ) -> tensorflow_compat.GradientReduction:
+        """Return `gradient_reduction` for the gradients of some variables.
 
         Use it if the rule has a state, or a granularity that needs variable paths. Call it once,
         before the training loop. Then reduce the gradients of all `variables`, in the same order.
@@ -216,16 +224,48 @@ class AdasumMirroredStrategy(
             raise ValueError(
                 f"`variables` must be a list of Keras variables. Received: variables={variables!r}"
             )
-        marker = self.gradient_reduction
-        if marker is None:
-            return None
         paths = [keras_compat.path_of(variable) for variable in variables]
-        return marker.for_variables(self.aggregation_state(paths), range(len(paths)))
+        state = self.aggregation_state(paths)
+        return self.gradient_reduction.for_variables(state, range(len(paths)))
 
     def aggregation_state(self, paths: Sequence[str]) -> AggregationState:
         """See `GradientAggregatingStrategy.aggregation_state`."""
         with self.scope():
             return AggregationState(self._scheme, paths)
+
+    @contextlib.contextmanager
+    def gradients_are_combined(self) -> Iterator[None]:
+        """Return a context manager in which a replica's optimizers do not combine gradients again.
+
+        Use it in a custom training loop that changes the combined gradients, for example to clip
+        them by their global norm.
+
+        Example:
+            >>> strategy = tf_adasum.AdasumMirroredStrategy()
+            >>> with strategy.scope():
+            ...     weight = keras.Variable(tf.ones([3]))
+            ...     optimizer = keras.optimizers.SGD(0.1)
+            ...     optimizer.build([weight])
+            >>> def step(gradients):
+            ...     context = tf.distribute.get_replica_context()
+            ...     marker = strategy.gradient_reduction
+            ...     combined = context.all_reduce("SUM", gradients, options=marker)
+            ...     clipped, _ = tf.clip_by_global_norm(combined, 1.0)
+            ...     with strategy.gradients_are_combined():
+            ...         optimizer.apply(clipped, [weight])
+            >>> strategy.run(step, args=([tf.ones([3])],))
+        """
+        replica = empty_replicas.replica()
+        self._combined.add(replica)
+        try:
+            yield
+        finally:
+            self._combined.discard(replica)
+
+    @property
+    def are_gradients_combined(self) -> bool:
+        """Whether this replica is within `gradients_are_combined`."""
+        return bool(self._combined) and empty_replicas.replica() in self._combined
 
     def check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
         """See `GradientAggregatingStrategy.check_same_gradients`."""

@@ -85,13 +85,6 @@ class Scheme:
                 f"Received: wire_dtype={wire_dtype!r}"
             )
         wire_dtype = WIRE_DTYPES.get(_name(wire_dtype) or "")
-        if rule.is_stock_mean and (
-            local_reduction_size > 1 or wire_dtype or _has_levels(radix_plan)
-        ):
-            raise ValueError(
-                "aggregation='mean' uses TensorFlow's own all-reduce, which has no `radix_plan`, "
-                "`local_reduction` or `wire_dtype`. Leave them out, or use another rule."
-            )
         _probe_shapes(rule, across)
         return cls(
             rule,
@@ -117,20 +110,13 @@ class Scheme:
         return self.replicas // self.local_reduction_size
 
     @property
-    def for_sums(self) -> "Scheme":
-        """The scheme for sums of gradients on the same replicas, with the same cost model."""
-        plan = self.radix_plan if self.local_reduction_size == 1 else None
-        return dataclasses.replace(
-            self, rule=rules.Sum(), local_reduction_size=1, radix_plan=plan, wire_dtype=None
-        )
-
-    @property
     def has_fixed_plan(self) -> bool:
         """Whether all buckets use the same radix plan."""
         if self.radix_plan or not self.rule.works_in_levels:
             return True
-        if not self.rule.is_tree_of_pairs:  # only for a sum, other plans give the same result
-            return self.hosts is None or not self.rule.computes_as(rules.Sum)
+        if not self.rule.is_tree_of_pairs:  # only for sum and mean, all plans give the same result
+            is_linear = self.rule.is_mean or self.rule.computes_as(rules.Sum)
+            return self.hosts is None or not is_linear
         follows_hosts = self.hosts is not None and self.local_reduction_size == 1
         is_small = self.num_combined <= cost_model.MOST_ON_ONE_LEVEL and not follows_hosts
         return self.costs is None and is_small
@@ -234,7 +220,3 @@ def _probe_shapes(rule: rules.AggregationRule, replicas: int) -> None:
 
 def _name(dtype: Any) -> str | None:
     return dtype.name if isinstance(dtype, tf.DType) else dtype if isinstance(dtype, str) else None
-
-
-def _has_levels(radix_plan: tuple[int, ...] | None) -> bool:
-    return radix_plan is not None and len(radix_plan) > 1

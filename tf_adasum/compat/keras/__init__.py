@@ -37,7 +37,6 @@ from tf_adasum.compat.keras.optimizers import (
     optimizers_of,
     optimizers_within,
     path_of,
-    summed,
     tensorflow_variable,
 )
 from tf_adasum.compat.keras.progress_bar import (
@@ -92,7 +91,6 @@ else:
     from tf_adasum.compat.keras.keras3 import batch_axis as batch_axis_of_keras3
     from tf_adasum.compat.keras.keras3 import files as files_of_keras3
     from tf_adasum.compat.keras.keras3 import local_predict as local_predict_of_keras3
-    from tf_adasum.compat.keras.keras3 import losses as losses_of_keras3
     from tf_adasum.compat.keras.keras3 import metrics as metrics_of_keras3
     from tf_adasum.compat.keras.keras3 import scopes as scopes_of_keras3
     from tf_adasum.compat.keras.keras3 import variables as variables_of_keras3

@@ -23,7 +23,7 @@ from tf_adasum.compat.tensorflow.extended import (
     first_replica,
     making_own_variables,
 )
-from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction, GradientSum
+from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction
 from tf_adasum.compat.tensorflow.pipelines import (
     Pipeline,
     pipeline_of,
@@ -34,6 +34,7 @@ from tf_adasum.compat.tensorflow.private_names import CommunicationOptions
 from tf_adasum.compat.tensorflow.registry import hooks
 from tf_adasum.compat.tensorflow.runtime import (
     abort_collectives,
+    can_reduce,
     clone_tf_function,
     compiles_with_xla,
     function_without_retrace_warning,
@@ -53,9 +54,9 @@ __all__ = [
     "GradientAggregatingExtended",
     "GradientCrossDeviceOps",
     "GradientReduction",
-    "GradientSum",
     "Pipeline",
     "abort_collectives",
+    "can_reduce",
     "cardinality",
     "clone_tf_function",
     "collective_error_of",

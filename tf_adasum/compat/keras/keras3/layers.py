@@ -9,30 +9,68 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.private_names import (
     GLOBAL_SEEDS,
+    VECTORS,
+    BaseTrainer,
     losses,
     nn,
     seed_generators,
 )
-from tf_adasum.compat.keras.layers import SEED_STRIDE
+from tf_adasum.compat.keras.layers import (
+    SEED_STRIDE,
+    factor_of_loss,
+    of_all_replicas,
+    with_gradient_of,
+)
 from tf_adasum.compat.keras.optimizers import our_replica_context
 
 # Argument of `add_weight` with which Keras does not cast the variable in mixed precision.
 WITHOUT_AUTOCAST = {"autocast": False}
 
 
-@hooks.replaces(losses, "reduce_values")
-def reduce_values(original, values, sample_weight=None, reduction="sum_over_batch_size"):
-    """Reduce the losses to 0 if their static shape shows that there are no rows.
+@hooks.replaces(losses, "reduce_weighted_values")
+def reduce_weighted_values(
+    original, values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None
+):
+    """Let sums, and means over masked or weighted rows, cover the rows of all replicas.
 
-    In this case, Keras would return a vector. If the static shape does not show that there are no
-    rows, Keras returns 0.
+    If the static shape of the losses shows that there are no rows, Keras would return a vector. If
+    the static shape does not show it, Keras returns 0.
     """
-    if tuple(values.shape) == (0,) and our_replica_context():
-        if sample_weight is not None:
-            sample_weight = tf.reshape(sample_weight, [0, 1])
-        if reduction not in (None, "none"):
-            values = tf.reshape(values, [0, 1])
-    return original(values, sample_weight=sample_weight, reduction=reduction)
+    if not our_replica_context():
+        return original(values, sample_weight, mask, reduction, dtype)
+    values = tf.convert_to_tensor(values)
+    if tuple(values.shape) == (0,) and reduction not in (None, "none"):
+        shape = [0, 1]
+        values = tf.reshape(values, shape)
+        sample_weight = None if sample_weight is None else tf.reshape(sample_weight, shape)
+        mask = None if mask is None else tf.reshape(mask, shape)
+    loss = original(values, sample_weight, mask, reduction, dtype)
+    if values.shape.rank == 0 or reduction in (None, "none"):
+        return loss
+    if reduction == "sum":
+        return of_all_replicas(loss)
+    if reduction == "mean_with_sample_weight":
+        weights = losses.apply_mask(sample_weight, mask, values.dtype, reduction)
+    else:
+        weights = mask
+    return loss if weights is None else of_all_replicas(loss, _sum(weights))
+
+
+@hooks.replaces(BaseTrainer, "_compute_loss", feature=VECTORS)
+def compute_loss(original, self, *args, **kwargs):
+    """Let the sum of a vector of losses cover the rows of all replicas.
+
+    Without a reduction, the loss is a vector, and Keras computes the gradient of its sum.
+    """
+    loss = original(self, *args, **kwargs)
+    if not our_replica_context() or not tf.is_tensor(loss) or loss.shape.rank == 0:
+        return loss
+    factor = factor_of_loss()
+    return loss if factor is None else with_gradient_of(loss, factor)
+
+
+def _sum(weights):
+    return tf.reduce_sum(tf.cast(weights, tf.float32))
 
 
 @hooks.replaces(keras.layers.BatchNormalization, "_moments")
