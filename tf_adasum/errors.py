@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import sys
 
 
 def see(code: str) -> str:
@@ -21,6 +22,12 @@ def see(code: str) -> str:
     """
     page = f", {_site()}/troubleshooting.html#{code.lower()}" if _site() else ""
     return f"(tf-adasum-doctor --explain {code}{page})"
+
+
+@functools.cache
+def hint(text: str) -> None:
+    """Print a hint to stderr; each hint once."""
+    print(f"tf_adasum: {text}", file=sys.stderr, flush=True)
 
 
 @functools.cache

@@ -18,15 +18,9 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat import tracebacks
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy, live_strategies
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
-from tf_adasum.replicas import (
-    average_statistics,
-    batches,
-    empty_replicas,
-    equal_variables,
-    nonfinite_gradients,
-)
-from tf_adasum.replicas.aggregation_state import AggregationState
+from tf_adasum.replicas import average_statistics, batches, equal_variables, nonfinite_gradients
 from tf_adasum.replicas.empty_replicas import EmptyReplicas
+from tf_adasum.replicas.gradient_reductions import GradientReductions
 from tf_adasum.transport import argument as transports
 from tf_adasum.workers import agreement
 from tf_adasum.workers import callbacks as worker_callbacks
@@ -37,7 +31,10 @@ from tf_adasum.workers.workers import Workers
 
 
 class AdasumMirroredStrategy(
-    GradientAggregatingStrategy, RankProperties, tf.distribute.MultiWorkerMirroredStrategy
+    GradientReductions,
+    GradientAggregatingStrategy,
+    RankProperties,
+    tf.distribute.MultiWorkerMirroredStrategy,
 ):
     """Synchronous data-parallel training with adaptive gradient aggregation.
 
@@ -171,7 +168,6 @@ class AdasumMirroredStrategy(
         self._same_gradients = agreement.SameGradients(self._workers)
         startup.name_failures(extended, self.detecting_failures, self._same_gradients.check)
         self._empty_replicas = EmptyReplicas()
-        self._combined: set[int] = set()  # ids of replicas, while a step is traced
         collectives = tensorflow_compat.cross_device_ops(extended)
         collectives.rows_of = self._empty_replicas.rows_of_replica
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)
@@ -183,89 +179,6 @@ class AdasumMirroredStrategy(
     def aggregation(self) -> rules.AggregationRule:
         """The `tf_adasum.rules.AggregationRule` that combines the gradients."""
         return self._aggregation
-
-    @property
-    def gradient_reduction(self) -> tensorflow_compat.GradientReduction:
-        """Options that mark an `all_reduce` as a reduction of gradients.
-
-        Use it in custom training loops without a Keras optimizer, or with `gradients_are_combined`.
-
-        Example:
-            >>> strategy = tf_adasum.AdasumMirroredStrategy()
-            >>> def combine(gradients):
-            ...     context = tf.distribute.get_replica_context()
-            ...     return context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
-            >>> combined = strategy.run(combine, args=([tf.ones([3])],))
-        """
-        return tensorflow_compat.GradientReduction()
-
-    def gradient_reduction_of(
-        self, variables: Sequence[typing.Any]
-    ) -> tensorflow_compat.GradientReduction:
-        """Return `gradient_reduction` for the gradients of some variables.
-
-        Use it if the rule has a state, or a granularity that needs variable paths. Call it once,
-        before the training loop. Then reduce the gradients of all `variables`, in the same order.
-
-        Args:
-            variables: list of Keras variables.
-
-        Raises:
-            ValueError: if the rule's granularity does not fit the paths of the variables, or if
-                `variables` is not a list of Keras variables.
-
-        Example:
-            >>> strategy = tf_adasum.AdasumMirroredStrategy(aggregation="adacons")
-            >>> with strategy.scope():
-            ...     model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
-            >>> options = strategy.gradient_reduction_of(model.trainable_variables)
-        """
-        if not all(isinstance(variable, keras_compat.VARIABLE_TYPES) for variable in variables):
-            raise ValueError(
-                f"`variables` must be a list of Keras variables. Received: variables={variables!r}"
-            )
-        paths = [keras_compat.path_of(variable) for variable in variables]
-        state = self.aggregation_state(paths)
-        return self.gradient_reduction.for_variables(state, range(len(paths)))
-
-    def aggregation_state(self, paths: Sequence[str]) -> AggregationState:
-        """See `GradientAggregatingStrategy.aggregation_state`."""
-        with self.scope():
-            return AggregationState(self._scheme, paths)
-
-    @contextlib.contextmanager
-    def gradients_are_combined(self) -> Iterator[None]:
-        """Return a context manager in which a replica's optimizers do not combine gradients again.
-
-        Use it in a custom training loop that changes the combined gradients, for example to clip
-        them by their global norm.
-
-        Example:
-            >>> strategy = tf_adasum.AdasumMirroredStrategy()
-            >>> with strategy.scope():
-            ...     weight = keras.Variable(tf.ones([3]))
-            ...     optimizer = keras.optimizers.SGD(0.1)
-            ...     optimizer.build([weight])
-            >>> def step(gradients):
-            ...     context = tf.distribute.get_replica_context()
-            ...     marker = strategy.gradient_reduction
-            ...     combined = context.all_reduce("SUM", gradients, options=marker)
-            ...     clipped, _ = tf.clip_by_global_norm(combined, 1.0)
-            ...     with strategy.gradients_are_combined():
-            ...         optimizer.apply(clipped, [weight])
-            >>> strategy.run(step, args=([tf.ones([3])],))
-        """
-        replica = empty_replicas.replica()
-        self._combined.add(replica)
-        try:
-            yield
-        finally:
-            self._combined.discard(replica)
-
-    @property
-    def are_gradients_combined(self) -> bool:
-        """Whether this replica is within `gradients_are_combined`."""
-        return bool(self._combined) and empty_replicas.replica() in self._combined
 
     def check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
         """See `GradientAggregatingStrategy.check_same_gradients`."""

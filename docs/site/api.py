@@ -19,13 +19,21 @@ INTERNAL = {
     *("build", "from_config", "get_config", "update_step"),
     *("check", "check_model", "check_strategy", "settings", "is_synchronized", "split_batch"),
     *("draw", "figure_inches", "measure", "settings_to_compare"),
-    *("computes_as", "is_stock_mean", "is_tree_of_pairs"),
-    *("combine_gradients", "gather_from_workers", "is_identity_for_one_replica", "exchange_ranks"),
+    *("computes_as", "is_mean", "is_tree_of_pairs"),
+    *(
+        "combine_gradients",
+        "rows_of_replicas",
+        "are_gradients_combined",
+        "gather_from_workers",
+        "is_identity_for_one_replica",
+        "exchange_ranks",
+    ),
     *("empty_replicas", "nonfinite", "seeds", "sharding", "detecting_failures", "workers"),
 }
 # What users find in base classes of the package.
 INHERITED = {
     "RankProperties": "tf_adasum.workers.rank_properties",
+    "GradientReductions": "tf_adasum.replicas.gradient_reductions",
     "Plotting": "tf_adasum.callbacks.plotting",
 }
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef)

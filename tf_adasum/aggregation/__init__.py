@@ -93,8 +93,8 @@ def plan_batches(
     needs_full_gram = application.measures_orthogonality or not alone
     dense = buckets.assign(gradients[0], bucket_bytes, planner.scheme.spans_hosts, is_last_early)
     plans: list[AnyPlan] = [planner.plan(bucket, needs_full_gram) for bucket in dense]
-    is_linear = alone and not application.needs_gram(planner.scheme.rule)
-    plans += sparse.plans(gradients, planner, is_linear)
+    is_mean = planner.scheme.rule.is_mean and not needs_full_gram
+    plans += sparse.plans(gradients, planner, is_mean)
     return [[plan] for plan in plans] if alone else [plans] if plans else []
 
 

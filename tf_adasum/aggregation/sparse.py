@@ -75,8 +75,8 @@ class SparsePlan:
 class JoinedPlan(SparsePlan):
     """The rows of all replicas, multiplied by coefficients that do not depend on them.
 
-    Rows with the same index are not added up, because some optimizers, such as Adam, would then
-    take another step than on one device.
+    Rows with the same index are not added up, because on one device they are not added up either,
+    and some optimizers, such as Adam, would take another step.
     """
 
     def __init__(self, index: int, like: tf.IndexedSlices, slices: Any, rule: AggregationRule):
@@ -99,16 +99,17 @@ class JoinedPlan(SparsePlan):
 
 
 def plans(
-    gradients: Sequence[Sequence[Gradient]], planner: ReductionPlanner, is_linear: bool = False
+    gradients: Sequence[Sequence[Gradient]], planner: ReductionPlanner, is_mean: bool = False
 ) -> list[SparsePlan]:
     """Return a `SparsePlan` for each sparse gradient whose rows have elements.
 
     Args:
         gradients: for each replica in this process, the list of its gradients.
         planner: plans the exchange that gathers the slices of all replicas.
-        is_linear: whether the coefficients do not depend on the gradients.
+        is_mean: whether the rows are averaged, and not added up where indices are equal. Defaults
+            to `False`.
     """
-    kind, prepared = (JoinedPlan, _flat) if is_linear else (SparsePlan, coalesced)
+    kind, prepared = (JoinedPlan, _flat) if is_mean else (SparsePlan, coalesced)
     sparse = [
         index
         for index, gradient in enumerate(gradients[0])

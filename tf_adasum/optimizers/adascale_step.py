@@ -91,7 +91,8 @@ class AdaScaleStep(keras_compat.Step):
         """
         context = tf.distribute.get_replica_context()
         if not _our_strategy():
-            return context.all_reduce("SUM", gradients), context.all_reduce("SUM", measured)
+            sums = context.all_reduce("SUM", [*gradients, *measured])
+            return sums[: len(gradients)], sums[len(gradients) :]
         if {gradient.dtype for gradient in gradients} == {tf.float64}:
             measured = [tf.cast(scalar, tf.float64) for scalar in measured]
         values = keras_compat.combine(self.optimizer, gradients, variables, measured)

@@ -53,7 +53,7 @@ class EmptyReplicas:
 
     @tf.autograph.experimental.do_not_convert
     def _note(self, args, kwargs):
-        self._rows[replica()] = rows_of((args, kwargs))
+        self._rows[tensorflow_compat.replica()] = rows_of((args, kwargs))
 
     def forget(self):
         """Delete all notes, because their tensors belong to one graph."""
@@ -67,7 +67,7 @@ class EmptyReplicas:
     @property
     def rows(self):
         """The number of rows of this replica: int, int64 scalar tensor, or None if not known."""
-        return self._rows.get(replica())
+        return self._rows.get(tensorflow_compat.replica())
 
     @property
     def is_empty(self):
@@ -78,7 +78,7 @@ class EmptyReplicas:
 
     def _once(self, name, compute):
         """Return a tensor of this replica, which is computed once in each graph."""
-        own = self._computed.setdefault(replica(), {})
+        own = self._computed.setdefault(tensorflow_compat.replica(), {})
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         if own.get(name, (graph,))[0] is not graph or name not in own:
             own[name] = graph, compute()
@@ -184,9 +184,3 @@ def _length(value):
         return value.nrows()
     shape = value.dense_shape if isinstance(value, tf.SparseTensor) else tf.shape(value)
     return tf.cast(tf.reduce_prod(shape[:1]), tf.int64)  # 1 for a scalar
-
-
-def replica():
-    """Return the current replica's id, counted over all workers; None outside of a replica."""
-    context = tf.distribute.get_replica_context()
-    return context and int(tf.get_static_value(context.replica_id_in_sync_group))

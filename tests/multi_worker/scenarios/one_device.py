@@ -1,11 +1,11 @@
-"""The same training on one device and on replicas: losses, reductions, rows, clipping, optimizers."""
+"""The same training on one device and on replicas."""
 
 import keras
 import numpy as np
 import tensorflow as tf
-from scenarios.basics import LossScaleOptimizer, scope, use_rule, weights_of
 from support.all_pairs import every_pair
 
+from scenarios.basics import LossScaleOptimizer, scope, use_rule, weights_of
 from tf_adasum import optimizers
 
 BATCH, STEPS, FEATURES = 8, 5, 4
@@ -35,12 +35,12 @@ CLIPPING = {
 }
 # With the scale 1, AdaScale takes the steps of its inner optimizer.
 OPTIMIZERS = {
-    "SGD": lambda clip: SGD(0.1, momentum=0.9, **clip),
+    "SGD": lambda clip: SGD(0.02, momentum=0.9, **clip),
     "Adam": lambda clip: Adam(0.01, epsilon=1e-3, **clip),
-    "accumulation": lambda clip: SGD(0.1, gradient_accumulation_steps=2, **clip),
-    "EMA": lambda clip: SGD(0.1, use_ema=True, ema_overwrite_frequency=2, **clip),
-    "LossScale": lambda clip: LossScaleOptimizer(SGD(0.1, **clip), initial_scale=64.0),
-    "AdaScale": lambda clip: optimizers.AdaScale(SGD(0.1, momentum=0.9, **clip), scale=1),
+    "accumulation": lambda clip: SGD(0.02, gradient_accumulation_steps=2, **clip),
+    "EMA": lambda clip: SGD(0.02, use_ema=True, ema_overwrite_frequency=2, **clip),
+    "LossScale": lambda clip: LossScaleOptimizer(SGD(0.02, **clip), initial_scale=64.0),
+    "AdaScale": lambda clip: optimizers.AdaScale(SGD(0.02, momentum=0.9, **clip), scale=1),
 }
 
 
@@ -49,6 +49,11 @@ def cases():
     chosen = every_pair(LOSSES, REDUCTIONS, list(ROWS), list(CLIPPING), list(OPTIMIZERS))
     # Keras cannot add a vector and a scalar.
     return [case for case in chosen if case[:2] not in NO_SUM]
+
+
+def few_cases():
+    """Return one case for each loss, whose last batch is not full."""
+    return list({case[0]: case for case in cases() if case[2] != "full"}.values())
 
 
 NO_SUM = {("add_loss", "none"), ("regularizer", "none")}
@@ -74,7 +79,7 @@ class AddingLayer(keras.layers.Layer):
 
     def call(self, inputs):
         self.add_loss(0.1 * tf.reduce_mean(inputs**2))
-        self.add_loss(2.0 * keras.losses.MeanAbsoluteError()(inputs[:, :1], inputs[:, 1:2]))
+        self.add_loss(2.0 * keras.losses.MeanSquaredError()(inputs[:, :1], inputs[:, 1:2]))
         return inputs
 
 
@@ -89,7 +94,8 @@ class OwnTrainStep(keras.Model):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
             scaled = self.optimizer.scale_loss(loss)
-        self.optimizer.apply(tape.gradient(scaled, self.trainable_variables))
+        gradients = tape.gradient(scaled, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return {"loss": loss}
 
 
@@ -118,10 +124,10 @@ def build(kind):
     inputs = hidden = keras.Input(shape)
     if kind == "masked":
         hidden = keras.layers.Masking()(hidden)
-    if kind == "add_loss":
-        hidden = AddingLayer()(hidden)
     penalty = keras.regularizers.L2(0.1) if kind == "regularizer" else None
     hidden = keras.layers.Dense(3, "tanh", kernel_regularizer=penalty)(hidden)
+    if kind == "add_loss":
+        hidden = AddingLayer()(hidden)
     outputs = keras.layers.Dense(1)(hidden)
     if kind == "two outputs":
         outputs = {"a": outputs, "b": keras.layers.Dense(1)(hidden)}
@@ -142,7 +148,8 @@ def train(strategy, case, rule="mean"):
         if kind == "loop":
             made.build(model.trainable_variables)
             return loop(strategy, model, made, reduction, x, y)
-        loss, metrics = loss_of(kind, reduction), {"metrics": ["mae"]}
+        loss = loss_of(kind, reduction)
+        metrics = {} if kind == "train_step" else {"metrics": ["mae"]}
         if kind == "two outputs":
             loss = {"a": loss, "b": keras.losses.MeanAbsoluteError()}
             metrics = {"loss_weights": {"a": 0.5, "b": 2.0}}
@@ -195,3 +202,89 @@ def train_all(strategy, cases, rule="mean"):
         results |= {f"{number}/{name}": value for name, value in own.items()}
         keras.backend.clear_session()
     return results
+
+
+def differences(expected, actual, number):
+    """Return how much the weights, and the logs, of a case differ, or the text of an error.
+
+    A number is the largest difference of an array, divided by its largest element.
+    """
+    own, other = (
+        {name: value for name, value in each.items() if name.startswith(f"{number}/")}
+        for each in (expected, actual)
+    )
+    for each in (own, other):
+        if f"{number}/error" in each:
+            return str(each[f"{number}/error"])[:80], ""
+    if own.keys() != other.keys():
+        return f"other names: {sorted(own.keys() ^ other.keys())}", ""
+    found = {"weight": 0.0, "log": 0.0}
+    for name, value in own.items():
+        kind = "weight" if "/weight" in name else "log"
+        value, actual = np.asarray(value, "float64"), np.asarray(other[name], "float64")
+        difference = np.abs(value - actual).max(initial=0)
+        difference /= max(1e-3, np.abs(value).max(initial=0))
+        found[kind] = max(found[kind], difference if np.isfinite(difference) else np.inf)
+    return found["weight"], found["log"]
+
+
+def loop_of_tensorflow(strategy, rule, divides=True):
+    """A loop with the losses that TensorFlow divides by the number of replicas, or without them."""
+    if strategy:
+        use_rule(strategy, rule)
+    strategy = strategy or tf.distribute.get_strategy()
+    keras.utils.set_random_seed(1)
+    x, y, _ = data_of("loop", 6)
+    with strategy.scope():
+        model = build("loop")
+        optimizer = SGD(0.1)
+        optimizer.build(model.trainable_variables)
+
+    def on_replica(x, y):
+        with tf.GradientTape() as tape:
+            rows = tf.reduce_mean((y - model(x, training=True)) ** 2, axis=1)
+            penalty = tf.reduce_sum(model.weights[0] ** 2)
+            loss = tf.reduce_mean(rows) + penalty
+            if divides:
+                loss = tf.nn.compute_average_loss(rows) + tf.nn.scale_regularization_loss(penalty)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables))
+        return loss
+
+    @tf.function
+    def step(batch):
+        return strategy.reduce("SUM", strategy.run(on_replica, args=batch), axis=None)
+
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    losses = [step(batch).numpy() for batch in strategy.experimental_distribute_dataset(batches)]
+    return {"losses": losses, **weights_of(model)}
+
+
+def loop_that_clips(strategy, wire_dtype=None):
+    """A loop that combines gradients itself, clips them and applies them."""
+    if strategy:
+        use_rule(strategy, "mean", wire_dtype=wire_dtype)
+    keras.utils.set_random_seed(1)
+    x, y, _ = data_of("loop", 3)
+    with scope(strategy):
+        model = build("loop")
+        optimizer = Adam(0.01, epsilon=1e-3, clipvalue=0.04)
+        optimizer.build(model.trainable_variables)
+
+    def on_replica(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((y - model(x, training=True)) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        if not strategy:
+            optimizer.apply(tf.clip_by_global_norm(gradients, 0.1)[0])
+            return
+        context = tf.distribute.get_replica_context()
+        combined = context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
+        with strategy.gradients_are_combined():
+            optimizer.apply(tf.clip_by_global_norm(combined, 0.1)[0])
+
+    run = strategy.run if strategy else (lambda function, args: function(*args))
+    step = tf.function(lambda batch: run(on_replica, args=batch))
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    for batch in strategy.experimental_distribute_dataset(batches) if strategy else batches:
+        step(batch)
+    return weights_of(model)

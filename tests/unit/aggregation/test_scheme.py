@@ -1,5 +1,6 @@
 """Scheme: the user's settings, and the default plan. test_radix_plans.py has the plans' trees."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -105,23 +106,6 @@ def test_refuses_wire_dtypes(wrong):
     with pytest.raises(ValueError, match="`wire_dtype` must be 'bfloat16', 'float16' or") as caught:
         Scheme.from_arguments(Adasum(), 4, wire_dtype=wrong)
     assert f"Received: wire_dtype={wrong!r}" in str(caught.value)
-
-
-class Average(Mean):
-    """A user's subclass that adds nothing: a mean that supports plans and wire dtypes."""
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"wire_dtype": "float16"}, {"radix_plan": [2, 2]}, {"local_reduction_size": 2}],
-    ids=str,
-)
-def test_the_mean_is_tensorflows_own_but_not_its_subclasses(options):
-    with pytest.raises(ValueError, match="has no `radix_plan`, `local_reduction` or"):
-        Scheme.from_arguments(Mean(), 4, **options)
-    for rule in (Sum(), Average()):
-        Scheme.from_arguments(rule, 4, **options)
-    assert Scheme.from_arguments(Mean(), 4, radix_plan=[4]).radix_plan == (4,)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +218,7 @@ def levels_of(scheme, **options):
         # Four replicas on each host.
         (Scheme(Adasum(), 8, hosts=SLOW_HOSTS), FAST, [4, 2]),
         (Scheme(Sum(), 8, hosts=SLOW_HOSTS), FAST, [4, 2]),
+        (Scheme(Mean(), 8, hosts=SLOW_HOSTS), FAST, [4, 2]),
         (Scheme(AdaCons(), 8, hosts=SLOW_HOSTS), FAST, [8]),
         (Scheme(Adasum(), 8, 4, hosts=SLOW_HOSTS), FAST, [4, 2]),
         (Scheme(Adasum(), 64, 4, hosts=SLOW_HOSTS), FAST, [4, 16]),
@@ -248,7 +233,11 @@ def test_a_small_bucket_is_not_gathered_over_slow_links_of_hosts():
     limits = {"all_gather_threshold_bytes": 8 * 2**20, **FAST}
     for hosts, kind in ((SLOW_HOSTS, ReduceScatterLevel), (None, AllGatherLevel)):
         scheme = Scheme(Adasum(), 8, hosts=hosts)
-        assert levels_of(scheme, **limits)[2] == levels_of(scheme.for_sums, **limits)[2] == {kind}
+        assert (
+            levels_of(scheme, **limits)[2]
+            == levels_of(dataclasses.replace(scheme, rule=Sum()), **limits)[2]
+            == {kind}
+        )
 
 
 @pytest.mark.parametrize(
@@ -259,7 +248,7 @@ def test_a_small_bucket_is_not_gathered_over_slow_links_of_hosts():
         (Scheme(Adasum(), 8, hosts=SLOW_HOSTS, radix_plan=(8,)), "radix plan [8]"),
         (Scheme(Adasum(), 8, 4, hosts=SLOW_HOSTS), "radix plan [2], after the mean of 4"),
         (Scheme(AdaCons(), 8, hosts=SLOW_HOSTS), "radix plan [8]"),
-        (Scheme(Mean(), 32, hosts=SLOW_HOSTS), "radix plan [32]"),
+        (Scheme(Mean(), 32, hosts=SLOW_HOSTS), "radix plan by the cost model"),
         (Scheme(Sum(), 8, hosts=SLOW_HOSTS), "radix plan by the cost model"),
         (Scheme(Adasum(), 32), "radix plan by the cost model"),
     ],
@@ -281,7 +270,11 @@ def test_the_summary_has_the_plan_if_it_is_fixed(scheme, words):
 def test_measured_constants_decide_whether_a_small_bucket_is_gathered(costs, kind):
     limits = {"all_gather_threshold_bytes": 8 * 2**20}
     scheme = Scheme(Adasum(), 8, costs=costs)
-    assert levels_of(scheme, **limits)[2] == levels_of(scheme.for_sums, **limits)[2] == {kind}
+    assert (
+        levels_of(scheme, **limits)[2]
+        == levels_of(dataclasses.replace(scheme, rule=Sum()), **limits)[2]
+        == {kind}
+    )
 
 
 # ---- subclasses of the rules -------------------------------------------------------------------
@@ -361,7 +354,7 @@ def test_links_between_hosts_are_used_if_replicas_share_hosts(monkeypatch):
     monkeypatch.setenv(HOST_LINK, "beta=8e-9,alpha=1e-5")
     for per_host, hosts in ((4, SLOW_HOSTS), (8, None), (1, None), (None, None)):
         scheme = Scheme.from_arguments(Adasum(), 8, replicas_per_host=per_host)
-        assert scheme.hosts == hosts == scheme.for_sums.hosts
+        assert scheme.hosts == hosts
         setting = scheme.settings_that_must_match()[HOST_LINK]
         assert setting == (hosts and [4, 1e-5, 8e-9])
     monkeypatch.setenv(HOST_LINK, "beta=8e-9")

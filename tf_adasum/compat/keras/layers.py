@@ -41,7 +41,10 @@ def of_all_replicas(loss, divisor=None):
         `loss`.
     """
     factor = factor_of_loss(divisor)
-    return loss if factor is None else with_gradient_of(loss, factor, is_value_scaled=True)
+    if factor is None:
+        return loss
+    scaled = loss * tf.cast(factor, loss.dtype)
+    return scaled if _is_mean() else loss + tf.stop_gradient(scaled - loss)
 
 
 def factor_of_loss(divisor=None):
@@ -63,15 +66,33 @@ def factor_of_loss(divisor=None):
     return factor * tf.math.divide_no_nan(divisor, context.all_reduce("SUM", divisor))
 
 
-def with_gradient_of(loss, factor, is_value_scaled=False):
-    """Multiply the gradient of a loss by a factor if the rule is the mean.
+def sum_of_all_replicas(losses):
+    """Return a vector of losses whose gradient under the rule mean is that of the global sum."""
+    factor = factor_of_loss() if our_replica_context() and _is_mean() else None
+    return losses if factor is None else _with_gradient_times(losses, factor)
 
-    Args:
-        loss: tensor.
-        factor: number or scalar tensor.
-        is_value_scaled: whether the value is multiplied too, with any rule. Defaults to `False`.
+
+@hooks.replaces(tf.nn, "compute_average_loss", "scale_regularization_loss")
+def loss_divided_by_replicas(original, *args, **kwargs):
+    """Undo the division by the number of replicas in the gradient, as for Keras's losses.
+
+    The value stays divided, because custom training loops sum it over the replicas.
     """
+    loss = original(*args, **kwargs)
+    context = our_replica_context()
+    if not context or context.num_replicas_in_sync == 1:
+        return loss
+    factor = float(context.num_replicas_in_sync)
+    if _is_mean() and original.__name__ == "compute_average_loss":
+        factor = factor_of_loss()
+    return _with_gradient_times(loss, factor)
+
+
+def _is_mean():
+    return tf.distribute.get_strategy().aggregation.is_mean
+
+
+def _with_gradient_times(loss, factor):
+    """Return a loss with the same value, and the gradient multiplied by a factor."""
     scaled = loss * tf.cast(factor, loss.dtype)
-    is_mean = tf.distribute.get_strategy().aggregation.is_mean
-    value, gradient = (scaled if is_value_scaled else loss), (scaled if is_mean else loss)
-    return value if value is gradient else gradient + tf.stop_gradient(value - gradient)
+    return scaled + tf.stop_gradient(loss - scaled)

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.compat.keras.optimizer_steps import is_wrapped
+from tf_adasum.errors import hint
 
 
 def is_ours(strategy):
@@ -242,6 +243,19 @@ def weighted(optimizer, values):
     if weight is None or accumulation_steps(optimizer) == 1:
         return list(values)
     return [value * tf.cast(weight, value.dtype) for value in values]
+
+
+def hint_at_delta_adasum(optimizer, strategy):
+    """Say once that Adasum combines the steps of adaptive optimizers better than gradients."""
+    is_adaptive = hasattr(optimizer, "beta_2") or hasattr(optimizer, "rho")
+    is_several = strategy.num_replicas_in_sync > 1 and strategy.workers.rank == 0
+    if is_adaptive and is_several and strategy.aggregation.is_tree_of_pairs:
+        if not is_wrapped(optimizer):
+            name = type(optimizer).__name__
+            hint(
+                f"{name} under Adasum usually trains better in optimizers.DeltaAdasum, which "
+                "combines the steps of the replicas instead of their gradients."
+            )
 
 
 def check_same_settings(strategy, settings):

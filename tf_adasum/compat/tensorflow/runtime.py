@@ -31,6 +31,12 @@ def refuse_xla() -> None:
         raise ValueError(NO_XLA)
 
 
+def replica() -> int | None:
+    """Return the current replica's id, counted over all workers; None outside of a replica."""
+    context = tf.distribute.get_replica_context()
+    return context and int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
 def can_reduce() -> bool:
     """Return whether a replica can reduce values here, and not only outside of this function."""
     if tf.executing_eagerly():

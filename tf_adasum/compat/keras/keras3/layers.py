@@ -9,7 +9,6 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.private_names import (
     GLOBAL_SEEDS,
-    VECTORS,
     BaseTrainer,
     losses,
     nn,
@@ -17,9 +16,8 @@ from tf_adasum.compat.keras.keras3.private_names import (
 )
 from tf_adasum.compat.keras.layers import (
     SEED_STRIDE,
-    factor_of_loss,
     of_all_replicas,
-    with_gradient_of,
+    sum_of_all_replicas,
 )
 from tf_adasum.compat.keras.optimizers import our_replica_context
 
@@ -48,25 +46,48 @@ def reduce_weighted_values(
     if values.shape.rank == 0 or reduction in (None, "none"):
         return loss
     if reduction == "sum":
-        return of_all_replicas(loss)
+        return _of_all_replicas(loss)
     if reduction == "mean_with_sample_weight":
         weights = losses.apply_mask(sample_weight, mask, values.dtype, reduction)
     else:
         weights = mask
-    return loss if weights is None else of_all_replicas(loss, _sum(weights))
+    return loss if weights is None else _of_all_replicas(loss, _sum(weights))
 
 
-@hooks.replaces(BaseTrainer, "_compute_loss", feature=VECTORS)
+# From the id of a replica to the model whose loss it computes.
+_models = {}
+
+
+@hooks.replaces(BaseTrainer, "compute_loss")
 def compute_loss(original, self, *args, **kwargs):
     """Let the sum of a vector of losses cover the rows of all replicas.
 
     Without a reduction, the loss is a vector, and Keras computes the gradient of its sum.
     """
-    loss = original(self, *args, **kwargs)
-    if not our_replica_context() or not tf.is_tensor(loss) or loss.shape.rank == 0:
-        return loss
-    factor = factor_of_loss()
-    return loss if factor is None else with_gradient_of(loss, factor)
+    if not our_replica_context():
+        return original(self, *args, **kwargs)
+    _models[tensorflow_compat.replica()] = self
+    try:
+        loss = original(self, *args, **kwargs)
+    finally:
+        del _models[tensorflow_compat.replica()]
+    is_vector = tf.is_tensor(loss) and loss.shape.rank != 0
+    return sum_of_all_replicas(loss) if is_vector else loss
+
+
+def _of_all_replicas(*arguments):
+    """Call `of_all_replicas`, and keep the losses that layers have added in this replica.
+
+    The next local replica runs when this replica exchanges a value. It calls the same layers, which
+    then hold its losses.
+    """
+    model = _models.get(tensorflow_compat.replica())
+    layers = list(model._flatten_layers()) if model else []
+    added = [list(layer._losses) for layer in layers]
+    loss = of_all_replicas(*arguments)
+    for layer, own in zip(layers, added, strict=True):
+        layer._losses[:] = own
+    return loss
 
 
 def _sum(weights):

@@ -9,18 +9,20 @@ from tf_adasum.compat.keras.optimizers import our_replica_context
 
 @hooks.replaces(keras.metrics.Mean, "update_state")
 def update_mean(original, self, values, sample_weight=None):
-    """Ignore a scalar value of a replica without rows, because a loss of no rows is often NaN.
+    """Ignore the loss of a replica without rows, because it is often NaN.
 
     A `train_step` or `test_step` passes such losses to its metrics. One NaN in the last batch would
-    make the mean of the whole epoch NaN.
+    make the mean of the whole epoch NaN. A loss is a scalar, or has a scalar weight.
     """
     context = our_replica_context()
     is_empty = context.strategy.empty_replicas.is_empty if context else None
     if is_empty is None:
         return original(self, values, sample_weight)
     number = tf.convert_to_tensor(values)
-    if number.shape.rank != 0:  # one value for each row, and there are no rows
-        return original(self, values, sample_weight)
+    if number.shape.rank != 0:
+        if sample_weight is None or tf.convert_to_tensor(sample_weight).shape.rank != 0:
+            return original(self, values, sample_weight)  # one value for each row
+        number = tf.reduce_mean(number)
     weight = tf.cast(1 if sample_weight is None else sample_weight, self.dtype)
     weight = tf.where(is_empty, tf.zeros_like(weight), weight)
     return original(self, tf.where(is_empty, tf.zeros_like(number), number), weight)

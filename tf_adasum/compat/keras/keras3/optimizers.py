@@ -22,6 +22,7 @@ from tf_adasum.compat.keras.optimizer_steps import BaseStep, step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     Optimizers,
     cond,
+    hint_at_delta_adasum,
     is_linear,
     is_ours,
     on_any_replica,
@@ -84,6 +85,7 @@ def build_with_reductions(original, self, variables):
         return
     if is_ours(strategy) and not our_replica_context():
         _optimizers.set_aggregation_state(self, strategy)
+        hint_at_delta_adasum(self, strategy)
 
 
 @hooks.replaces(BaseOptimizer, "apply")

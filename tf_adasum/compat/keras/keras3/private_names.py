@@ -62,7 +62,6 @@ GeneratorDataAdapter = name(
     f"{OF_ADAPTERS}.generator_data_adapter", "GeneratorDataAdapter", feature=GENERATORS
 )
 
-VECTORS = 'with aggregation="mean", losses with reduction=None in fit'
 FLOAT8 = "equal float8 scales on all replicas"
 
 GLOBAL_SEEDS = "keras.random without a seed in the steps of replicas"
@@ -93,7 +92,6 @@ __all__ = [
     "MULTI_OPTIMIZER",
     "PY_DATASETS",
     "SCALING_OF_LOSSES",
-    "VECTORS",
     "XLA",
     "ArrayDataAdapter",
     "BaseOptimizer",
