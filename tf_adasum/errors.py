@@ -6,7 +6,7 @@ import contextlib
 import functools
 import importlib.metadata
 import os
-
+import sys
 
 LAUNCHER = "TF_ADASUM_LAUNCHER"  # the environment variable of the launcher's workers
 LOST = "tf_adasum: WorkerLostError: "  # begins a line on stderr that only the launcher reads
@@ -27,6 +27,12 @@ def see(code: str) -> str:
     """
     page = f", {_site()}/troubleshooting.html#{code.lower()}" if _site() else ""
     return f"(tf-adasum-doctor --explain {code}{page})"
+
+
+@functools.cache
+def hint(text: str) -> None:
+    """Print a hint to stderr; each hint once."""
+    print(f"tf_adasum: {text}", file=sys.stderr, flush=True)
 
 
 @functools.cache

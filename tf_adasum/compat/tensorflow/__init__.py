@@ -24,7 +24,7 @@ from tf_adasum.compat.tensorflow.extended import (
     first_replica,
     making_own_variables,
 )
-from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction, GradientSum
+from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction
 from tf_adasum.compat.tensorflow.pipelines import (
     Pipeline,
     pipeline_of,
@@ -35,6 +35,7 @@ from tf_adasum.compat.tensorflow.private_names import CommunicationOptions
 from tf_adasum.compat.tensorflow.registry import hooks
 from tf_adasum.compat.tensorflow.runtime import (
     abort_collectives,
+    can_reduce,
     clone_tf_function,
     compiles_with_xla,
     function_without_retrace_warning,
@@ -43,6 +44,7 @@ from tf_adasum.compat.tensorflow.runtime import (
     is_tf_function,
     placeholders,
     python_function_of,
+    replica,
     seeded,
     trace,
     without_strategy,
@@ -54,9 +56,9 @@ __all__ = [
     "GradientAggregatingExtended",
     "GradientCrossDeviceOps",
     "GradientReduction",
-    "GradientSum",
     "Pipeline",
     "abort_collectives",
+    "can_reduce",
     "cardinality",
     "clone_tf_function",
     "collective_error_of",
@@ -74,6 +76,7 @@ __all__ = [
     "placeholders",
     "python_function_of",
     "reading_alone",
+    "replica",
     "seed_datasets_by",
     "seeded",
     "skip_end_check",
