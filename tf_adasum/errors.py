@@ -7,8 +7,8 @@ import functools
 import importlib.metadata
 import os
 
-
 LAUNCHER = "TF_ADASUM_LAUNCHER"  # the environment variable of the launcher's workers
+RESTARTS = "restarts"  # its value if the launcher starts the workers again after a failure
 LOST = "tf_adasum: WorkerLostError: "  # begins a line on stderr that only the launcher reads
 
 
