@@ -55,7 +55,7 @@ class WorkerLostError(RuntimeError):
     """
 
     def __init__(self, *args: object):
-        """Make the error, and tell the launcher, even if the script will catch the error."""
+        """Report the error to the launcher, even if the script will catch it."""
         super().__init__(*args)
         if os.environ.get(LAUNCHER):
             with contextlib.suppress(OSError):
