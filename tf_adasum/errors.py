@@ -9,6 +9,7 @@ import os
 import sys
 
 LAUNCHER = "TF_ADASUM_LAUNCHER"  # the environment variable of the launcher's workers
+RESTARTS = "restarts"  # its value if the launcher starts the workers again after a failure
 LOST = "tf_adasum: WorkerLostError: "  # begins a line on stderr that only the launcher reads
 
 
@@ -61,7 +62,7 @@ class WorkerLostError(RuntimeError):
     """
 
     def __init__(self, *args: object):
-        """Make the error, and tell the launcher, even if the script will catch the error."""
+        """Report the error to the launcher, even if the script will catch it."""
         super().__init__(*args)
         if os.environ.get(LAUNCHER):
             with contextlib.suppress(OSError):

@@ -24,7 +24,7 @@ from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.cluster import joining, ports, rendezvous, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.errors import WorkerLostError, see
+from tf_adasum.errors import LAUNCHER, WorkerLostError, see
 from tf_adasum.health import monitor, status_file
 from tf_adasum.health.null_monitor import NullMonitor
 from tf_adasum.transport import argument, mesh, selection
@@ -221,7 +221,9 @@ def report(
     workers = len(cluster.addresses) if cluster else 1
     collectives = tensorflow_compat.cross_device_ops(extended)
     transport = "UCX" if collectives.transport else "TensorFlow's collectives"
-    say(summary(workers, devices, scheme.rule, transport if workers > 1 else ""))
+    is_by_hand = cluster is None and devices == 1 and LAUNCHER not in os.environ
+    hint = "; to use more, start it with tf-adasum-launch" if is_by_hand else ""
+    say(summary(workers, devices, scheme.rule, transport if workers > 1 else "") + hint)
     log_details(details(source, workers, devices, scheme, collectives.transport_summary))
 
 

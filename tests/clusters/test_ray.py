@@ -1,4 +1,4 @@
-"""Ray Train starts two workers of the example on a Ray of this machine."""
+"""Ray Train starts two workers of the examples on a Ray of this machine."""
 
 import functools
 import sys
@@ -6,28 +6,15 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "clusters" / "ray" / "train.py"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "clusters" / "ray"
 # A Ray that is reached from this machine alone.
 LOCAL_RAY = """
 import runpy, sys
 import ray
 ray.init(_node_ip_address="127.0.0.1", num_cpus=3, include_dashboard=False)
 """
-# The example takes the Ray that is there.
-OF_THE_EXAMPLE = LOCAL_RAY + "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
-# Workers run the program that all services of these tests start.
-OF_THE_PROGRAM = f"""{LOCAL_RAY}
-from ray.train import ScalingConfig
-from ray.train.tensorflow import TensorflowTrainer
-
-program, folder = sys.argv[1:]
-
-def train():
-    sys.argv = [program, folder]
-    runpy.run_path(program, run_name="__main__")
-
-TensorflowTrainer(train, scaling_config=ScalingConfig(num_workers=2)).fit()
-"""
+# An example takes the Ray that is there.
+OF_AN_EXAMPLE = LOCAL_RAY + "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
 
 
 @pytest.mark.slow
@@ -40,12 +27,13 @@ def test_two_workers_of_ray_train(training, tmp_path):
     by_launcher.mkdir()
     arguments = ["--workers", 2, "--epochs", 2, "--storage", stored]
     run = functools.partial(training.run, sys.executable, "-c", RAY_USAGE_STATS_ENABLED="0")
-    printed = run(OF_THE_EXAMPLE, EXAMPLE, *arguments)
+    printed = run(OF_AN_EXAMPLE, EXAMPLES / "train.py", *arguments)
     assert "tf_adasum: 2 workers, 2 replicas over " in printed
     assert "'epochs': 2" in printed, "the metrics of the last epoch"
     models = sorted(stored.rglob("model.keras"))
     assert len(models) == 2, "a checkpoint for each epoch, from the first worker"
 
-    run(OF_THE_PROGRAM, training.command[1], by_ray)
+    elastic = [EXAMPLES / "elastic.py", "--workers", 2, 2]
+    run(OF_AN_EXAMPLE, *elastic, training.command[1], by_ray)
     training.launch(by_launcher, 2)
     training.assert_equal(by_ray, by_launcher, 2)

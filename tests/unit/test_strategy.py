@@ -153,7 +153,11 @@ def test_only_the_first_three_arguments_are_positional():
 def test_one_device(rule, capfd):
     startup.say.cache_clear()
     made = make(aggregation=rule, radix_plan=[1])
-    line = f"tf_adasum: 1 worker, 1 replica, rule {type(made.aggregation).__name__}\n"
+    line = (
+        f"tf_adasum: 1 worker, 1 replica, rule {type(made.aggregation).__name__}; "
+        "to use more, start it with tf-adasum-launch\n"
+    )
+    assert len(line) <= startup.LONGEST_LINE
     assert capfd.readouterr().err.count(line) == 1
     assert isinstance(made, tf.distribute.MultiWorkerMirroredStrategy)
     assert (made.rank, made.num_workers, made.is_first_worker) == (0, 1, True)

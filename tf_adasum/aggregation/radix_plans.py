@@ -17,7 +17,7 @@ from tf_adasum.aggregation import buckets, groups
 from tf_adasum.errors import see
 
 # With more replicas on a level, the products of all pairs take longer than the collectives of
-# several levels. Both constants are as good as any in benchmarks/simulate_clusters.py.
+# several levels. Both constants come from benchmarks/simulate_clusters.py.
 MOST_ON_ONE_LEVEL = 16
 _MESSAGE_BYTES = 1 << 15
 

@@ -261,6 +261,12 @@ class BackupFiles:
         try:
             with atomic_files.replacing(path) as unfinished, open(unfinished, "wb") as file:
                 file.writelines(parts)
+        except FileNotFoundError as error:
+            raise OSError(
+                f"Another job has removed the unfinished backup {path.name} from "
+                f"{self.folder.absolute()}, because it has the same `backup_dir`. Give each job a "
+                f"directory of its own {see('TFA-601')}"
+            ) from error
         except OSError as error:
             raise OSError(
                 error.errno,

@@ -23,9 +23,7 @@ from collections.abc import Iterator
 if typing.TYPE_CHECKING:
     from tf_adasum.cluster.tasks import Cluster
 
-# Set by tf-adasum-launch for its workers.
-LAUNCHER = "TF_ADASUM_LAUNCHER"
-
+LAUNCHER = "TF_ADASUM_LAUNCHER"  # as in errors.py, which the program cannot import
 _SECONDS_TO_CONNECT, _SECONDS_TO_CONNECT_TO_ALL = 2.0, 5.0
 
 

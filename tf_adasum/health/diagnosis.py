@@ -11,9 +11,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tf_adasum.cluster.start_timeout import LAUNCHER
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.errors import see
+from tf_adasum.errors import LAUNCHER, RESTARTS, see
 from tf_adasum.health.call_log import Entry
 
 # If all workers have waited in collectives for this many seconds, the collectives count as
@@ -47,11 +46,12 @@ _THE_SAME_PROGRAM = (
 
 def recovery_advice(environment: Mapping[str, str] = os.environ) -> str:
     """Return the advice after a worker was lost; it names the launcher if the launcher is used."""
-    by_launcher = " (tf-adasum-launch --max-restarts restarts them for you)"
-    return (
-        "Restart all workers; with callbacks.BackupAndRestore they resume from the last backup"
-        f"{by_launcher if environment.get(LAUNCHER) else ''}."
-    )
+    resume = "with callbacks.BackupAndRestore they resume from the last backup"
+    launcher = environment.get(LAUNCHER)
+    if launcher == RESTARTS:
+        return f"The launcher starts all workers again; {resume}."
+    by_launcher = " (tf-adasum-launch --max-restarts restarts them for you)" if launcher else ""
+    return f"Restart all workers; {resume}{by_launcher}."
 
 
 RECOVERY_ADVICE = recovery_advice()

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from tf_adasum import environment_variables
+from tf_adasum.errors import see
 from tf_adasum.launch import commands, elastic
 from tf_adasum.launch.cpu_shares import BIND_TO
 from tf_adasum.launch.environments import automatic_workers
@@ -18,6 +19,7 @@ from tf_adasum.launch.nodes import Nodes, parse_range
 from tf_adasum.launch.output import PROGRAM
 from tf_adasum.launch.worker_process import open_standard_streams
 
+_BACKEND = "KERAS_BACKEND"
 WORKERS = {"-n", "-np", "--workers"}  # names of the option
 
 _EXAMPLES = (
@@ -61,7 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not target:
         parser.error("nothing to run: give a script, or -m and a module")
     if not options.module and not os.path.isfile(target[0]):
-        parser.error(f"script not found: {target[0]!r} (looked in {os.getcwd()})")
+        is_python = os.path.basename(target[0]).startswith("python")
+        hint = f". Leave out {target[0]!r}: the launcher runs Python" if is_python else ""
+        parser.error(f"script not found: {target[0]!r} (looked in {os.getcwd()}){hint}")
+    if (backend := os.environ.get(_BACKEND, "")) not in ("", "tensorflow"):
+        parser.error(
+            f"tf_adasum needs Keras on TensorFlow. Received: {_BACKEND}={backend}. Unset the "
+            f"variable {see('TFA-104')}"
+        )
     for sentence in environment_variables.misspelt():
         print(f"{PROGRAM}: {sentence}", file=sys.stderr)
     command = [sys.executable, "-u", *(["-m"] if options.module else []), *target]

@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Removed(argparse.Action):
-    """An option that was removed: it ends in an error with `const`, which says what to use."""
+    """An option that was removed. Its error ends with `const`, the advice what to use."""
 
     def __init__(self, **options: Any):
         super().__init__(help=argparse.SUPPRESS, **options)

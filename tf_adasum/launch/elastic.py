@@ -125,7 +125,7 @@ def launch_elastic(
     control = Control()
     settings |= {"command": command, "devices_per_worker": devices_per_worker}
     with signals_sent_to(control.events):
-        may_serve, is_reconnecting = True, False
+        may_serve, is_reconnecting, has_finished = True, False, False
         while True:
             # The coordinator's launcher may come back, so no other launcher replaces it.
             listener = listener_at(coordinator) if may_serve else None
@@ -143,14 +143,16 @@ def launch_elastic(
             except ConnectionError as error:
                 if not is_reconnecting:
                     raise
+                finished = ", after its workers had exited with status 0" * has_finished
                 Console(control.events).say(
-                    f"this host leaves the job, because it lost the coordinator. {error}"
+                    f"this host leaves the job, because it lost the coordinator{finished}. {error}"
                 )
-                return 1
+                return 0 if has_finished else 1
             with job:
                 status = job.run(deadline)
             if status is not None:
                 return status
+            has_finished |= job.has_finished
             is_reconnecting, may_serve = True, listener is not None
             time.sleep(_SECONDS_BEFORE_RECONNECTING)
 
@@ -270,8 +272,6 @@ class _ElasticJob:
             if event is None:
                 return self._end(EXIT_TIMEOUT, "reached its --timeout")
             if isinstance(event, _Lost):
-                if self._own.ended and self._own.status == 0:
-                    return 0  # training is complete
                 self._console.say(f"the launcher at {self._coordinator} was lost")
                 return None
             if isinstance(event, _Refused):
@@ -301,6 +301,11 @@ class _ElasticJob:
                 deadline = time.monotonic() + _SECONDS_FOR_THE_END
             self._report_end(event.number, result)
             self._message_at = time.monotonic() + _SECONDS_BEFORE_MESSAGE
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the workers of this host have exited with status 0 in their last round."""
+        return self._own.ended > 0 and self._own.status == 0
 
     def _train(self, event: Round, deadline: float | None) -> RunResult:
         """Run the workers of this host in a round."""

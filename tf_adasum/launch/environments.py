@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from tf_adasum.cluster import tf_config
 from tf_adasum.environment_variables import COORDINATOR, RANK, WORLD_SIZE
-from tf_adasum.errors import see
+from tf_adasum.errors import LAUNCHER, see
 from tf_adasum.launch import log_filter
 from tf_adasum.launch.nodes import Nodes
 
@@ -94,7 +94,8 @@ def common_environment(environment: Mapping[str, str], verbose: bool = False) ->
     if verbose:
         common[log_filter.LEVEL] = "0"
     common.setdefault(log_filter.LEVEL, log_filter.DEFAULT_LEVEL)
-    common.update(TF_ADASUM_LAUNCHER="1", PYTHONUNBUFFERED="1")
+    common[LAUNCHER] = "1"
+    common.update(PYTHONUNBUFFERED="1")
     common.setdefault("PYTHONHASHSEED", "0")  # so that a set of str has the same order everywhere
     return common
 

@@ -30,6 +30,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _GOES_ON = ("During handling of the above exception", "The above exception was the direct cause")
 _BECAUSE_OF_ANOTHER = "WorkerLostError"
 _MESSAGE = "tf_adasum: "
+_NEEDS_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
 # `cluster.start_timeout` prints this text before it kills its worker.
 _START_TIMEOUT_TEXT = " s in TensorFlow's start-up"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -203,6 +204,11 @@ def summary(ends: Sequence[ProcessExit]) -> list[str]:
         lines = [f"worker {first.rank} ended because of another worker{cause}{error}"]
     else:
         lines = [f"worker {first.rank} failed first{cause}{error}"]
+    if first.error.startswith(_NEEDS_INPUT):
+        lines.append(
+            "input() and breakpoint() need a terminal: start a single worker with -n 1, without "
+            "--log-dir and --status"
+        )
     others = [end.rank for end in ends if end is not first and (end.code or end.is_stopped)]
     if others:
         lines.append(f"ended because of it: {in_words(sorted(others))}")

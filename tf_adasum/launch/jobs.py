@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from tf_adasum.cluster import ports
 from tf_adasum.environment_variables import SECRET, SECRET_FILE, START_TIMEOUT
+from tf_adasum.errors import LAUNCHER, RESTARTS
 from tf_adasum.launch.cpu_shares import BIND_TO, cpu_shares
 from tf_adasum.launch.environments import visible_gpus, worker_environments
 from tf_adasum.launch.nodes import Nodes
@@ -161,6 +162,8 @@ def run_job(
                 addresses, devices_per_worker, nodes=nodes, verbose=verbose
             )
             added = {"TF_ADASUM_RESTART_COUNT": str(restart)}
+            if control is not None or restart < max_restarts:
+                added[LAUNCHER] = RESTARTS
             if 1 < in_all == num_workers:
                 added |= _new_secret()
             # In the first round of an elastic job, other hosts may still import TensorFlow.

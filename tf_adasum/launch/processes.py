@@ -243,7 +243,11 @@ class _Job:
             thread.join(OUTPUT_SECONDS)
         has_all = len(self._ends) == len(self._group.ranks)
         if self._is_requested and has_all and not any(end.code for end in self._ends):
-            code = 0  # they had finished when they received the signal
+            code = 0
+            self._console.say(
+                "the workers have exited with status 0, so they count as finished, and the job "
+                "does not continue"
+            )
         elif self._is_stopped and any(end.code == EXIT_STOP_REQUESTED for end in self._ends):
             code = EXIT_STOP_REQUESTED  # workers received the signal, and have made their backup
         if self._is_requested and (own := failures.own_failures(self._ends)):
@@ -335,7 +339,7 @@ class _Job:
                     descriptor,
                     self._console,
                     prefix=terminal.prefix_of_worker(
-                        worker.rank, self._group.num_workers, descriptor
+                        worker.rank, self._group.num_workers, descriptor, self._is_controlled
                     ),
                     redraws=worker.rank == 0,
                     hides_noise=worker.is_quiet,

@@ -39,15 +39,16 @@ def screen(descriptor: int) -> rich.console.Console | None:
     return None if made.is_dumb_terminal else made
 
 
-def prefix_of_worker(rank: int, num_workers: int, descriptor: int) -> bytes:
+def prefix_of_worker(rank: int, num_workers: int, descriptor: int, always: bool = False) -> bytes:
     """Return the prefix of each line of a worker; it is empty if there is only one worker.
 
     Args:
         rank: the rank of the worker.
         num_workers: the number of workers on all machines.
         descriptor: 1 or 2.
+        always: whether a single worker has a prefix. Defaults to False.
     """
-    if num_workers == 1:
+    if num_workers == 1 and not always:
         return b""
     width = len(f"[worker {num_workers - 1}]")
     return _colored(f"[worker {rank}]", _COLORS[rank % len(_COLORS)], width, descriptor)

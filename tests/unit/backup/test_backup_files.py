@@ -293,3 +293,16 @@ def test_a_directory_that_cannot_be_written(folder, tmp_path):
     path = tmp_path / folder
     with pytest.raises(OSError, match=rf"must be a directory .*backup_dir='{path}'"):
         BackupFiles(path).prepare(1)
+
+
+def test_another_job_with_the_same_folder_is_the_reason(tmp_path, monkeypatch):
+    files, other, flush = BackupFiles(tmp_path), BackupFiles(tmp_path), atomic_files._flush
+
+    def flush_while_the_other_writes(path):
+        monkeypatch.setattr(atomic_files, "_flush", flush)
+        other.write(backup(epoch=9))
+        flush(path)
+
+    monkeypatch.setattr(atomic_files, "_flush", flush_while_the_other_writes)
+    with pytest.raises(OSError, match=r"Another job has removed .* Give each job a directory"):
+        files.write(backup())

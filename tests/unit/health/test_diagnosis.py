@@ -214,11 +214,12 @@ def test_what_tensorflow_alone_knows():
 
 
 def test_the_advice_names_the_launcher_if_it_is_used():
-    alone, launched = (
-        diagnosis.recovery_advice({"TF_ADASUM_LAUNCHER": each}) for each in ("", "1")
+    alone, launched, restarted = (
+        diagnosis.recovery_advice({"TF_ADASUM_LAUNCHER": each}) for each in ("", "1", "restarts")
     )
     assert "tf-adasum-launch" not in alone and alone.endswith(" backup.")
     assert "(tf-adasum-launch --max-restarts restarts them" in launched
+    assert restarted.startswith("The launcher starts all workers again; ")
 
 
 # ---- statuses of others --------------------------------------------------------------------------

@@ -45,6 +45,7 @@ TWO_NODES = ["-n", "2", "--nnodes", "2", "--node-rank", "1"]
         (["-n", "2", "--coordinator", "a:1", "SCRIPT"], "--coordinator a:1"),
         (["-n", "2", "--log-dir", "/dev/null/logs", "SCRIPT"], "--log-dir /dev/null/logs"),
         (["-n", "2", "missing.py"], "missing.py"),
+        (["-n", "2", "python", "SCRIPT"], "Leave out 'python': the launcher runs Python"),
         (["-n", "2", "--"], "nothing to run"),
         (["-n", "2", "-m"], "nothing to run"),
     ],
@@ -57,6 +58,13 @@ def test_unusable_arguments_are_named_and_give_2(script, capfd, arguments, named
     assert end.value.code == 2
     assert output.out == ""
     assert named in output.err.splitlines()[-1]
+
+
+def test_another_backend_of_keras_is_refused_at_once(script, capfd, monkeypatch):
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    with pytest.raises(SystemExit, match="2"):
+        main([script("print('started')")])
+    assert "Received: KERAS_BACKEND=jax. Unset the variable" in capfd.readouterr().err
 
 
 def test_launch_needs_a_command():

@@ -36,6 +36,8 @@ path = os.path.join(folder, f"{environment('TF_ADASUM_RESTART_COUNT')}.{rank}.{s
 open(path + ".new", "w").write(f"{os.getpid()} {environment('TF_ADASUM_COORDINATOR')}")
 os.rename(path + ".new", path)
 while not os.path.exists(os.path.join(folder, "finish")):
+    if os.path.exists(os.path.join(folder, f"finish.{name}")):
+        sys.exit(0)
     if os.path.exists(os.path.join(folder, f"fail.{name}")):
         os.remove(os.path.join(folder, f"fail.{name}"))
         sys.exit(7)
@@ -157,12 +159,29 @@ def test_a_host_that_cannot_start_workers_does_not_disturb_the_others(job):
 
 def test_a_launcher_whose_workers_have_finished_needs_no_coordinator(job):
     """Its connection was lost in the last seconds of the job."""
-    job.begin_with_two()
+    job.begin_with_two(TF_ADASUM_START_TIMEOUT="3")
     job.launchers["b"].send_signal(signal.SIGSTOP)
     job.finish()
     assert job.end_of("a")[0] == 0
     job.launchers["b"].send_signal(signal.SIGCONT)
-    assert job.end_of("b")[0] == 0
+    status, log = job.end_of("b")
+    assert status == 0
+    assert "it lost the coordinator, after its workers had exited with status 0." in log
+
+
+def test_a_host_that_has_finished_joins_again_if_worker_0_has_not(job):
+    """The coordinator's launcher is killed while worker 0 saves the model."""
+    job.begin_with_two()
+    (job.folder / "finish.b").touch()
+    job.wait_for_text("b", "waiting for the next round")
+    job.launchers["a"].kill()
+    (job.folder / "finish.b").unlink()
+    for path in job.files(1, 2).values():
+        path.unlink()
+    job.join("a", nnodes="2:2")
+    job.wait_for(1, "a", "b")
+    job.finish()
+    assert [job.end_of(name)[0] for name in "ab"] == [0, 0]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

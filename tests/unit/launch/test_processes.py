@@ -54,6 +54,13 @@ def test_the_first_failure_stops_the_others_and_gives_the_code(script, tmp_path)
     assert have_ended(4, tmp_path)
 
 
+@pytest.mark.parametrize("call", ["input()", "breakpoint()"])
+def test_a_script_that_reads_the_terminal_gets_a_hint(script, call):
+    result = run("-n", 2, script(f"if index == 0: {call}\ntime.sleep(index)"))
+    assert result.returncode == 1
+    assert "need a terminal: start a single worker with -n 1" in result.stderr
+
+
 def test_a_signal_gives_128_plus_its_number(script):
     result = run("-n", 2, script("os.kill(os.getpid(), signal.SIGSEGV)"))
     assert result.returncode == 128 + signal.SIGSEGV
