@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tf_adasum.cluster import error_file
 from tf_adasum.launch import failures
 from tf_adasum.launch.cpu_shares import bind
 from tf_adasum.launch.output import Log
@@ -42,7 +43,14 @@ def open_standard_streams() -> None:
 class Worker:
     """One running worker: its process, and the threads that read its output."""
 
-    def __init__(self, rank: int, process: Any, is_quiet: bool = False, log: Log | None = None):
+    def __init__(
+        self,
+        rank: int,
+        process: Any,
+        is_quiet: bool = False,
+        log: Log | None = None,
+        error_path: str = "",
+    ):
         self.rank = rank
         self.process = process
         self.is_quiet = is_quiet
@@ -51,6 +59,7 @@ class Worker:
         self.ended = threading.Event()
         self.is_stopped = False
         self.readers: list[threading.Thread] = []
+        self.error_path = error_path
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the worker and its children; only before the worker is reaped."""
@@ -74,7 +83,8 @@ class Worker:
                 time.sleep(_POLL_SECONDS)
         path = self.log.path if self.log else ""
         tail = self.stderr_tail if self.readers else None
-        return failures.ProcessExit(self.rank, code, tail, path, self.is_stopped)
+        report = error_file.read(self.error_path)
+        return failures.ProcessExit(self.rank, code, tail, path, self.is_stopped, report)
 
 
 def has_ended(worker: Worker, wait_option: int = os.WNOHANG) -> bool:
