@@ -14,7 +14,7 @@
 #                TensorFlow, Keras and Python versions, in build/versions; CORNER=2.16 selects the
 #                corners of one TensorFlow, RECORD=--record updates the docs
 #   make lint    ruff, clang-format, and the import rules of pyproject.toml
-#   make types   mypy, on the public API, aggregation and ops
+#   make types   mypy, on the public API, aggregation, ops, cluster, health, doctor and transport
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan, in build/sanitize
 #   make docs    builds the documentation site in build/docs/site; `make docs-browser` also opens
 #                every page in Chromium

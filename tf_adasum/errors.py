@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.metadata
-import os
 import sys
+from collections.abc import Callable
 
 LAUNCHER = "TF_ADASUM_LAUNCHER"  # the environment variable of the launcher's workers
 RESTARTS = "restarts"  # its value if the launcher starts the workers again after a failure
-LOST = "tf_adasum: WorkerLostError: "  # begins a line on stderr that only the launcher reads
+
+# Functions that are called with each new `WorkerLostError`, even if the script catches it.
+when_lost: list[Callable[[WorkerLostError], None]] = []
 
 
 def see(code: str) -> str:
@@ -62,11 +63,10 @@ class WorkerLostError(RuntimeError):
     """
 
     def __init__(self, *args: object):
-        """Report the error to the launcher, even if the script will catch it."""
+        """Call the functions of `when_lost`."""
         super().__init__(*args)
-        if os.environ.get(LAUNCHER):
-            with contextlib.suppress(OSError):
-                os.write(2, f"{LOST}{' '.join(str(self).split())}\n".encode())
+        for report in when_lost:
+            report(self)
 
 
 class ReplicasDiffer(RuntimeError):

@@ -25,7 +25,7 @@ from tf_adasum.cluster import joining, ports, rendezvous, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import LAUNCHER, WorkerLostError, see
-from tf_adasum.health import monitor, status_file
+from tf_adasum.health import beginning, monitor, status_file
 from tf_adasum.health.null_monitor import NullMonitor
 from tf_adasum.transport import argument, mesh, selection
 from tf_adasum.transport.collectives import UcxTransport
@@ -82,7 +82,7 @@ def refusing_together(cluster: Cluster | None) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        if cluster is not None and not monitor.has_begun(cluster):
+        if cluster is not None and not beginning.has_begun(cluster):
             why = f"{type(error).__name__}: {error}"[:_LONGEST_REFUSAL]
             refused = {agreement.ARGUMENTS: f"refused ({why})"}
             with contextlib.suppress(OSError, ValueError, WorkerLostError):
@@ -277,7 +277,7 @@ def start(
         return make(), NullMonitor()
     collective_error_of = tensorflow_compat.collective_error_of
     with _held_port(cluster), _forgotten_if_it_fails(cluster):
-        health = monitor.begin(cluster, settings, timeout)
+        health = beginning.begin(cluster, settings, timeout)
         is_first = health.status.state == "starting"
         if is_first:
             with _saying_what_to_do(cluster), _bounded(cluster, seconds, health):

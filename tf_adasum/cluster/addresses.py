@@ -82,7 +82,7 @@ def bound(host: str, port: int, *, reuse: bool) -> socket.socket:
     return _bound(*last, port, reuse)
 
 
-def _interfaces(host):
+def _interfaces(host: str) -> list[tuple[socket.AddressFamily, str]]:
     """Return pairs of address family and interface; `bound` uses the first that exists."""
     ipv4, ipv6 = ((socket.AF_INET, _LOOPBACK[0]), (socket.AF_INET6, _LOOPBACK[1]))
     if host == "localhost":
@@ -98,7 +98,7 @@ def _interfaces(host):
     return [*both, (socket.AF_INET, "")]
 
 
-def _bound(family, interface, port, reuse):
+def _bound(family: int, interface: str, port: int, reuse: bool) -> socket.socket:
     made = socket.socket(family)
     try:
         if family == socket.AF_INET6:

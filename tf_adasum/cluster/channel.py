@@ -128,7 +128,7 @@ class Channel:
             text, self._newest = self._newest, None
             self._send(text)
 
-    def _send(self, text):
+    def _send(self, text: str) -> None:
         digest, quoted = _digest_and_quoted(text)
         proof = self._secret.proof(self._own, *self._nonces, self._sent, digest)
         self._unsent += b'{"n": %d, "proof": "%s", "text": %s}\n' % (
@@ -139,7 +139,7 @@ class Channel:
         self._sent += 1
         self._send_unsent()
 
-    def _send_unsent(self):
+    def _send_unsent(self) -> None:
         if not self._unsent:
             return
         try:
@@ -195,8 +195,9 @@ class Channel:
 
     def _authenticate(self, line: dict[str, Any]) -> bool:
         """Process a line of the handshake; return False if the line is wrong."""
-        nonce, proof = line.get("nonce"), line.get("proof")
-        is_nonce = isinstance(nonce, str) and _NONCE.fullmatch(nonce) is not None
+        given, proof = line.get("nonce"), line.get("proof")
+        nonce = given if isinstance(given, str) else ""
+        is_nonce = _NONCE.fullmatch(nonce) is not None
         if self._own == "client" and not self._nonces:
             if is_nonce:
                 self._nonces = [nonce]
@@ -219,13 +220,13 @@ class Channel:
             self._write({"refused": True} if self.is_refused else {"proof": own})
         return self.is_authenticated
 
-    def _prove(self):
+    def _prove(self) -> None:
         """Send the client's nonce and proof."""
         self._nonces.append(secrets.token_hex(16))
         proof = self._secret.proof("client", *self._nonces)
         self._write({"nonce": self._nonces[1], "proof": proof})
 
-    def _write(self, message):
+    def _write(self, message: dict[str, Any]) -> None:
         self._unsent += json_lines.encode(message)
         self._send_unsent()
 

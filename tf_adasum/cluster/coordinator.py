@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from tf_adasum.cluster import addresses, own_address
@@ -62,7 +63,7 @@ class Member:
             value: the value, which a client has sent.
             ends: the IP addresses of worker 0 and of the client in the client's connection.
         """
-        found = value if isinstance(value, dict) else {}
+        found: Any = value if isinstance(value, dict) else {}
         host, port, coordinator, settings = (
             found.get(name) for name in ("host", "port", "coordinator", "settings")
         )
@@ -111,15 +112,15 @@ class Coordinator(StartRound):
         self.addresses: list[str] = []
         self._config, self._own = config, own
 
-    def _parsed(self, value, ends):
+    def _parsed(self, value: Any, ends: tuple[str, str]) -> Member:
         return Member.parsed(value, ends)
 
-    def _address(self, rank, member):
+    def _address(self, rank: int, member: Member | None) -> str:
         if member is not None:
             return member.address
         return self.addresses[rank] if self.addresses and rank else self._config.coordinator
 
-    def _of_another_job(self, member):
+    def _of_another_job(self, member: Member) -> str:
         own_job = printable(self._config.job, LONGEST_JOB)
         if not own_job or not member.job or member.job == own_job:
             return ""
@@ -129,20 +130,20 @@ class Coordinator(StartRound):
             f"coordinator. {see('TFA-212')}"
         )
 
-    def _wrong(self, rank, member):
+    def _wrong(self, rank: int, member: Member) -> str:
         names = f"worker 0 ({self._config.coordinator})", f"worker {rank} ({member.address})"
         return different_settings(self._own["settings"], member.settings, *names)
 
-    def named(self, ranks):
+    def named(self, ranks: Iterable[int]) -> str:
         """Return the names of some workers, see `StartRound.named`."""
         ranks = list(ranks)
         more = [f"{len(ranks) - _MOST_NAMES} more"] if len(ranks) > _MOST_NAMES else []
         return ", ".join([*(f"worker {rank}" for rank in ranks[:_MOST_NAMES]), *more])
 
-    def _news(self):
+    def _news(self) -> dict[str, Any]:
         return {"missing": self.named(self.missing())}
 
-    def _decide(self, members, now):
+    def _decide(self, members: dict[int, Member], now: float) -> None:
         del now
         if len(members) < self._count - 1:
             return
@@ -160,7 +161,7 @@ class Coordinator(StartRound):
         self.addresses = found
         self._succeed({"addresses": found})
 
-    def _all_addresses(self, members):
+    def _all_addresses(self, members: dict[int, Member]) -> list[str]:
         """Return the addresses of all workers, by which the workers reach each other.
 
         A worker on worker 0's machine gets worker 0's host, unless the user has set its host.

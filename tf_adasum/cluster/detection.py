@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tf_adasum.cluster import addresses, node_lists, tf_config
 from tf_adasum.cluster.tasks import MOST_WORKERS, RendezvousConfig
@@ -76,7 +77,7 @@ class _EnvField:
     """
 
     name: str
-    value: int | str | None
+    value: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,13 +124,14 @@ class _EnvSource:
                     f"is wrong, or set {WORLD_SIZE}=1 if each process should train alone. "
                     f"Received: {self.shown}, {started.shown} {see('TFA-203')}"
                 )
-        parts = [
+        coordinator, rank, size = (
             other if own.value is None and other.value is not None else own
             for own, other in zip(self.parts, started.parts, strict=True)
-        ]
+        )
         variables = {**self.variables, **started.variables}
-        job = started.job if parts[1] is started.rank else self.job
-        return _EnvSource(f"{self.source} with {started.source}", *parts, variables, job)
+        job = started.job if rank is started.rank else self.job
+        source = f"{self.source} with {started.source}"
+        return _EnvSource(source, coordinator, rank, size, variables, job)
 
     def config(self) -> RendezvousConfig | None:
         """Return the `RendezvousConfig`; None for one worker.
@@ -158,7 +160,7 @@ class _EnvSource:
         return RendezvousConfig(coordinator, rank, size, self.source, self.job)
 
 
-def _own(environment):
+def _own(environment: Mapping[str, str]) -> _EnvSource | None:
     """Return the data in this package's own variables; None if they are not set."""
     names = (COORDINATOR, RANK, WORLD_SIZE)
     if not any(environment.get(name) for name in names):
@@ -169,7 +171,7 @@ def _own(environment):
     return _source(f"the environment ({COORDINATOR})", environment, names, coordinator, names[:1])
 
 
-def _keras(environment):
+def _keras(environment: Mapping[str, str]) -> _EnvSource | None:
     """Return the data in the variables of `keras.distribution.initialize`; None if not set."""
     prefix = "KERAS_DISTRIBUTION_"
     names = (f"{prefix}JOB_ADDRESSES", f"{prefix}PROCESS_ID", f"{prefix}NUM_PROCESSES")
@@ -189,7 +191,7 @@ def _keras(environment):
     return dataclasses.replace(source, size=_EnvField(names[0], len(listed)))
 
 
-def _torchrun(environment, started):
+def _torchrun(environment: Mapping[str, str], started: _EnvSource | None) -> _EnvSource | None:
     """Return the data in torchrun's variables; None if they are not set.
 
     These names are generic, and scripts for PyTorch also set them. So the variables are used only
@@ -203,7 +205,7 @@ def _torchrun(environment, started):
         return None
     coordinator = None
     if host and port:
-        coordinator = addresses.joined(host, port)
+        coordinator = addresses.joined(host, 0)[:-1] + port
         _check_address(coordinator, environment, "MASTER_ADDR", "MASTER_PORT")
         if environment.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() == "true":
             # torchrun itself listens on MASTER_PORT.
@@ -219,7 +221,7 @@ def _torchrun(environment, started):
     return _source("torchrun (MASTER_ADDR)", environment, names, coordinator, shown, job)
 
 
-def _open_mpi(environment):
+def _open_mpi(environment: Mapping[str, str]) -> _EnvSource | None:
     """Return the data in Open MPI's variables, which lack the host of rank 0; None if not set."""
     names = (COORDINATOR, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
     if not environment.get(names[1]):
@@ -231,7 +233,7 @@ def _open_mpi(environment):
     return _source(f"Open MPI ({names[1]})", environment, names, coordinator, job=job)
 
 
-def _host_of_mpirun(environment):
+def _host_of_mpirun(environment: Mapping[str, str]) -> str | None:
     """Return the usual host of rank 0: the first node of a Slurm job, or the host of ``mpirun``."""
     of_job = environment.get("SLURM_JOB_NODELIST")
     if of_job:
@@ -244,7 +246,7 @@ def _host_of_mpirun(environment):
     return (named and named[1]) or (listed and (listed[1] or listed[2])) or None
 
 
-def _pmi(environment):
+def _pmi(environment: Mapping[str, str]) -> _EnvSource | None:
     """Return the data in PMI's variables (MPICH, Intel MPI and others); None if not set."""
     names = (COORDINATOR, "PMI_RANK", "PMI_SIZE")
     if not environment.get(names[1]):
@@ -265,7 +267,7 @@ def _pmi(environment):
     return slurm if is_same else source
 
 
-def _slurm(environment):
+def _slurm(environment: Mapping[str, str]) -> _EnvSource | None:
     """Return the data in the variables of a task of ``srun``; None if this is not such a task.
 
     A batch script and the shell of ``salloc`` are not tasks of ``srun``.
@@ -289,7 +291,7 @@ def _slurm(environment):
     return _source(f"Slurm ({names[1]})", environment, names, coordinator, shown, name or "")
 
 
-def _kubernetes(environment):
+def _kubernetes(environment: Mapping[str, str]) -> _EnvSource | None:
     """Return the data of a pod of an Indexed Job; None if its index is not set.
 
     Kubernetes sets only the index of the pod.
@@ -303,7 +305,14 @@ def _kubernetes(environment):
 _LAUNCHERS = (_open_mpi, _pmi, _slurm, _kubernetes)
 
 
-def _source(source, environment, names, coordinator=None, also_shown=(), job=""):
+def _source(
+    source: str,
+    environment: Mapping[str, str],
+    names: Sequence[str],
+    coordinator: str | None = None,
+    also_shown: Sequence[str] = (),
+    job: str = "",
+) -> _EnvSource:
     """Return a `_EnvSource` whose rank and number of workers come from two variables.
 
     Args:
@@ -320,7 +329,7 @@ def _source(source, environment, names, coordinator=None, also_shown=(), job="")
     return _EnvSource(source, _EnvField(names[0], coordinator), rank, size, variables, job)
 
 
-def _number(environment, name):
+def _number(environment: Mapping[str, str], name: str) -> int | None:
     """Return the number in a variable; None if the variable is not set, or empty."""
     value = environment.get(name)
     if not value:
@@ -330,14 +339,14 @@ def _number(environment, name):
     return int(value)
 
 
-def _first_node(listed, name):
+def _first_node(listed: str, name: str) -> str:
     try:
         return next(node_lists.nodes(listed))
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 
 
-def _check_address(address, environment, *names):
+def _check_address(address: str, environment: Mapping[str, str], *names: str) -> None:
     try:
         addresses.split(address)
     except ValueError as error:
@@ -345,6 +354,6 @@ def _check_address(address, environment, *names):
         raise ValueError(f"{received}: {error}") from error
 
 
-def _port_of(job):
+def _port_of(job: str) -> int:
     """Return a port that all processes of a job compute; most other jobs get a different port."""
     return _FIRST_PORT + zlib.crc32(job.encode()) % _PORTS

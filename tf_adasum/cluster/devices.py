@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -48,9 +49,8 @@ def local_devices(requested: Sequence[str] | None = None) -> tuple[str, ...]:
     raise ValueError("TensorFlow has no device to hold a replica: no GPU and no CPU is visible.")
 
 
-def _checked(requested):
-    names = _list_of_names(requested)
-    names = tuple(_short_name(name, requested) for name in names)
+def _checked(requested: Any) -> tuple[str, ...]:
+    names = tuple(_short_name(name, requested) for name in _list_of_names(requested))
     if not names:
         raise ValueError("`devices` must name at least one device. Received: devices=[]")
     if len(set(names)) < len(names):
@@ -71,9 +71,9 @@ def _checked(requested):
     return names
 
 
-def _list_of_names(requested):
+def _list_of_names(requested: Any) -> list[str]:
     is_sequence = isinstance(requested, Iterable) and not isinstance(requested, str)
-    names = list(requested) if is_sequence else [None]
+    names: list[Any] = list(requested) if is_sequence else [None]
     if not all(isinstance(name, str) for name in names):
         raise ValueError(
             "`devices` must be a list of device names such as ['GPU:0', 'GPU:1']. "
@@ -86,7 +86,7 @@ _THIS_WORKER = r"(?:/job:localhost(?:/replica:0)?(?:/task:0)?)?"
 _DEVICE_NAME = re.compile(_THIS_WORKER + r"(?:/device:|/)?([A-Za-z]+):(\d+)")
 
 
-def _short_name(name, requested):
+def _short_name(name: str, requested: Any) -> str:
     match = _DEVICE_NAME.fullmatch(name)
     if not match:
         raise ValueError(
@@ -96,7 +96,7 @@ def _short_name(name, requested):
     return f"{match[1].upper()}:{int(match[2])}"
 
 
-def _logical_devices(device_type):
+def _logical_devices(device_type: str) -> list[str]:
     """Return the names of the logical devices that exist, or will exist when the runtime starts.
 
     This function does not start TensorFlow's runtime, because several workers can only be set up
@@ -108,7 +108,7 @@ def _logical_devices(device_type):
     return [f"{device_type}:{index}" for index in range(count)]
 
 
-def _configure_logical_cpus(count):
+def _configure_logical_cpus(count: int) -> None:
     if len(_logical_devices("CPU")) >= count:
         return
     (cpu,) = tf.config.get_visible_devices("CPU")

@@ -12,15 +12,18 @@ import contextlib
 import dataclasses
 import errno
 import os
+import socket
 import threading
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, own_address, ports, secret
+from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.coordinator import LONGEST_JOB, WORKERS, Coordinator
 from tf_adasum.cluster.participant import Participant
-from tf_adasum.cluster.session import SECONDS_BETWEEN_CALLS
+from tf_adasum.cluster.session import SECONDS_BETWEEN_CALLS, Session
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import wrong_program
 from tf_adasum.cluster.tasks import MOST_WORKERS, Cluster, RendezvousConfig
@@ -117,7 +120,7 @@ def forget(cluster: Cluster) -> None:
             each.open.close()
 
 
-def _check(config):
+def _check(config: RendezvousConfig) -> None:
     received = (
         f"Received from {config.source}: coordinator {config.coordinator!r}, rank "
         f"{config.rank}, {config.num_workers} workers"
@@ -139,14 +142,21 @@ def _check(config):
 
 
 class _Joining(Participant):
-    def __init__(self, config, own, own_secret, timeout, environment):
+    def __init__(
+        self,
+        config: RendezvousConfig,
+        own: dict[str, Any],
+        own_secret: secret.Secret,
+        timeout: float,
+        environment: Mapping[str, str],
+    ):
         first = f"worker 0 ({config.coordinator})"
         names = first, first if config.rank == 0 else f"worker {config.rank}"
         super().__init__(config.coordinator, config.rank, names, own_secret, timeout)
         self._config, self._own, self._environment = config, own, environment
-        self._coordinator: Coordinator | None = None
+        self._coordinator: Coordinator
 
-    def as_worker_0(self, stack) -> list[str]:
+    def as_worker_0(self, stack: contextlib.ExitStack) -> list[str]:
         """Return the addresses when all workers have joined; `stack` keeps the store open."""
         lock, count = threading.Lock(), self._config.num_workers
         coordinator = self._coordinator = Coordinator(self._config, self._run, self._own)
@@ -163,7 +173,7 @@ class _Joining(Participant):
         """Return the addresses of all workers, as worker 0 sends them."""
         return self._follow(self._session())
 
-    def _listening(self):
+    def _listening(self) -> socket.socket:
         until = time.monotonic() + min(_SECONDS_FOR_THE_PORT, self._timeout)
         own_task = Cluster((self._config.coordinator,), ("worker 0",), 0)
         while True:
@@ -177,7 +187,7 @@ class _Joining(Participant):
                     raise
             time.sleep(SECONDS_BETWEEN_CALLS[0])
 
-    def _raise_error_of_another_worker_0(self):
+    def _raise_error_of_another_worker_0(self) -> None:
         until = time.monotonic() + _SECONDS_FOR_THE_PORT
         with self._session() as session:
             while time.monotonic() < until and (session.last.channel or not session.last.tried):
@@ -185,16 +195,16 @@ class _Joining(Participant):
                     raise ValueError(str(error)) from None
                 time.sleep(SECONDS_BETWEEN_CALLS[0])
 
-    def _error_of_another_worker_0(self):
+    def _error_of_another_worker_0(self) -> Exception | None:
         return self._own_session.error()
 
-    def _description(self, channel):
+    def _description(self, channel: Channel) -> dict[str, Any]:
         host, _ = addresses.split(self._config.coordinator)
         end = own_address.of_end(channel.socket.getsockname())
         given = own_address.given(self._environment, ipv6_first=":" in end)
         return {**self._own, "host": given or end, "is_given": bool(given), "coordinator": host}
 
-    def _result(self, session):
+    def _result(self, session: Session) -> list[str] | None:
         found = session.result.get("addresses")
         if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
             return None
@@ -207,7 +217,7 @@ class _Joining(Participant):
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def _absent(self, session):
+    def _absent(self, session: Session | None) -> tuple[str, list[str]]:
         if session is None:
             missing = self._coordinator.named(self._coordinator.missing())
             own = self._own_session
@@ -217,7 +227,7 @@ class _Joining(Participant):
             return session.text("missing") or "other workers", []
         return self._first, [self._tried(session.tried)]
 
-    def _late(self, absent, failures):
+    def _late(self, absent: str, failures: list[str]) -> str:
         sentences = [
             f"{self._name} waited {self._timeout:g} s, but {absent} did not start, or cannot be "
             "reached.",
@@ -230,7 +240,7 @@ class _Joining(Participant):
         ]
         return " ".join(filter(None, sentences))
 
-    def _tried(self, tried):
+    def _tried(self, tried: dict[str, str]) -> str:
         host, _ = addresses.split(self._config.coordinator)
         whys = set(tried.values())
         if len(whys) == 1 and (sentence := wrong_program(whys.pop(), self._first)):

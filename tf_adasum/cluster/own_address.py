@@ -88,7 +88,7 @@ def is_here(host: str) -> bool:
     return False
 
 
-def _ipv4_of(interface):
+def _ipv4_of(interface: str) -> list[str]:
     """Return a list with the IPv4 address of an interface; [] if the interface has none."""
     name = interface.encode(errors="surrogateescape")
     if len(name) > 15:  # IFNAMSIZ, with the NUL
@@ -99,7 +99,7 @@ def _ipv4_of(interface):
     return []
 
 
-def _ipv6_of(interface):
+def _ipv6_of(interface: str) -> list[str]:
     """Return the IPv6 addresses of an interface that can be reached from other links."""
     found = []
     with contextlib.suppress(OSError), open(_IPV6_ADDRESSES) as lines:

@@ -137,7 +137,7 @@ class Participant(abc.ABC):
         if error:
             raise error
 
-    def _give_up(self, leader):
+    def _give_up(self, leader: StartRound) -> None:
         unproven = leader.unproven()
         if unproven:
             text = different_secrets(self._first, bool(self._secret.key), unproven)
@@ -183,14 +183,14 @@ class Participant(abc.ABC):
                 raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
             raise TimeoutError(self._late(*self._absent(session)))
 
-    def _is_report_due(self):
+    def _is_report_due(self) -> bool:
         if time.monotonic() < self._next_message:
             return False
         self._next_message += SECONDS_BETWEEN_MESSAGES
         return True
 
 
-def _report(absent, failures):
+def _report(absent: str, failures: list[str]) -> None:
     others = absent or "workers that cannot reach all others"
     line = " ".join(filter(None, [f"tf_adasum: waiting for {others}.", *failures]))
     print(line, file=sys.stderr, flush=True)

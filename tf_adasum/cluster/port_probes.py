@@ -11,7 +11,7 @@ probes a task, the task notes that task 0 can reach it. Standard library only.
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from tf_adasum.cluster.json_lines import printable
@@ -30,8 +30,8 @@ LONGEST_REASON = 200  # characters
 class PortProbes:
     """A context manager that probes tasks until each has answered. It is not thread-safe.
 
-    Task 0 probes all. The others have a session with task 0. They probe each other unless they have
-    joined through task 0, because then it is enough that task 0 reaches them.
+    Task 0 probes all. The others have a session with task 0. They probe the tasks of other hosts,
+    unless they have joined through task 0: then it is enough that task 0 reaches them.
 
     Args:
         cluster: the `Cluster`.
@@ -49,7 +49,7 @@ class PortProbes:
         self.reached: set[int] = set()
         self.blocked: dict[int, str] = {}
         self._cluster, self._run, self._secret, self._deadline = cluster, run, secret, deadline
-        self._ranks = _ranks_to_probe(cluster)
+        self._ranks = ranks_to_probe(cluster)
         self._waiting = list(self._ranks)
         self._sessions: dict[int, Session] = {}
         self._begun: dict[int, float] = {}  # when these sessions began
@@ -60,7 +60,7 @@ class PortProbes:
         """Return this object; `update` begins to probe."""
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         """End the probes."""
         for session in self._sessions.values():
             session.__exit__()
@@ -99,7 +99,7 @@ class PortProbes:
         while self._waiting and len(self._sessions) < _MOST_SESSIONS:
             self._begin(self._waiting.pop(0), now)
 
-    def _begin(self, rank, now):
+    def _begin(self, rank: int, now: float) -> None:
         self._begun[rank] = now
         self._sessions[rank] = Session(
             self._cluster.addresses[rank],
@@ -111,7 +111,7 @@ class PortProbes:
             ("task",),
         ).__enter__()
 
-    def _end(self, rank):
+    def _end(self, rank: int) -> None:
         self._sessions.pop(rank).__exit__()
 
     def again(self, rank: int) -> None:
@@ -153,14 +153,19 @@ class PortProbes:
         return f"{names[other] if 0 <= other < len(names) else f'task {other}'} answers there"
 
 
-def _ranks_to_probe(cluster):
+def ranks_to_probe(cluster: Cluster) -> list[int]:
+    """Return the ranks of the tasks that this task has to reach, see `PortProbes`."""
     count, rank = len(cluster.addresses), cluster.rank
     if rank > 0 and cluster.is_star_topology:
         return []
-    if rank == 0 or count <= _MOST_FOR_ALL_PAIRS:
-        return [each for each in range(1, count) if each != rank]
-    distances = (1 << k for k in range(count.bit_length()))
-    return sorted({(rank + distance) % count for distance in distances} - {0, rank})
+    if rank == 0:
+        return list(range(1, count))
+    distances: Iterable[int] = range(count)
+    if count > _MOST_FOR_ALL_PAIRS:
+        distances = (1 << k for k in range(count.bit_length()))
+    hosts = cluster.hosts
+    others = {(rank + distance) % count for distance in distances} - {0}
+    return sorted(each for each in others if hosts[each] != hosts[rank])
 
 
 def reason(tried: Mapping[str, str]) -> str:

@@ -103,7 +103,7 @@ def free_ports(count: int, ports_to_try: Iterator[int] | None = None) -> Iterato
     """
     ports_to_try = ports_to_try or candidates()
     with contextlib.ExitStack() as sockets:
-        found = []
+        found: list[int] = []
         while len(found) < count:
             port = next(ports_to_try)
             try:
@@ -177,7 +177,7 @@ def user_of(port: int) -> str | None:
     return None
 
 
-def _sockets_at(port):
+def _sockets_at(port: int) -> list[tuple[str, str]]:
     """Return inode and owner's id of each socket at a port, listening sockets first."""
     found = []
     for table in _TABLES:
@@ -190,7 +190,7 @@ def _sockets_at(port):
     return [(inode, owner) for _, inode, owner in sorted(found)]
 
 
-def _process_with(inode):
+def _process_with(inode: str) -> int | None:
     """Return the pid of a process that has a socket open; None if no such process is visible."""
     pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
     for pid in pids:
@@ -202,7 +202,7 @@ def _process_with(inode):
     return None
 
 
-def _name_of(pid):
+def _name_of(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/comm") as name:
             return name.read().strip()
@@ -210,7 +210,7 @@ def _name_of(pid):
         return "a process"
 
 
-def _ephemeral_range(settings):
+def _ephemeral_range(settings: str) -> tuple[int, int]:
     """Return the first and the last ephemeral port."""
     try:
         with open(f"{settings}/ip_local_port_range") as file:
@@ -220,7 +220,7 @@ def _ephemeral_range(settings):
     return first, last
 
 
-def _reserved(settings):
+def _reserved(settings: str) -> set[int]:
     """Return the ports reserved for certain programs; the file looks like "8080,9148-9150"."""
     reserved: set[int] = set()
     with contextlib.suppress(OSError, ValueError), open(f"{settings}/ip_local_reserved_ports") as f:

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_adasum.cluster import addresses, ports, secret
+from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.port_probes import PortProbes, reason
 from tf_adasum.cluster.rendezvous_round import (
@@ -30,6 +31,7 @@ from tf_adasum.cluster.rendezvous_round import (
     failure_sentences,
     lost,
 )
+from tf_adasum.cluster.session import Session
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.environment_variables import START_TIMEOUT
@@ -105,7 +107,7 @@ def run(
         return own_part.wait()
 
 
-def _setting(cluster):
+def _setting(cluster: Cluster) -> list[str] | str:
     """Return the addresses as a setting that is compared; their hash if they are very long."""
     found = list(cluster.addresses)
     text = json.dumps(found)
@@ -157,7 +159,7 @@ class Rendezvous(Participant):
         self._stack.callback(self._server.close, 0.0)
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         """Close the port."""
         self._stack.close()
 
@@ -168,14 +170,14 @@ class Rendezvous(Participant):
         self._lead(self._round, self._server, self._lock, _SECONDS_TO_SEND_RESULT)
         return self._round.payloads()
 
-    def _description(self, channel):
+    def _description(self, channel: Channel) -> dict[str, Any]:
         del channel
         return self._own_value
 
-    def _result(self, session):
+    def _result(self, session: Session) -> dict[str, Any] | None:
         return session.result if isinstance(session.result.get("payload"), dict) else None
 
-    def _check(self, session):
+    def _check(self, session: Session) -> None:
         self._probes.update(range(len(self._cluster.addresses)))
         failure = self._failure(session)
         if failure != self._own_task.failure:
@@ -189,7 +191,7 @@ class Rendezvous(Participant):
             session.set(value)
             self._next_update = now + _SECONDS_BETWEEN_UPDATES
 
-    def _value(self):
+    def _value(self) -> dict[str, Any]:
         """Return the value of this task's key, see `rendezvous_round.Member`."""
         return {
             "settings": self._settings,
@@ -198,13 +200,13 @@ class Rendezvous(Participant):
             "has_reached_all": self._probes.have_reached_all,
         }
 
-    def _failure(self, session):
+    def _failure(self, session: Session) -> str:
         """Return why this task cannot reach task 0; "" if it can, or has not tried."""
         if session.is_connected:
             return self._probes.mismatch(0, session.value("task"))
         return reason(session.tried)
 
-    def _absent(self, session):
+    def _absent(self, session: Session | None) -> tuple[str, list[str]]:
         if session is None:
             return self._round.absent(), self._round.failures()
         failure = self._failure(session)
@@ -213,7 +215,7 @@ class Rendezvous(Participant):
         absent = "" if self._own_task.is_reached_by_task_0 else self._first
         return absent, failure_sentences(self._cluster, self._rank, {0: failure})
 
-    def _late(self, absent, failures):
+    def _late(self, absent: str, failures: list[str]) -> str:
         what = (
             f"{absent} did not start, or cannot be reached"
             if absent

@@ -6,7 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_adasum.cluster.json_lines import printable
@@ -73,7 +73,7 @@ class RendezvousRound(StartRound):
         """Return the payloads of the other tasks."""
         return {rank: self._last[rank].payload for rank in range(1, self._count)}
 
-    def _parsed(self, value, ends):
+    def _parsed(self, value: Any, ends: tuple[str, str]) -> Member:
         found = value if isinstance(value, dict) else {}
         settings, payload = found.get("settings"), found.get("payload")
         if not isinstance(settings, dict) or not isinstance(payload, dict):
@@ -86,19 +86,19 @@ class RendezvousRound(StartRound):
         }
         return Member(ends[1], settings, payload, failures, found.get("has_reached_all") is True)
 
-    def _address(self, rank, member):
+    def _address(self, rank: int, member: Member | None) -> str:
         if member is not None and not 0 < rank < self._count:
             return member.host
         host = f" (connected from {member.host})" if member is not None else ""
         return f"{self._cluster.addresses[rank]}{host}"
 
-    def _wrong(self, rank, member):
+    def _wrong(self, rank: int, member: Member) -> str:
         is_task = 0 <= rank < self._count
         name = self._cluster.named([rank]) if is_task else f"task {rank} on {member.host}"
         first = self._cluster.named([0])
         return different_settings(self._settings, member.settings, first, name)
 
-    def _decide(self, members, now):
+    def _decide(self, members: dict[int, Member], now: float) -> None:
         probes = self._probes
         probes.update(members)
         if text := self.lost(now):
@@ -117,7 +117,7 @@ class RendezvousRound(StartRound):
             self._last = members
             self._succeed({"payload": self._payload})
 
-    def lost(self, now):
+    def lost(self, now: float) -> str:
         """Return the error if the process of a task has ended; else ""."""
         live = {rank for rank, runs in self._members.items() if runs}
         self._known |= live
@@ -128,17 +128,17 @@ class RendezvousRound(StartRound):
                 return lost(self._cluster, rank)
         return ""
 
-    def named(self, ranks):
+    def named(self, ranks: Iterable[int]) -> str:
         """Return the names of some tasks, see `StartRound.named`."""
         return self._cluster.named(ranks)
 
-    def unproven(self):
+    def unproven(self) -> dict[str, bool]:
         """Return the tasks without the secret, see `StartRound.unproven`."""
         probed = self._probes.unproven()
         missing = [rank for rank in self.missing() if rank in probed]
         return {**{self.named([rank]): probed[rank] for rank in missing}, **super().unproven()}
 
-    def _news(self):
+    def _news(self) -> dict[str, Any]:
         return {"missing": self.absent(), "failures": " ".join(self.failures())}
 
     def absent(self) -> str:

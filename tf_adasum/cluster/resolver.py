@@ -60,7 +60,7 @@ def resolve(
     )
 
 
-def _resolve_environment(timeout):
+def _resolve_environment(timeout: float | None) -> typing.Any:
     resolvers = tf.distribute.cluster_resolver
     text = os.environ.get(tf_config.NAME)
     if text:

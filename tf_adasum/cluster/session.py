@@ -60,7 +60,8 @@ class Session:
         keys: tuple[str, ...] = (),
     ):
         self.last = self._current = Call()
-        self.is_connected, self.was_connected, self.sent = False, False, None
+        self.is_connected = self.was_connected = False
+        self.sent: dict[str, Any] | None = None
         self.unauthenticated_since: float | None = None
         self.refused_since: float | None = None
         self._address, self._rank, self._secret = address, rank, secret
@@ -76,7 +77,7 @@ class Session:
         threading.Thread(target=self._keep_calling, daemon=True).start()
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         """End the session."""
         self._ended.set()
         self._changed.set()
@@ -121,7 +122,7 @@ class Session:
             self.sent = value
             client.set(self._own_key, value)
 
-    def _keep_calling(self):
+    def _keep_calling(self) -> None:
         shortest, longest = SECONDS_BETWEEN_CALLS
         pause = shortest
         while not self._ended.is_set() and time.monotonic() < self._deadline:
@@ -148,7 +149,7 @@ class Session:
             pause = shortest if call.channel else min(longest, pause * 1.5)
             self._ended.wait(pause)
 
-    def _follow(self, channel):
+    def _follow(self, channel: Channel) -> None:
         """Follow the keys of worker 0 until the session ends."""
         self._changed.clear()
         self._keys = {}
@@ -166,7 +167,7 @@ class Session:
         self._client = None
         client.close(_SECONDS_TO_CONFIRM)
 
-    def _deliver(self, key, value):
+    def _deliver(self, key: str, value: Any) -> None:
         if key in self._watched:
             self._keys[key] = value
             self._news.set()

@@ -168,7 +168,7 @@ class StartRound(abc.ABC):
         changes, self._changes = self._changes, {}
         return changes
 
-    def _end_or_decide(self, now):
+    def _end_or_decide(self, now: float) -> None:
         """End the start if two sessions of one rank stay; else let the subclass decide."""
         several = {rank for rank, runs in self._members.items() if len(runs) > 1}
         self._duplicate_since = {rank: self._duplicate_since.get(rank, now) for rank in several}
@@ -210,7 +210,7 @@ class StartRound(abc.ABC):
 
         After a timeout, only workers with a live session count.
         """
-        needed = range(1, self._count)
+        needed: Iterable[int] = range(1, self._count)
         if self.result is not None and self.result.get("kind") == "late":
             needed = [rank for rank, runs in self._members.items() if runs]
         return self._informed.issuperset(needed)
@@ -220,18 +220,18 @@ class StartRound(abc.ABC):
         del now
         return ""
 
-    def _succeed(self, result):
+    def _succeed(self, result: dict[str, Any]) -> None:
         """Publish the result of a start that has succeeded."""
         self._runs = {rank: next(iter(runs)) for rank, runs in self._members.items() if runs}
         self._publish(result)
 
-    def _publish(self, result):
+    def _publish(self, result: dict[str, Any]) -> None:
         self._changes["result"] = self.result = result
 
-    def _refuse(self, rank, run, why):
+    def _refuse(self, rank: int, run: str, why: str) -> None:
         self._changes[f"refused/{rank}/{run}"] = {"wrong": why}
 
-    def _wrong_rank(self, rank, member):
+    def _wrong_rank(self, rank: int, member: Any) -> str:
         if not 0 <= rank < self._count:
             return (
                 f"A worker's rank must be from 0 to {self._count - 1}, because there are "
@@ -239,7 +239,7 @@ class StartRound(abc.ABC):
             )
         return self._two_of(0, member) if rank == 0 and not self._runs else ""
 
-    def _two_of(self, rank, other):
+    def _two_of(self, rank: int, other: Any) -> str:
         others = () if self._runs else self._members.get(rank, {}).values()
         one = next((each for each in others if each is not other), None)
         again = " If this worker was restarted after all had joined, restart all workers."
@@ -271,7 +271,7 @@ def different_settings(
     return ""
 
 
-def _shown(*values):
+def _shown(*values: Any) -> list[str]:
     """Return two values that differ, as texts; of long lists, only the first place that differs."""
     texts = [printable(str(each), _LONGEST_VALUE + 1) for each in values]
     if max(map(len, texts)) > _LONGEST_VALUE and all(isinstance(each, list) for each in values):

@@ -24,6 +24,7 @@ if typing.TYPE_CHECKING:
     from tf_adasum.cluster.tasks import Cluster
 
 LAUNCHER = "TF_ADASUM_LAUNCHER"  # as in errors.py, which the program cannot import
+_ERROR_FILE = "TF_ADASUM_ERROR_FILE"  # as `error_file.NAME`
 _SECONDS_TO_CONNECT, _SECONDS_TO_CONNECT_TO_ALL = 2.0, 5.0
 
 
@@ -59,7 +60,8 @@ def bounded(cluster: Cluster, seconds: float) -> Iterator[None]:
 
 def main() -> None:
     """Wait until the worker has started or ended, and kill the worker if this takes too long."""
-    line = sys.stdin.buffer.raw.readline()  # type: ignore[attr-defined]
+    raw = getattr(sys.stdin.buffer, "raw")  # noqa: B009 - not in the type of stdin
+    line = raw.readline()
     if not line:  # the worker has already ended
         return
     task = json.loads(line)
@@ -77,22 +79,25 @@ def main() -> None:
     then = "Start all workers again."
     if os.environ.get(LAUNCHER):
         then = "tf-adasum-launch ends the others; with --max-restarts, it restarts all workers."
-    print(
+    text = (
         f"tf_adasum: {task['name']} has waited {task['seconds']:.0f} s in TensorFlow's start-up"
         f"{reached}. This worker ends, because TensorFlow would wait forever. {then} "
-        "(tf-adasum-doctor --explain TFA-208)",
-        file=sys.stderr,
-        flush=True,
+        "(tf-adasum-doctor --explain TFA-208)"
     )
+    print(text, file=sys.stderr, flush=True)
+    if path := os.environ.get(_ERROR_FILE):
+        report = {"error": text, "is_because_of_another": True, "time": time.time()}
+        with contextlib.suppress(OSError), open(path, "w") as file:
+            json.dump(report, file)
     os.kill(task["worker"], signal.SIGKILL)
 
 
-def _is_over(seconds):
+def _is_over(seconds: float) -> bool:
     """Return whether the other end of the pipe is closed within some seconds."""
     return bool(select.select([sys.stdin], [], [], seconds)[0])
 
 
-def _answers(address):
+def _answers(address: list[typing.Any]) -> bool:
     host, port = address
     try:
         with socket.create_connection((host, port), _SECONDS_TO_CONNECT):

@@ -36,7 +36,7 @@ _OTHER_FILES = 256  # that the process may open
 _POLL_SECONDS = 0.2
 _SECONDS_TO_CLOSE = 2.0  # in which clients can read the last changes
 
-Change = tuple[Hashable, str, Any]  # the session that receives it, the key, and the new value
+Change = tuple[Any, str, Any]  # the session that receives it, the key, and the new value
 
 
 class Store:
@@ -101,7 +101,7 @@ class Store:
         return [change for key in owned for change in self.set(session, key, None)]
 
 
-def _allow_open_files(count):
+def _allow_open_files(count: int) -> None:
     """Raise the limit of open files, so that so many connections fit, as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + _OTHER_FILES
@@ -165,7 +165,7 @@ class StoreServer:
         self._accepts_at = 0.0
         _allow_open_files(2 * self._most_authenticated)
         self._store = Store()
-        self._store.watch(leader, leader.prefix)
+        self._store.watch("leader", leader.prefix)
         self._channels: dict[Channel, tuple[str, str]] = {}  # with the ends of the connection
         self._own_keys: dict[Channel, str] = {}
         self._closing_at = float("inf")
@@ -193,7 +193,7 @@ class StoreServer:
         self.wake()
         self._thread.join()
 
-    def _serve(self):
+    def _serve(self) -> None:
         try:
             self._serve_until_closing()
         finally:
@@ -203,7 +203,7 @@ class StoreServer:
                 for each in (self._listener, self._wakes, self._wake):
                     each.close()
 
-    def _serve_until_closing(self):
+    def _serve_until_closing(self) -> None:
         seconds = 0.0  # so that the leader decides at once
         while time.monotonic() < self._closing_at:
             if self._closing_at < float("inf") and not self._channels:
@@ -226,9 +226,9 @@ class StoreServer:
                     channel.flush()
                 self._drop_silent(now)
                 for key, value in self._leader.decide(time.monotonic()).items():
-                    self._deliver(self._store.set(self._leader, key, value))
+                    self._deliver(self._store.set("leader", key, value))
 
-    def _accept(self):
+    def _accept(self) -> None:
         try:
             while True:
                 connection, peer = self._listener.accept()
@@ -243,7 +243,7 @@ class StoreServer:
         for channel in unauthenticated[: -self._most_unauthenticated]:
             channel.is_open = False
 
-    def _handle_messages(self, channel):
+    def _handle_messages(self, channel: Channel) -> None:
         try:
             for message in channel.receive():
                 self._deliver(self._apply(channel, message), channel)
@@ -252,7 +252,7 @@ class StoreServer:
         if channel.is_refused and channel.claimed_rank is not None:
             self._leader.authentication_failed(channel.claimed_rank, channel.claims_secret)
 
-    def _apply(self, channel, message):
+    def _apply(self, channel: Channel, message: dict[str, Any]) -> list[Change]:
         if message["op"] == "set":
             key = str(message["key"])
             own = self._own_keys.setdefault(channel, key)
@@ -264,7 +264,7 @@ class StoreServer:
         channel.send({"heartbeat": True})
         return []
 
-    def _drop_silent(self, now):
+    def _drop_silent(self, now: float) -> None:
         authenticated = [each for each in self._channels if each.is_authenticated]
         for channel in authenticated[self._most_authenticated :]:
             channel.is_open = False
@@ -278,9 +278,9 @@ class StoreServer:
                 del self._channels[channel]
                 self._own_keys.pop(channel, None)
 
-    def _deliver(self, changes, source=None):
+    def _deliver(self, changes: list[Change], source: Any = None) -> None:
         for session, key, value in changes:
-            if session is self._leader:
-                session.changed(key, value, self._channels[source])
+            if session == "leader":
+                self._leader.changed(key, value, self._channels[source])
             else:
                 session.send({"key": key, "value": value})

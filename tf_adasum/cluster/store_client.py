@@ -98,7 +98,7 @@ class StoreClient:
         self._thread.join()
         self._channel.close(time.monotonic() + seconds)
 
-    def _follow(self):
+    def _follow(self) -> None:
         try:
             self._receive_until_end()
         finally:  # even if a function of the caller has raised an error
@@ -106,7 +106,7 @@ class StoreClient:
                 with self._lock:
                     self._lost()
 
-    def _receive_until_end(self):
+    def _receive_until_end(self) -> None:
         heartbeat_at = 0.0
         while not self._closing.is_set() and self._channel.is_open:
             # If this process is suspended during the wait, the server must not count as silent.
@@ -210,7 +210,7 @@ def call(
     return found
 
 
-def _why_closed(channel):
+def _why_closed(channel: Channel) -> str:
     return ANOTHER_PROGRAM if channel.is_unknown else "the connection was closed at once"
 
 

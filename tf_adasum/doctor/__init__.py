@@ -110,7 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 class _Removed(argparse.Action):
-    def __call__(self, parser, namespace, values, option_string=None):
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         parser.error(
             f"{option_string} was removed. Measure the links between hosts with iperf3, "
             "ucx_perftest or nccl-tests, and a step of your model with "

@@ -108,9 +108,10 @@ def examine(
     try:
         with contextlib.ExitStack() as stack:
             with contextlib.ExitStack() as joining_alone:
-                cluster = found
                 if isinstance(found, RendezvousConfig):
                     cluster = joining.enter(found, seconds, environment, joining_alone)
+                else:
+                    cluster = found
                 name = _name(cluster, found.rank)
                 host, token = cluster.host_and_port(0)[0], secrets.token_hex(16)
                 own_secret = secret.read(environment)
@@ -287,8 +288,9 @@ _NO_REPORT = {**report_of([Finding(FAIL, "report", "the worker sent no report")]
 def differences(workers: list[dict[str, Any]]) -> list[Finding]:
     """Return findings about values that differ between workers but must or should match."""
     findings = []
-    needed = {"tf_adasum": str, "tensorflow": series, "keras": series}
-    for name, compared in {**needed, "python": series, "op": str}.items():
+    needed = ("tf_adasum", "tensorflow", "keras")
+    for name in (*needed, "python", "op"):
+        compared = str if name in ("tf_adasum", "op") else series
         names_of: dict[str, list[str]] = {}
         for worker in workers:
             if worker.get(name) is not None:

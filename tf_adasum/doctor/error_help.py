@@ -57,7 +57,7 @@ def answer(asked: str) -> str:
     return found[code]
 
 
-def _plain(link):
+def _plain(link: re.Match[str]) -> str:
     """Return a link as text for a terminal: its words, and the code, URL or path of its target."""
     words, target = link.groups()
     if target.startswith("#"):

@@ -11,6 +11,7 @@ process.
 import json
 import sys
 import time
+from typing import Any
 
 from tf_adasum.doctor.findings import describe
 
@@ -47,8 +48,8 @@ def measured() -> dict:
     over = collectives.transport_summary or "TensorFlow's collectives"
 
     @tf.function(autograph=False)
-    def exchange(gradients):
-        def combine(own):
+    def exchange(gradients: Any) -> Any:
+        def combine(own: Any) -> Any:
             context = tf.distribute.get_replica_context()
             return context.all_reduce("SUM", [own], options=strategy.gradient_reduction)[0]
 

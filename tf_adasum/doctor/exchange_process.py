@@ -53,7 +53,7 @@ def run(is_stopped: Callable[[], bool]) -> dict[str, Any]:
             _end(process)
 
 
-def _end(process):
+def _end(process: subprocess.Popen) -> None:
     process.terminate()
     try:
         process.wait(_SECONDS_TO_END)

@@ -11,6 +11,7 @@ import importlib.metadata
 import os
 import shutil
 import sys
+from typing import Any
 
 from tf_adasum._version import (
     ADDONS,
@@ -145,7 +146,8 @@ def check_tensorboard() -> list[Finding]:
 
 def check_hooks() -> list[Finding]:
     """Check whether this TensorFlow and this Keras have the functions that the hooks replace."""
-    counts, off = {}, {}
+    counts: dict[str, int] = {}
+    off: dict[str, Any] = {}
     try:
         for name in ("tensorflow", "keras"):
             hooks = importlib.import_module(f"tf_adasum.compat.{name}").hooks
@@ -260,7 +262,9 @@ def check_arithmetic() -> list[Finding]:
     return findings
 
 
-def _series_finding(subject, text, version, *supported, facts=None) -> Finding:
+def _series_finding(
+    subject: str, text: str, version: str, *supported: str, facts: dict[str, Any] | None = None
+) -> Finding:
     """Compare a version with the series that are supported."""
     facts = facts or {}
     if series(version) in supported:

@@ -54,7 +54,7 @@ def aggregated(statuses: Mapping[int, Status], longest: int = LONGEST) -> list[l
     return found
 
 
-def _importance(group):
+def _importance(group: tuple[tuple[Any, ...], dict[str, list[int]]]) -> tuple[bool, float, int]:
     """Return a key by which groups are sorted: first those that may end this training."""
     values, waits = group
     state = values[_NAMES.index("state")]
@@ -82,7 +82,9 @@ def statuses_in(
     found: dict[int, Status] = {}
     groups, calls = message.get("statuses"), message.get("calls", "")
     try:
-        for fields, waits in groups if isinstance(groups, list) else [None]:
+        if not isinstance(groups, list):
+            raise ValueError("no groups")
+        for fields, waits in groups:
             for seconds, ranks in waits.items():
                 status = Status.from_fields({**fields, "waiting_seconds": float(seconds)})
                 if status is None:
@@ -95,14 +97,14 @@ def statuses_in(
     return found, True
 
 
-def _text(ranks):
+def _text(ranks: list[int]) -> str:
     """Return sorted numbers as text, such as "0-3,7"."""
     runs = itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])
     ends = [(run[0][1], run[-1][1]) for run in (list(run) for _, run in runs)]
     return ",".join(str(one) if one == last else f"{one}-{last}" for one, last in ends)
 
 
-def _ranks(text, workers):
+def _ranks(text: str, workers: int) -> list[int]:
     """Return the numbers in a result of `_text`; raise a ValueError if there are others."""
     found: list[int] = []
     for run in text.split(","):

@@ -44,7 +44,7 @@ class Entry:
 class CallLog:
     """The log of one worker. Several threads may use it at the same time."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._entries: collections.deque[Entry] = collections.deque(maxlen=KEPT)
         self._changes: collections.deque[Entry] = collections.deque(maxlen=SENT)
         self._lock = threading.Lock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import types
 from collections.abc import Hashable
 
 # Frames of these packages are not the user's program.
@@ -25,11 +26,12 @@ def of_thread(identity: int | None) -> tuple[Hashable, str]:
         outside of this package, TensorFlow and Keras, such as "train.py:41 (main)"; "" if there is
         no such line.
     """
-    frame = sys._current_frames().get(identity or threading.main_thread().ident)
+    frame = sys._current_frames().get(identity or threading.main_thread().ident or 0)
     if frame is None:
         return None, ""
     signature = None
-    tensorflow, caller = _folders("tensorflow"), frame
+    tensorflow = _folders("tensorflow")
+    caller: types.FrameType | None = frame
     # In a reduction, a call of TensorFlow waits for threads of this package.
     within = (_STANDARD_LIBRARY, *_folders("tf_adasum"))
     while caller is not None and _is_in(caller, within):
@@ -47,11 +49,11 @@ def of_thread(identity: int | None) -> tuple[Hashable, str]:
     return signature, f"{os.path.basename(code.co_filename)}:{frame.f_lineno} ({code.co_name})"
 
 
-def _is_in(frame, folders):
+def _is_in(frame: types.FrameType, folders: tuple[str, ...]) -> bool:
     return frame.f_code.co_filename.startswith(folders)
 
 
-def _folders(*packages):
+def _folders(*packages: str) -> tuple[str, ...]:
     """Return the folders of the given packages, except packages that are not imported.
 
     The packages' full paths are used, because the user's program may be in a folder with the name

@@ -69,7 +69,7 @@ _SECONDS_TO_REPLACE = 10.0
 class RefusalLog:
     """Reports refused connections and messages, at most one line in 30 seconds."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._count, self._next = 0, 0.0
 
     def report(self, what: str) -> None:
@@ -144,7 +144,8 @@ class Server:
         messages: list[tuple[int, dict[str, Any] | None]] = []
         clients, self._unauthenticated = self._unauthenticated, []
         for connection, host in clients:
-            first, *others = _received(connection) or [None]
+            received = _received(connection)
+            first, others = (received[0] if received else None), received[1:]
             if connection.is_authenticated and self._is_repeated(connection):
                 self._refuse(connection, host, "it repeats an earlier connection")
             elif first is not None:
@@ -174,12 +175,12 @@ class Server:
                 messages.append((rank, None))
         return messages
 
-    def _forget(self, connection):
+    def _forget(self, connection: Channel) -> None:
         """Wait for no more data from a connection."""
         if self._ranks.pop(connection.socket.fileno(), None) is not None:
             self._poll.unregister(connection.socket)
 
-    def _has_free_slot(self, rank):
+    def _has_free_slot(self, rank: int) -> bool:
         """Return whether a worker has no connection, or only one that does not work any more."""
         present = self.connections.pop(rank, None)
         if present is None:
@@ -192,7 +193,7 @@ class Server:
         present.close()
         return True
 
-    def _accept(self):
+    def _accept(self) -> None:
         """Accept some of the waiting clients; the others wait until the next call."""
         if time.monotonic() < self._accepts_from:
             return
@@ -208,11 +209,11 @@ class Server:
             self._accepts_from = time.monotonic() + _SECONDS_WITHOUT_DESCRIPTORS
             self.refusals.report(f"connections for now: {error}")
 
-    def _refuse(self, connection, host, why):
+    def _refuse(self, connection: Channel, host: str, why: str) -> None:
         connection.close()
         self.refusals.report(f"a connection from {host}: {why}")
 
-    def _channel(self, caller):
+    def _channel(self, caller: socket.socket) -> Channel:
         return Channel(
             caller,
             self._secret,
@@ -221,16 +222,17 @@ class Server:
             server_nonce=self._token,
         )
 
-    def _is_repeated(self, connection):
+    def _is_repeated(self, connection: Channel) -> bool:
         """Return whether an earlier connection had the same nonce."""
-        return self._of_nonces.setdefault(connection.client_nonce, connection) is not connection
+        nonce = connection.client_nonce or ""
+        return self._of_nonces.setdefault(nonce, connection) is not connection
 
-    def _rank_in(self, message):
+    def _rank_in(self, message: dict[str, Any]) -> int | None:
         rank = message.get("rank")
         return rank if type(rank) is int and 0 < rank < self._workers else None
 
     @staticmethod
-    def _waits_too_long(connection):
+    def _waits_too_long(connection: Channel) -> bool:
         return time.monotonic() > connection.opened_at + _SECONDS_TO_CONNECT
 
     def send(self, message: dict[str, Any]) -> None:
@@ -250,7 +252,7 @@ class Server:
             connection.close(deadline)
 
 
-def _listening(host, port):
+def _listening(host: str, port: int) -> socket.socket:
     listener = None
     try:
         listener = addresses.bound(host, port, reuse=True)
@@ -271,7 +273,7 @@ def _listening(host, port):
     return listener
 
 
-def _received(connection):
+def _received(connection: Channel) -> list[dict[str, Any]]:
     """Return the messages that have arrived; a message that is no dict closes the connection."""
     messages = connection.receive()
     if not all(isinstance(message, dict) for message in messages):
@@ -293,7 +295,7 @@ def connect(
     """
     host, _ = cluster.host_and_port(0)
 
-    def keep_trying():
+    def keep_trying() -> None:
         while True:
             time.sleep(_SECONDS_BETWEEN_TRIES)
             with contextlib.suppress(OSError):
@@ -353,12 +355,12 @@ class Client:
         """Open another connection in a separate thread, because the current one is silent."""
         threading.Thread(target=self._reconnect, daemon=True, name="tf_adasum reconnect").start()
 
-    def _reconnect(self):
+    def _reconnect(self) -> None:
         with contextlib.suppress(OSError):
             self._replacement = socket.create_connection(self._where, _SECONDS_TO_CONNECT)
         self._is_calling = False
 
-    def _use(self, connection):
+    def _use(self, connection: socket.socket) -> None:
         self._server = Channel(
             connection,
             self._secret,
@@ -385,12 +387,14 @@ class Client:
             return []
         if not self._server.is_open:
             return [(0, None)]
-        messages = _received(self._server)
+        messages: list[dict[str, Any] | None] = [*_received(self._server)]
         self._is_accepted |= bool(messages)
         if not self._server.is_open and not self._is_accepted and time.monotonic() < self._until:
             self._server.close()  # worker 0 has refused this client, because too many wait
             self._is_calling = True  # if nobody listens, the server has ended
             self.reconnect()
+        elif not self._server.is_open:
+            messages.append(None)
         return [(0, message) for message in messages]
 
     def send(self, message: dict[str, Any]) -> None:

@@ -136,7 +136,7 @@ class Status:
         return cls(**{name: _one_line(value) for name, value in fields.items()})
 
 
-def _one_line(value):
+def _one_line(value: Any) -> Any:
     """Return a text that a terminal can show in one line; a number unchanged."""
     if not isinstance(value, str):
         return value
@@ -232,7 +232,7 @@ def different_calls(
     return None
 
 
-def _at(status):
+def _at(status: Status) -> str:
     return f" (at {status.location})" if status.location else ""
 
 
@@ -304,7 +304,7 @@ def failure(
     return None
 
 
-def _are_in_different_collectives(statuses):
+def _are_in_different_collectives(statuses: Mapping[int, Status]) -> bool:
     """Return whether all workers wait in different collectives that have the same number.
 
     The collectives are different if the workers are in different calls, or if some workers wait in
@@ -320,14 +320,14 @@ def _are_in_different_collectives(statuses):
     )
 
 
-def _wait_for_each_other(cluster, statuses):
+def _wait_for_each_other(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
     return (
         "The workers wait for each other, because they have not made the same calls: "
         f"{_call_sites(cluster, statuses)}. {_THE_SAME_PROGRAM} {see('TFA-503')}"
     )
 
 
-def _call_sites(cluster, statuses):
+def _call_sites(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
     sites = [f"{cluster.names[rank]} is at {statuses[rank].location}" for rank in sorted(statuses)]
     return _shortened(sites)
 
@@ -343,7 +343,7 @@ def waiting_message(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
     )
 
 
-def _unreachable_peers(cluster, statuses):
+def _unreachable_peers(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
     """Return which workers, at most three, report that they cannot reach others; "" if none."""
     cuts = [
         f"{cluster.named([rank])} cannot reach {status.unreachable}"
@@ -353,7 +353,7 @@ def _unreachable_peers(cluster, statuses):
     return "; ".join([*cuts[:3], "…"] if len(cuts) > 3 else cuts)
 
 
-def _who_is_awaited(cluster, statuses):
+def _who_is_awaited(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
     own = statuses[cluster.rank]
     awaited = [
         rank
@@ -370,7 +370,7 @@ def _who_is_awaited(cluster, statuses):
     return _shortened(names, len(awaited))
 
 
-def _shortened(parts, count=None):
+def _shortened(parts: list[str], count: int | None = None) -> str:
     """Return the first parts of a list as text, and how many more there are."""
     more = (count or len(parts)) - _MOST_NAMES
     return ", ".join(parts[:_MOST_NAMES] + ([f"and {more} more"] if more > 0 else []))

@@ -50,7 +50,7 @@ class GracefulStop:
         self._waits_since: float | None = None
         self._reset()
 
-    def _reset(self):
+    def _reset(self) -> None:
         self.requested_here = False
         self._holds, self._passed, self._stop_at = False, 0, 0
 
@@ -96,7 +96,7 @@ class GracefulStop:
             self._passed += 1
             return False
 
-    def _wait(self):
+    def _wait(self) -> None:
         self._waits_since = time.monotonic()
         try:
             while not self._stop_at:
@@ -135,7 +135,7 @@ class GracefulStop:
                 "stop_at": self._stop_at,
             }
 
-    def _agreed(self, here):
+    def _agreed(self, here: Mapping[int, Status]) -> int:
         """Return the number of the agreed stop point, from 1 on; 0 if there is none yet."""
         if self._rank > 0:
             return here[0].stop_at if 0 in here else 0

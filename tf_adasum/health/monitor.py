@@ -14,19 +14,16 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tf_adasum.cluster import rendezvous, secret
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.environment_variables import failure_detector_port, start_timeout
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health import aggregate, call_log, call_site, connections, diagnosis, messages
-from tf_adasum.health.diagnosis import CollectiveErrorOf, Status
+from tf_adasum.health.diagnosis import CollectiveError, CollectiveErrorOf, Status
 from tf_adasum.health.graceful_stop import GracefulStop
 from tf_adasum.health.heartbeat_detector import HeartbeatDetector
 from tf_adasum.health.reachability import Reachability
@@ -52,8 +49,7 @@ _STILL = 2.0
 _TRY = 3.0
 _SECONDS_TO_TRAIN_APART = 3.0  # within which workers that run the same program call `fit`
 # States after which a worker sends nothing more.
-_GONE = ("lost", "ended", "aborted")
-_UNKNOWN = Status()
+_GONE, _UNKNOWN = ("lost", "ended", "aborted"), Status()
 
 
 class HealthMonitor:
@@ -81,7 +77,8 @@ class HealthMonitor:
     ):
         self.cause: str | None = None
         self.seed: int | None = None
-        self._cluster, self._channel = cluster, channel
+        self._cluster = cluster
+        self._channel: Any = channel
         self.stopping = GracefulStop(cluster.rank, len(cluster.names), lambda: self.cause)
         limit = max(timeout / 2, SHORTEST_TIMEOUT) if timeout else HEARTBEAT_TIMEOUT
         self._heartbeats = HeartbeatDetector(limit)
@@ -89,12 +86,17 @@ class HealthMonitor:
         self._pause = max(_PAUSE, _PAUSE_OF_A_WORKER * len(cluster.names))
         self._own, self._lock = Status(), threading.Lock()
         # Other threads read these dicts, so they are replaced, and never changed.
-        self._statuses, self._heard = {}, {}
+        self._statuses: dict[int, Status] = {}
+        self._heard: dict[int, float] = {}
         self._calls, self._depth = 0, 0
-        self._counters, self._abort = [], None
-        self._progress, self._waits_since, self._told = None, 0.0, 0.0
-        self._signature, self._still_since = None, time.monotonic()
-        self._observed, self._dangling = None, 0
+        self._counters: list[Callable[[], tuple[int, int, int]]] = []
+        self._abort: Callable[[str], None] | None = None
+        self._progress: tuple[int, int, int] | None = None
+        self._waits_since = self._told = 0.0
+        self._signature: Any = None
+        self._still_since = time.monotonic()
+        self._observed: int | None = None
+        self._dangling = 0
         self._is_broken, self._has_unsent_status = False, False
         self._reachability = Reachability(cluster)
         self.set_extra_endpoints = self._reachability.set_extra_endpoints
@@ -218,7 +220,7 @@ class HealthMonitor:
         if self._thread.ident:
             self._thread.join(5 * SECONDS_BETWEEN_MESSAGES)
 
-    def _cause_if_known_soon(self, collective_error):
+    def _cause_if_known_soon(self, collective_error: CollectiveError) -> str | None:
         """Wait some seconds for the cause of an error, as statuses may arrive after the error."""
         self._is_broken, self._has_unsent_status = True, True
         if collective_error.line and not collective_error.differ:
@@ -229,13 +231,13 @@ class HealthMonitor:
         finally:
             self._is_broken = False
 
-    def _update_status(self, **fields):
+    def _update_status(self, **fields: Any) -> None:
         with self._lock:
             self._own = dataclasses.replace(self._own, **fields)
         if fields.get("state", "running") != "running" or "fits_without_strategy" in fields:
             self._has_unsent_status = True
 
-    def _set_cause(self, cause):
+    def _set_cause(self, cause: str) -> None:
         with self._change:
             if self.cause is not None:
                 return
@@ -246,7 +248,7 @@ class HealthMonitor:
 
     # ---- the thread ----------------------------------------------------------------------------
 
-    def _run(self):
+    def _run(self) -> None:
         while not self._ending:
             try:
                 self._round()
@@ -256,7 +258,7 @@ class HealthMonitor:
         self._send_statuses()
         self._channel.close()
 
-    def _round(self):
+    def _round(self) -> None:
         deadline = time.monotonic() + SECONDS_BETWEEN_MESSAGES
         while (seconds := deadline - time.monotonic()) > 0 and not (
             self._ending or self._has_unsent_status or self.stopping.has_unsent_status
@@ -269,9 +271,10 @@ class HealthMonitor:
         self._send_statuses()
         self._diagnose()
 
-    def _receive_messages(self):
+    def _receive_messages(self) -> bool:
         """Handle the messages that have arrived; return whether to send the statuses at once."""
-        before, arrived, ended = self._statuses, {}, []
+        before, ended = self._statuses, []
+        arrived: dict[int, Status] = {}
         for sender, message in self._channel.receive():
             if message is None:
                 ended.append(sender)
@@ -293,7 +296,7 @@ class HealthMonitor:
             for rank in {*arrived, *ended}
         )
 
-    def _check_connection(self, rank):
+    def _check_connection(self, rank: int) -> None:
         """Set the status of a worker that sends nothing any more."""
         status, connection = self._statuses.get(rank, _UNKNOWN), self._channel.connections.get(rank)
         if status.state in _GONE or connection is None:
@@ -307,7 +310,7 @@ class HealthMonitor:
         elif "starting" not in (status.state, self._own.state):
             self._check_heartbeat(rank, status, silent)
 
-    def _check_heartbeat(self, rank, status, silent):
+    def _check_heartbeat(self, rank: int, status: Status, silent: float) -> None:
         was_unheard = rank in self._heartbeats.silent_but_active
         if self._heartbeats.has_stopped(rank, silent, self._own.waiting_seconds):
             why = f"it has sent nothing for {silent:.0f} s; it is suspended or disconnected"
@@ -324,7 +327,7 @@ class HealthMonitor:
                 self._next_reconnect = time.monotonic() + SECONDS_BETWEEN_RECONNECTS
                 self._channel.reconnect()
 
-    def _observe(self):
+    def _observe(self) -> None:
         """Note which workers are silent, and update the status of this worker."""
         now = time.monotonic()
         if now - self._last_round > 5 * SECONDS_BETWEEN_MESSAGES:
@@ -340,22 +343,23 @@ class HealthMonitor:
         signature, at = call_site.of_thread(self._observed)
         if signature != self._signature:
             self._signature, self._still_since = signature, now
-        progress = None
+        progress: tuple[int, int, int] | None = None
         states = {status.state for status in self._statuses.values()}
         still = 0.0 if states & {"failed", *_GONE} else _STILL
         if signature and now - self._still_since >= still and self._counters:
             progress = self._read_counters()
         if progress != self._progress:
             self._progress, self._waits_since = progress, now
-        waits = progress is not None and progress[0] - progress[1] > self._dangling
+        entered, left, in_python = progress or (0, 0, 0)
+        waits = progress is not None and entered - left > self._dangling
         seconds = now - self._waits_since if waits else 0.0
         if seconds >= _TRY:
             self._reachability.try_now_and_then()
         elif not self._is_broken:
             self._reachability.forget()
         self._update_status(
-            collectives_entered=progress[0] if waits else 0,
-            python_collective=progress[2] if waits else 0,
+            collectives_entered=entered if waits else 0,
+            python_collective=in_python if waits else 0,
             waiting_seconds=max(seconds, self.stopping.waits()),
             location=", ".join(filter(None, [at, call_log.doing()])),
             unreachable=self._reachability.unreachable if waits else "",
@@ -363,16 +367,17 @@ class HealthMonitor:
             **self.stopping.exchange(self._statuses),
         )
 
-    def _read_counters(self):
+    def _read_counters(self) -> tuple[int, int, int]:
         if not self._counters:
             return 0, 0, 0
         entered, left, python_collective = zip(*(read() for read in self._counters), strict=True)
         return sum(entered), sum(left), max(python_collective)
 
-    def _send_statuses(self):
+    def _send_statuses(self) -> None:
         self._has_unsent_status = False
         if self._cluster.rank > 0:
-            return self._channel.send({"status": dataclasses.asdict(self._own)})
+            self._channel.send({"status": dataclasses.asdict(self._own)})
+            return
         statuses = self._statuses_as_of_now()
         somebody_waits = any(each.waiting_seconds for each in statuses.values())
         notable = {
@@ -382,7 +387,7 @@ class HealthMonitor:
         }
         self._channel.send(aggregate.message_with(notable))
 
-    def _statuses_as_of_now(self):
+    def _statuses_as_of_now(self) -> dict[int, Status]:
         """Return all statuses. In an old one, `waiting_seconds` is 0: it may not wait any more."""
         old, now = time.monotonic() - 3 * SECONDS_BETWEEN_MESSAGES, {self._cluster.rank: self._own}
         for rank, status in self._statuses.items():
@@ -390,7 +395,7 @@ class HealthMonitor:
             now[rank] = dataclasses.replace(status, waiting_seconds=0.0) if is_old else status
         return now
 
-    def _diagnose(self):
+    def _diagnose(self) -> None:
         if self.cause is not None:
             return
         statuses = self._statuses_as_of_now()
@@ -410,41 +415,3 @@ class HealthMonitor:
 
 
 _monitors: dict[Cluster, HealthMonitor] = {}
-
-
-def has_begun(cluster: Cluster) -> bool:
-    """Return whether this process already runs the failure detector for a cluster."""
-    return cluster in _monitors
-
-
-def begin(cluster: Cluster, settings: dict[str, Any], timeout: float | None) -> HealthMonitor:
-    """Run the rendezvous with the other workers, and start the failure detector.
-
-    Args:
-        cluster: the `Cluster`.
-        settings: dict of the settings that must match on all workers, see `cluster.rendezvous`.
-        timeout: `communication_options.timeout_seconds`, or None.
-
-    Returns:
-        The `HealthMonitor`, which all strategies with the same cluster share. The rendezvous may
-        raise errors, see `cluster.rendezvous`.
-    """
-    if cluster in _monitors:
-        return _monitors[cluster]
-    host, _ = cluster.host_and_port(0)
-    key, port = secret.read(), failure_detector_port()
-    server = connections.Server(host, len(cluster.names), key, port) if cluster.rank == 0 else None
-    seed = int.from_bytes(os.urandom(7), "big")
-    payload = {**server.endpoint, "seed": seed} if server else {}
-    with contextlib.ExitStack() as stack:
-        if server:
-            stack.callback(server.close)
-        payloads = rendezvous.run(cluster, settings, start_timeout(timeout), payload)
-        stack.pop_all()
-    monitor = HealthMonitor(cluster, server, timeout)
-    monitor.seed = seed if server else payloads[0].get("seed")
-    if server:
-        monitor.start()
-    else:
-        connections.connect(cluster, payloads[0], key, monitor.use)
-    return monitor

@@ -16,7 +16,7 @@ class NullMonitor:
     is_on = False
     status = Status()
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.stopping = GracefulStop(0, 1)
 
     @staticmethod

@@ -88,13 +88,14 @@ def connect_errors(endpoints: list[tuple[str, int]]) -> list[str]:
     """Return for each host and port why no connection can be made; "" if it can be made."""
     words = [f"no answer within {SECONDS_TO_CONNECT:.0f} s"] * len(endpoints)
     deadline = time.monotonic() + SECONDS_TO_CONNECT
+    callers: dict[int, socket.socket] = {}  # by the indices of `endpoints`
     with selectors.PollSelector() as selector:
         for index, (host, port) in enumerate(endpoints):
             try:
                 family, kind, protocol, _, where = socket.getaddrinfo(
                     host, port, type=socket.SOCK_STREAM
                 )[0]
-                caller = socket.socket(family, kind, protocol)
+                caller = callers[index] = socket.socket(family, kind, protocol)
                 caller.setblocking(False)
                 caller.connect_ex(where)
                 selector.register(caller, selectors.EVENT_WRITE, index)
@@ -102,10 +103,9 @@ def connect_errors(endpoints: list[tuple[str, int]]) -> list[str]:
                 words[index] = error.strerror or str(error)
         while selector.get_map() and (seconds := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(seconds):
-                number = key.fileobj.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                number = callers[key.data].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 words[key.data] = os.strerror(number) if number else ""
                 selector.unregister(key.fileobj)
-                key.fileobj.close()
-        for key in list(selector.get_map().values()):
-            key.fileobj.close()
+    for caller in callers.values():
+        caller.close()
     return words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _LONGEST_REASON = 300
 
@@ -21,7 +22,7 @@ def reason_of(error: BaseException) -> str:
     return line if len(line) <= _LONGEST_REASON else line[:_LONGEST_REASON] + "…"
 
 
-def _lines_of_a_node(text):
+def _lines_of_a_node(text: str) -> Any:
     """Return the lines of an error between its traceback and its node; [] without a node."""
     above, node, _ = text.partition("[[{{node")
     if not node:

@@ -54,14 +54,14 @@ def begin(waits: Callable[[], float]) -> None:
         return
     _has_begun, path = True, os.environ[NAME]
 
-    def write():
+    def write() -> None:
         status = {"step": _step, "doing": call_log.doing(), "waits": waits(), "time": time.time()}
         with contextlib.suppress(OSError):  # the launcher has ended, or the disk is full
             with open(f"{path}.new", "w") as file:
                 json.dump(status, file)
             os.replace(f"{path}.new", path)
 
-    def run():
+    def run() -> None:
         while True:
             write()
             time.sleep(seconds_to_next(0))

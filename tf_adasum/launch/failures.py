@@ -1,5 +1,6 @@
-"""Find the worker that failed first, and why, from exit statuses and the last lines on stderr.
+"""Find the worker that failed first, and why, from exit statuses and the workers' error files.
 
+The reason of a worker without an error file (`cluster.error_file`) is in its last lines on stderr.
 Uses only the standard library.
 """
 
@@ -8,7 +9,10 @@ from __future__ import annotations
 import dataclasses
 import re
 import signal
+import time
 from collections.abc import Sequence
+
+from tf_adasum.cluster.error_file import Report
 
 EXIT_TIMEOUT = 124  # as coreutils' `timeout`
 EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
@@ -28,13 +32,9 @@ MEANINGS = {
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
 _TRACEBACK = "Traceback (most recent call last):"
 _GOES_ON = ("During handling of the above exception", "The above exception was the direct cause")
-_BECAUSE_OF_ANOTHER = "WorkerLostError"
 _MESSAGE = "tf_adasum: "
 _NEEDS_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
-# `cluster.start_timeout` prints this text before it kills its worker.
-_START_TIMEOUT_TEXT = " s in TensorFlow's start-up"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_NAMED = re.compile(r"worker (\d{1,9}) \(")
 _LONGEST_LINE = 400
 _LONGEST_ERROR = 10_000  # large, because an error ends with the advice and the code
 _MOST_LINES = 400  # of a traceback
@@ -47,11 +47,10 @@ class StderrTail:
     Attributes:
         error: the line of the last traceback that names the exception; "" without a traceback.
         line: the last line that is not empty.
-        lost: the last message of a `WorkerLostError`, even if the script caught it; "" without one.
     """
 
     def __init__(self) -> None:
-        self.error = self.line = self.lost = ""
+        self.error = self.line = ""
         self._traceback: list[str] = []
         self._is_inside = False  # whether the previous line belongs to a traceback's frames
         self._is_ignored = False  # whether the traceback is of an exception that Python ignores
@@ -95,6 +94,8 @@ class ProcessExit:
         stderr_tail: the worker's last lines on stderr; None if stderr was not read.
         log: the path of the file with the worker's output; "" without a file.
         is_stopped: whether the launcher had begun to stop the worker.
+        report: what the worker has written to its error file; None if it has written nothing.
+        ended_at: when the worker ended, by `time.time`. Defaults to now.
         hides_loss: whether the worker exited with status 0 although it had lost another worker.
             Then its training is not complete, and `code` is 1.
     """
@@ -104,6 +105,8 @@ class ProcessExit:
     stderr_tail: StderrTail | None = None
     log: str = ""
     is_stopped: bool = False
+    report: Report | None = None
+    ended_at: float = dataclasses.field(default_factory=time.time)
     hides_loss: bool = False
 
     @property
@@ -113,33 +116,31 @@ class ProcessExit:
             return "exit status 0 although it had lost a worker"
         if self.code >= 0:
             return f"exit status {self.code}"
-        meaning = None if self._timed_out_at_start else MEANINGS.get(-self.code)
+        meaning = None if self.is_because_of_another else MEANINGS.get(-self.code)
         return signal_name(-self.code) + (f" ({meaning})" if meaning else "")
 
     @property
     def error(self) -> str:
         """The exception that ended the worker, or its last line; "" if this line would mislead."""
+        if self.report and (self.code > 0 or self.is_stopped or self.is_because_of_another):
+            return self.report.error
         if self.stderr_tail is None:
             return ""
-        error = self.stderr_tail.error or self.stderr_tail.lost
         if self.is_stopped:
-            return error
+            return self.stderr_tail.error
         if self.code > 0:
-            return error or self.stderr_tail.line
-        return self.stderr_tail.line if -self.code in _CRASHES or self._timed_out_at_start else ""
+            return self.stderr_tail.error or self.stderr_tail.line
+        return self.stderr_tail.line if -self.code in _CRASHES else ""
 
     @property
     def is_because_of_another(self) -> bool:
         """Whether the error is that another worker ended."""
-        return _BECAUSE_OF_ANOTHER in self.error.partition(":")[0] or self._timed_out_at_start
+        return self.report is not None and self.report.is_because_of_another
 
     @property
-    def _timed_out_at_start(self) -> bool:
-        return (
-            self.code < 0
-            and self.stderr_tail is not None
-            and _START_TIMEOUT_TEXT in self.stderr_tail.line
-        )
+    def failed_at(self) -> float:
+        """When the worker failed, by `time.time`."""
+        return self.report.time if self.report else self.ended_at
 
 
 def signal_name(number: int) -> str:
@@ -158,8 +159,8 @@ def signal_name(number: int) -> str:
 def first_failure(ends: Sequence[ProcessExit]) -> ProcessExit:
     """Return the `ProcessExit` of the worker whose failure made the other workers end.
 
-    This is the worker that ended first, unless it ended because of another worker. In that case the
-    order is misleading: a failed worker can take longer to end than the workers that it informed.
+    This is the worker that failed first, and not because of another worker. A failed worker can
+    take longer to end than the workers that it informed, and then the launcher stops it.
 
     Args:
         ends: one `ProcessExit` for each worker of this machine, in the order of their ends. At
@@ -168,13 +169,13 @@ def first_failure(ends: Sequence[ProcessExit]) -> ProcessExit:
     failed = [end for end in ends if end.code]
     # Status 75 means that the worker was asked to end, and has made its backup.
     first = next((end for end in failed if end.code != EXIT_STOP_REQUESTED), failed[0])
-    if not first.is_because_of_another:
-        return first
-    named = {int(rank) for rank in _NAMED.findall(first.error)}
-    others = [end for end in ends if end.code and not end.is_because_of_another]
-    of_named = [end for end in others if end.rank in named and (end.error or not end.is_stopped)]
-    by_themselves = [end for end in others if not end.is_stopped]
-    return (of_named or by_themselves or [first])[0]
+    by_themselves = [
+        end
+        for end in failed
+        if end.code != EXIT_STOP_REQUESTED and not end.is_because_of_another
+        if not end.is_stopped or (end.report and end.failed_at <= first.ended_at)
+    ]
+    return min(by_themselves, key=lambda end: end.failed_at, default=first)
 
 
 def own_failures(ends: Sequence[ProcessExit]) -> list[ProcessExit]:
@@ -186,7 +187,7 @@ def own_failures(ends: Sequence[ProcessExit]) -> list[ProcessExit]:
     return [
         end
         for end in ends
-        if end.code > 0 and end.stderr_tail and end.stderr_tail.error
+        if end.code > 0 and end.stderr_tail and (end.stderr_tail.error or end.report)
         if not end.is_because_of_another
     ]
 

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from tf_adasum.cluster import error_file
 from tf_adasum.launch import failures, live, log_filter, terminal
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
 from tf_adasum.launch.output import Log, Relay
@@ -191,7 +192,10 @@ class _Job:
                 self._console.say(f"restart {restart} of {max_restarts}")
             self._ends, self.first = [], None
             earlier = self._group.earlier_starts + restart
-            with self._environments_of(earlier) as environments:
+            with (
+                self._environments_of(earlier) as environments,
+                error_file.folder() as self._errors,
+            ):
                 code = self._run_once(environments, earlier, deadline)
             if code == EXIT_USAGE and restart < max_restarts:
                 self._console.say(f"no restart, because exit status {EXIT_USAGE} means wrong usage")
@@ -321,12 +325,13 @@ class _Job:
             for rank, environment, log, own in of_workers:
                 if log is not None:
                     log.begin(rank, group.num_workers, restart)
-                if group.board:
-                    environment = {**environment, **group.board.environment(rank)}
+                of_board = group.board.environment(rank) if group.board else {}
+                path = self._errors and os.path.join(self._errors, str(rank))
+                environment = {**environment, **of_board, error_file.NAME: path}
                 with self._fork_lock:
                     process = start_process(self._command, environment, own, group.captures_output)
                 is_quiet = log_filter.hides_information(environment)
-                self._running.append(Worker(rank, process, is_quiet, log))
+                self._running.append(Worker(rank, process, is_quiet, log, path))
         finally:  # even if a later worker could not start, because `_stop` waits for all of these
             for worker in self._running:
                 self._watch(worker)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tf_adasum.cluster import error_file
 from tf_adasum.launch import failures
 from tf_adasum.launch.cpu_shares import bind
 from tf_adasum.launch.output import Log
@@ -41,7 +42,14 @@ def open_standard_streams() -> None:
 class Worker:
     """One running worker: its process, and the threads that read its output."""
 
-    def __init__(self, rank: int, process: Any, is_quiet: bool = False, log: Log | None = None):
+    def __init__(
+        self,
+        rank: int,
+        process: Any,
+        is_quiet: bool = False,
+        log: Log | None = None,
+        error_path: str = "",
+    ):
         self.rank = rank
         self.process = process
         self.is_quiet = is_quiet
@@ -50,6 +58,7 @@ class Worker:
         self.ended = threading.Event()
         self.is_stopped = False
         self.readers: list[threading.Thread] = []
+        self.error_path = error_path
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the worker and its children; only before the worker is reaped."""
@@ -69,9 +78,12 @@ class Worker:
             reader.join(max(0.0, limit - time.monotonic()))
         path = self.log.path if self.log else ""
         tail = self.stderr_tail if self.readers else None
-        hides_loss = code == 0 and bool(self.stderr_tail.lost)
+        report = error_file.read(self.error_path)
+        hides_loss = code == 0 and report is not None and report.is_because_of_another
         code = 1 if hides_loss else code
-        return failures.ProcessExit(self.rank, code, tail, path, self.is_stopped, hides_loss)
+        return failures.ProcessExit(
+            self.rank, code, tail, path, self.is_stopped, report, hides_loss=hides_loss
+        )
 
 
 def has_ended(worker: Worker, wait_option: int = os.WNOHANG) -> bool:

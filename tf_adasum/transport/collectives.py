@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -57,13 +58,13 @@ class UcxTransport:
 
         # Count for all local replicas, although only the first one takes part. In other groups, all
         # replicas must have counted the same number of collectives.
-        def next_key():
+        def next_key() -> Any:
             first, *_ = [keys.next() for keys in self._keys]
             return first
 
         return self._group(0, self._devices, workers, next_key)
 
-    def _group(self, local, stride, radix, next_key):
+    def _group(self, local: Any, stride: int, radix: int, next_key: Any) -> Any:
         replica = self._first_replica + local
         member = replica // stride % radix
         first = replica - member * stride
@@ -93,7 +94,7 @@ class UcxCollectives:
     ):
         self._ops: types.ModuleType = library.opened().ops
         self._next_key = next_key
-        self._attributes = {
+        self._attributes: dict[str, Any] = {
             "mesh": mesh.number,
             "channel": mesh.channel,
             "members": members,
@@ -156,5 +157,5 @@ class UcxCollectives:
             **self._arguments(),
         )
 
-    def _arguments(self):
+    def _arguments(self) -> dict[str, Any]:
         return {"key": self._next_key(), **self._attributes}

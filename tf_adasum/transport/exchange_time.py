@@ -31,7 +31,7 @@ Exchange = Callable[[], float]  # returns the seconds that it took
 def of_gather(all_workers: StartupExchange, gather: Gather, words: int) -> float:
     """Return how many seconds TensorFlow takes to gather int64 ``[words]`` from each worker."""
 
-    def exchange():
+    def exchange() -> float:
         begun = time.perf_counter()
         gather(np.zeros(words, np.int64))
         return time.perf_counter() - begun
@@ -68,7 +68,7 @@ def once(all_workers: StartupExchange, exchange: Exchange) -> tuple[str, float]:
     return _of_all(all_workers, failure, took)
 
 
-def _of_all(all_workers, failure, took):
+def _of_all(all_workers: StartupExchange, failure: str, took: list[float]) -> tuple[str, float]:
     failure, of_all = all_workers.gather(failure, int(1e9 * max(took, default=0)))
     return failure, of_all.max() / 1e9
 

@@ -12,7 +12,9 @@ import importlib.util
 import inspect
 import types
 from pathlib import Path
+from typing import Any
 
+from tf_adasum.environment_variables import OPS
 from tf_adasum.ops import library as op_library
 
 INSTALL = "pip install libucx-cu12"
@@ -127,7 +129,7 @@ class Library:
         """End all exchanges of this process, now and later, with `tf.errors.AbortedError`."""
         self._functions.adasum_ucx_abort(message.encode())
 
-    def _call(self, name, *arguments, numbered=False):
+    def _call(self, name: str, *arguments: Any, numbered: bool = False) -> Any:
         text = ctypes.create_string_buffer(_LONGEST_TEXT)
         number = getattr(self._functions, name)(*arguments, text, _LONGEST_TEXT)
         message = text.value.decode(errors="replace")
@@ -146,7 +148,7 @@ def opened() -> Library:
     ops = op_library.load()
     status = op_library.status()
     if ops is None:
-        why = status.reason or f"{op_library.CHOICE_VARIABLE} leaves it out"
+        why = status.reason or f"{OPS} leaves it out"
         raise UcxUnavailableError(f"the compiled op is not used ({why})")
     missing = [name for name in _OPS if not _op(ops, name)]
     if missing == list(_OPS):
@@ -166,7 +168,7 @@ def opened() -> Library:
         raise UcxUnavailableError(f"UCX cannot be opened ({error}): {INSTALL}") from None
 
 
-def _op(ops, name):
+def _op(ops: types.ModuleType, name: str) -> Any:
     return getattr(ops, f"tf_adasum_ucx_{name}", None)
 
 
@@ -175,7 +177,7 @@ def is_open() -> bool:
     return opened.cache_info().currsize > 0
 
 
-def _path():
+def _path() -> str:
     found = importlib.util.find_spec(_WHEEL)
     for folder in (found and found.submodule_search_locations) or ():
         path = Path(folder) / "lib" / _SONAME

@@ -40,15 +40,15 @@ def interface_for(cluster: Cluster) -> str:
     return reached[0]
 
 
-def _addresses(host):
+def _addresses(host: str) -> list[str]:
     """Return the IP addresses of a host, IPv4 first; an empty list if its name is unknown."""
     with contextlib.suppress(OSError):
         found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
-        return [end[0] for _, _, _, _, end in sorted(found, key=lambda each: each[0])]
+        return [str(end[0]) for _, _, _, _, end in sorted(found, key=lambda each: each[0])]
     return []
 
 
-def _from(host):
+def _from(host: str) -> list[str]:
     """Return the addresses of this machine from which packets to a host would be sent."""
     found = []
     for address in _addresses(host):

@@ -165,7 +165,7 @@ def large(workers: int) -> int:
     return max(2**16, min(LARGE, LARGE_IN_ALL // workers))
 
 
-def _missing():
+def _missing() -> str:
     try:
         library.opened()
     except library.UcxUnavailableError as error:
@@ -173,7 +173,15 @@ def _missing():
     return ""
 
 
-def _tried(transport, all_workers, gather, devices, failure, candidates, why_not):
+def _tried(
+    transport: str,
+    all_workers: StartupExchange,
+    gather: Gather,
+    devices: int,
+    failure: str,
+    candidates: Sequence[Sequence[str]],
+    why_not: str,
+) -> TransportChoice:
     """Return the `TransportChoice`, without a trial if `failure` names what is missing."""
     attempts: list[Attempt] = []
     if failure:
@@ -204,7 +212,9 @@ def _tried(transport, all_workers, gather, devices, failure, candidates, why_not
     return TransportChoice(None, f"TensorFlow's collectives ({why})")
 
 
-def _candidates(cluster, is_given, memories, networks, free):
+def _candidates(
+    cluster: Cluster, is_given: bool, memories: list[int], networks: list[int], free: list[int]
+) -> tuple[list[tuple[str, ...]], str]:
     """Return the candidates, preferred ones first, and why shared memory is not used.
 
     Each candidate is a tuple: a value for ``UCX_TLS``, a name, and optionally why it has already
@@ -225,7 +235,9 @@ def _candidates(cluster, is_given, memories, networks, free):
     return [(SHARED_MEMORY, f"shared memory{mixed}"), tcp], ""
 
 
-def _attempt(all_workers, transports, name, failure=""):
+def _attempt(
+    all_workers: StartupExchange, transports: str, name: str, failure: str = ""
+) -> Attempt:
     """Try a candidate, unless it has already failed; all workers return at the same point."""
     functions, cluster = library.opened(), all_workers.cluster
     number, device, address, port = -1, "", b"", None
@@ -236,14 +248,14 @@ def _attempt(all_workers, transports, name, failure=""):
     endpoints: dict[int, list[SocketAddress]] = {}
     seconds = 0.0
     if not failure:
-        received = [each.partition(b"\n") for each in all_workers.bytes_of_all(own, lengths[:, 0])]
+        received = [
+            each.partition(b"\n") for each in all_workers.bytes_of_all(own, lengths[:, 0].tolist())
+        ]
         endpoints = {
             rank: [(*endpoint,) for endpoint in json.loads(each[0])]
             for rank, each in enumerate(received)
         }
-        failure = _admitted(all_workers, port, endpoints)
         del endpoints[cluster.rank]
-    if not failure:
         failure, _ = all_workers.gather(ucx_port.unreachable(cluster, endpoints))
     if not failure:
         addresses = [each[2] for each in received]
@@ -253,7 +265,7 @@ def _attempt(all_workers, transports, name, failure=""):
     if not failure:
         counter, workers = itertools.count(), len(cluster.addresses)
 
-        def exchange(size):
+        def exchange(size: int) -> float:
             return functions.attempt(number, cluster.rank, workers, next(counter), size, SECONDS)
 
         failure, _ = exchange_time.once(all_workers, lambda: exchange(SMALL))
@@ -262,7 +274,9 @@ def _attempt(all_workers, transports, name, failure=""):
     return Attempt(name, number, device, failure, seconds, port, endpoints)
 
 
-def _opened(functions, cluster, transports):
+def _opened(
+    functions: library.Library, cluster: Cluster, transports: str
+) -> tuple[int, str, bytes, UcxPort | None, str]:
     """Return the number of a new mesh, its interface, address and port, and what has failed."""
     try:
         device = network_interface.interface_for(cluster)
@@ -275,16 +289,5 @@ def _opened(functions, cluster, transports):
     return number, device, address, UcxPort(before, address), ""
 
 
-def _admitted(all_workers, port, endpoints):
-    """Let the workers connect to each other's ports; return what has failed."""
-    workers = len(all_workers.cluster.addresses)
-    packed = all_workers.bytes_of_all(
-        ucx_port.sources(endpoints), [ucx_port.BYTES_OF_SOURCES] * workers
-    )
-    hosts = [host for each in packed for host in ucx_port.hosts_in(each)]
-    port.admit(hosts + [host for of_rank in endpoints.values() for host, _ in of_rank])
-    return all_workers.gather("")[0]  # no worker connects before all workers have called `admit`
-
-
-def _ms(seconds):
+def _ms(seconds: float) -> str:
     return f"{1000 * seconds:.2g} ms" if seconds < 0.1 else f"{1000 * seconds:.0f} ms"

@@ -52,7 +52,7 @@ class StartupExchange:
         rows = self._gather(np.frombuffer(own.ljust(8 * words, b"\0"), np.int64))
         return [row.tobytes()[:length] for row, length in zip(rows, lengths, strict=True)]
 
-    def _summary(self, texts):
+    def _summary(self, texts: list[str]) -> str:
         failed = [rank for rank, text in enumerate(texts) if text]
         if not failed:
             return ""

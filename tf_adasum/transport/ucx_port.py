@@ -1,39 +1,25 @@
-"""Protects the port on which UCX listens in this process.
+"""Finds the port on which UCX listens in this process, and closes it after the start.
 
 UCX accepts every connection, trusts every message, and aborts the process if a message makes no
-sense. UCX has no setting against this. So the kernel drops packets that open a connection: at first
-all such packets, later the packets that do not come from a worker's address. After the workers have
-connected, the port is closed. Standard library only.
+sense. UCX has no setting against this, so the port is closed as soon as the workers have connected.
+TensorFlow's own port stays open, and runs any graph for anybody, so the workers need a private
+network. Standard library only.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
-import ipaddress
 import os
 import socket
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tf_adasum.cluster import addresses, own_address
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import reachability
 
 SocketAddress = tuple[str, int]  # an IP address and a port
-
-# The largest number of addresses from which a worker connects, and their size in bytes.
-SOURCES, BYTES_OF_SOURCES = 4, 64
-
-_SO_ATTACH_FILTER = 26
-# Instructions of a classic BPF program, <linux/filter.h>. Offsets count from the TCP header, or
-# from the IP header if they start at _NETWORK.
-_LOAD_BYTE, _LOAD_WORD, _AND, _JUMP_IF_EQUAL, _RETURN = 0x30, 0x20, 0x54, 0x15, 0x06
-_NETWORK, _FLAGS, _SYN, _ACK = 0xFFF00000, 13, 0x02, 0x10
-_OFFSET_OF_SOURCE = {4: 12, 6: 8}
-_KEEP, _DROP = (_RETURN, 0, 0, 0xFFFFFFFF), (_RETURN, 0, 0, 0)
-_MOST_INSTRUCTIONS = 2000  # limit of the kernel's default memory for socket options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +40,6 @@ class Listener:
 class UcxPort:
     """The sockets on which one mesh listens: one for each interface, none without TCP.
 
-    No process can connect to the sockets before `admit`.
-
     Args:
         before: the result of `listening` before the mesh was created.
         address: the address of the mesh, which contains the ports.
@@ -67,16 +51,11 @@ class UcxPort:
             for each in sorted(listening() - before, key=lambda each: each.descriptor)
             if struct.pack("!H", each.endpoint[1]) in address
         ]
-        self._filter([])
 
     @property
     def endpoints(self) -> list[SocketAddress]:
         """The `SocketAddress` of each socket."""
         return [each.endpoint for each in self._listeners]
-
-    def admit(self, hosts: Iterable[str]) -> None:
-        """Allow connections from these IP addresses only."""
-        self._filter(sorted(set(hosts)))
 
     def close(self) -> None:
         """Close the sockets that UCX has not closed; the connections stay open.
@@ -87,17 +66,6 @@ class UcxPort:
             with contextlib.suppress(OSError), socket.socket() as silent:
                 if os.fstat(each.descriptor).st_ino == each.inode:
                     os.dup2(silent.fileno(), each.descriptor, inheritable=False)
-
-    def _filter(self, hosts):
-        for each in self._listeners:
-            # In some sandboxes filters are not permitted. Then any process can connect.
-            with contextlib.suppress(OSError), _as_socket(each.descriptor) as listener:
-                program = _program(hosts, 6 if listener.family == socket.AF_INET6 else 4)
-                instructions = ctypes.create_string_buffer(
-                    b"".join(struct.pack("HBBI", *each) for each in program)
-                )
-                header = struct.pack("HP", len(program), ctypes.addressof(instructions))
-                listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, header)
 
 
 def listening() -> set[Listener]:
@@ -125,25 +93,6 @@ def connected(endpoints: Mapping[int, Sequence[SocketAddress]]) -> dict[int, Soc
     return {rank: each for rank, of_rank in endpoints.items() for each in of_rank if each in peers}
 
 
-def sources(endpoints: Mapping[int, Sequence[SocketAddress]]) -> bytes:
-    """Return the addresses from which this process connects: 16 bytes each, padded to 64 bytes."""
-    found = set()
-    for host in {host for of_rank in endpoints.values() for host, _ in of_rank}:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))  # nothing is sent
-            found.add(own_address.of_end(probe.getsockname()))
-    packed = [_packed(each) for each in sorted(found)[:SOURCES]]
-    return b"".join(packed).ljust(BYTES_OF_SOURCES, b"\0")
-
-
-def hosts_in(packed: bytes) -> list[str]:
-    """Return the addresses in a result of `sources`."""
-    parts = [packed[start : start + 16] for start in range(0, len(packed), 16)]
-    addresses = [ipaddress.IPv6Address(part) for part in parts if any(part)]
-    return [str(each.ipv4_mapped or each) for each in addresses]
-
-
 def unreachable(cluster: Cluster, endpoints: Mapping[int, Sequence[SocketAddress]]) -> str:
     """Return a worker that this worker cannot connect to, and its address; "" if there is none.
 
@@ -168,7 +117,7 @@ def unreachable(cluster: Cluster, endpoints: Mapping[int, Sequence[SocketAddress
     return f"UCX cannot reach {cluster.named([rank])} {where}{more}"
 
 
-def _as_socket(descriptor):
+def _as_socket(descriptor: int) -> socket.socket:
     """Return a new socket object for an open descriptor; it can be closed separately."""
     own = os.dup(descriptor)
     try:
@@ -178,28 +127,5 @@ def _as_socket(descriptor):
         raise
 
 
-def _is_ip(each):
+def _is_ip(each: socket.socket) -> bool:
     return each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM
-
-
-def _packed(host):
-    address = ipaddress.ip_address(host)
-    return address.packed if address.version == 6 else b"\0" * 10 + b"\xff\xff" + address.packed
-
-
-def _program(hosts, version):
-    """Return a program that keeps packets unless they open a connection from another host."""
-    begin = [(_LOAD_BYTE, 0, 0, _FLAGS), (_AND, 0, 0, _SYN | _ACK)]
-    begin += [(_JUMP_IF_EQUAL, 1, 0, _SYN), _KEEP]
-    program = list(begin)
-    for host in hosts:
-        address = ipaddress.ip_address(host)
-        if address.version != version:
-            continue
-        words = struct.unpack(f"!{len(address.packed) // 4}I", address.packed)
-        for number, word in enumerate(words):
-            left = 2 * (len(words) - number) - 1  # instructions to the end of this address
-            offset = _NETWORK + _OFFSET_OF_SOURCE[version] + 4 * number
-            program += [(_LOAD_WORD, 0, 0, offset), (_JUMP_IF_EQUAL, 0, left, word)]
-        program.append(_KEEP)
-    return [*program, _DROP] if len(program) < _MOST_INSTRUCTIONS else [_KEEP]

@@ -12,7 +12,7 @@ import pytest
 from support.rendezvous_tasks import SETTINGS, SOON, cluster_of, needs_ipv6, run, tasks
 from support.worker_group import free_ports
 
-from tf_adasum.cluster import participant, rendezvous, rendezvous_round, secret
+from tf_adasum.cluster import participant, port_probes, rendezvous, rendezvous_round, secret
 from tf_adasum.cluster.rendezvous import Rendezvous
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
@@ -140,6 +140,17 @@ def test_who_is_waited_for_is_printed_on_stderr(monkeypatch, capsys):
 UNKNOWN = "no-such-host.invalid"
 
 
+@pytest.mark.parametrize(
+    ("hosts", "is_star", "most"), [(1, False, 47), (2, False, 47 + 2 * 23 * 24), (4, True, 47)]
+)
+def test_tasks_of_one_host_do_not_probe_each_other(hosts, is_star, most):
+    """Task 0 probes all; the others probe the tasks of other hosts, except task 0."""
+    addresses = tuple(f"h{rank * hosts // 48}:{rank + 1}" for rank in range(48))
+    names = tuple(f"worker {rank}" for rank in range(48))
+    clusters = [Cluster(addresses, names, rank, is_star) for rank in range(48)]
+    assert sum(len(port_probes.ranks_to_probe(each)) for each in clusters) == most
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", UNKNOWN])
 @pytest.mark.parametrize(
     ("count", "caller", "unreachable"),
@@ -147,7 +158,7 @@ UNKNOWN = "no-such-host.invalid"
 )
 def test_a_direction_that_does_not_work_is_named_by_all(count, caller, unreachable, host):
     """A third task waits for a pair that does not meet, and reports the same."""
-    clusters = tasks(count)
+    clusters = tasks(count, ("127.0.0.1", "127.0.0.2", "127.0.0.3"))
     settings = {"cluster": list(clusters[0].addresses), **SETTINGS}
     wrong = [*clusters[0].addresses]
     wrong[unreachable] = f"{host}:{free_ports(1)[0]}"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.fuzzing import fuzz_settings
 
-from tf_adasum.cluster import channel, json_lines, store, store_client
+from tf_adasum.cluster import json_lines, store, store_client
 from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.store import Store, StoreServer
@@ -367,13 +367,13 @@ def test_a_reader_that_never_reads_is_disconnected(ends):
 @pytest.mark.parametrize("change", ["repeated", "changed", "unproved", "reflected", "long"])
 def test_a_message_without_the_right_proof_closes_the_channel(ends, change):
     client, server = ends
-    lines = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(channel.json_lines, "encode", lambda line: lines.append(line) or b"")
+        for end in ends:  # keeps what it sends
+            patched.setattr(end, "_send_unsent", lambda: None)
         client.send({"op": "set"})
-        if change == "reflected":
-            server.send({"op": "set"})
-    line = lines[-1]
+        server.send({"op": "set"})
+        line = json_lines.decode((server if change == "reflected" else client)._unsent)
+        client._unsent = server._unsent = b""
     if change == "changed":
         line = line | {"text": line["text"].replace("set", "get")}
     if change == "unproved":

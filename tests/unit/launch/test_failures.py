@@ -2,14 +2,17 @@
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
-from tf_adasum.cluster import start_timeout
+from tf_adasum.cluster import error_file, start_timeout
+from tf_adasum.cluster.error_file import Report
 from tf_adasum.launch import failures
 from tf_adasum.launch.failures import ProcessExit, StderrTail
 
@@ -51,7 +54,6 @@ def test_a_message_of_another_thread_inside_a_traceback_is_no_exception():
     lost = "tf_adasum.errors.WorkerLostError: worker 2 (a:1) was lost"
     words = read(f'{BEGIN}tf_adasum: worker 2 (a:1) was lost\n  File "b", line 2\n{lost}\n')
     assert words.error == lost
-    assert ProcessExit(0, 1, words, is_stopped=True).is_because_of_another
 
 
 def test_without_a_traceback_there_is_no_exception():
@@ -82,29 +84,36 @@ def test_long_lines_are_cut_after_400_characters_and_exceptions_after_10_000():
     assert len(read(BEGIN + "KeyError: x" + "\nmore" * 500).traceback.splitlines()) == 400
 
 
-LOST = "tf_adasum.errors.WorkerLostError: worker {} (127.0.0.1:2222) failed: ValueError: x."
+LOST = "tf_adasum.errors.WorkerLostError: worker 1 (127.0.0.1:2222) failed: ValueError: x."
 
 
-def end(rank, code, error="", line="", **options):
+def end(rank, code, error="", line="", at=None, lost=False, **options):
+    """A worker that has ended; with `at`, it has written its error to its file at that time."""
     words = StderrTail()
     words.error, words.line = error, line or error
-    return ProcessExit(rank, code, words, **options)
+    report = None if at is None else Report(error, lost, at)
+    return ProcessExit(rank, code, words, report=report, **options)
 
 
-STOPPED = end(1, -signal.SIGTERM, "ValueError: x", is_stopped=True)
+def lost(rank):
+    return end(rank, 1, LOST, at=5.0, lost=True, ended_at=10.0)
+
+
+STOPPED = end(1, -signal.SIGTERM, "ValueError: x", is_stopped=True, at=6.0)
+LATE = end(1, -signal.SIGTERM, "KeyboardInterrupt", is_stopped=True, at=11.0)
 
 
 @pytest.mark.parametrize(
     ("ends", "rank"),
     [
-        ([end(2, 0), end(1, -signal.SIGKILL), end(0, 1, LOST.format(1)), end(3, -15)], 1),
-        ([end(0, 1, LOST.format(1)), end(2, 1, "ValueError: y"), STOPPED], 1),
-        ([end(0, 1, LOST.format(7)), end(2, 1, "ValueError: y"), STOPPED], 2),
-        ([end(0, 1, LOST.format(7)), STOPPED], 0),
-        ([end(0, 1, LOST.format(2)), end(2, -15, is_stopped=True), end(3, 1)], 3),
-        ([end(0, 1, "ValueError: of a WorkerLostError of worker 1 ("), end(1, 1)], 0),
+        ([end(2, 0), end(1, -signal.SIGKILL), lost(0), end(3, -15)], 1),
+        ([lost(0), end(2, 1, "ValueError: y", at=7.0), STOPPED], 1),
+        ([lost(0), end(2, 1, "ValueError: y", at=4.0), STOPPED], 2),
+        ([lost(0), LATE], 0),
+        ([lost(0), end(2, -15, is_stopped=True), end(3, 1)], 3),
+        ([end(0, 1, LOST), end(1, 1)], 0),
     ],
-    ids=["first", "named", "by itself", "unknown", "named without an error", "quoted"],
+    ids=["first", "slow to end", "earlier", "of another host", "stopped", "quoted"],
 )
 def test_the_worker_that_made_the_others_end_is_found(ends, rank):
     assert failures.first_failure(ends).rank == rank
@@ -117,9 +126,9 @@ def test_a_summary():
         "ended because of it: workers 0, 3",
         "the output of worker 1 is in logs/worker-1.log",
     ]
-    (line,) = failures.summary([end(0, 1, LOST.format(5))])
-    assert line == "worker 0 ended because of another worker, with exit status 1: " + LOST.format(5)
-    of_a_slow_end = failures.summary([end(0, 1, LOST.format(1)), STOPPED])
+    (line,) = failures.summary([lost(0)])
+    assert line == "worker 0 ended because of another worker, with exit status 1: " + LOST
+    of_a_slow_end = failures.summary([lost(0), STOPPED])
     assert of_a_slow_end[0] == "worker 1 failed first: ValueError: x"
     (line,) = failures.summary([ProcessExit(0, -signal.SIGKILL)])
     assert line == "worker 0 failed first, with SIGKILL (killed: possibly out of memory)"
@@ -153,12 +162,13 @@ def test_signals_and_codes(code, line, expected):
 
 
 @contextlib.contextmanager
-def guard_of(worker, others=()):
+def guard_of(worker, others=(), path=""):
     """The guard of a start that may take 0 s."""
     task = {"worker": worker.pid, "name": "worker 0", "seconds": 0.0, "others": list(others)}
     command = [sys.executable, "-I", "-S", start_timeout.__file__]
     pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, **pipes) as guard:
+    environment = {**os.environ, error_file.NAME: str(path)}
+    with subprocess.Popen(command, env=environment, **pipes) as guard:
         guard.stdin.write(json.dumps(task) + "\n")
         guard.stdin.flush()
         yield guard
@@ -181,15 +191,59 @@ def test_the_guard_kills_no_worker_that_has_started():
         worker.kill()
 
 
-def test_one_that_its_guard_has_killed_is_not_out_of_memory():
-    with subprocess.Popen(["sleep", "300"]) as worker, guard_of(worker) as guard:
+def test_one_that_its_guard_has_killed_is_not_out_of_memory(tmp_path):
+    path = tmp_path / "error"
+    with subprocess.Popen(["sleep", "300"]) as worker, guard_of(worker, path=path) as guard:
         message = guard.stderr.read()
-    killed = ProcessExit(0, worker.returncode, read(message))
+    report = error_file.read(path)
+    killed = ProcessExit(0, worker.returncode, read(message), report=report)
     (line,) = failures.summary([killed])
     assert line.startswith(
         "worker 0 ended because of another worker, with SIGKILL: tf_adasum: worker"
     )
     assert failures.first_failure([killed, end(1, 1, "ValueError: x")]).rank == 1
+
+
+PROGRAM = """
+from tf_adasum.cluster import error_file
+from tf_adasum.errors import WorkerLostError
+error_file.begin()
+error_file.begin()
+raise {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "is_because_of_another"),
+    [
+        ("ValueError('two\\nlines')", "ValueError: two", False),
+        ("KeyError", "KeyError", False),
+        ("WorkerLostError('worker 1')", "tf_adasum.errors.WorkerLostError: worker 1", True),
+        ("SystemExit(3)", None, None),
+    ],
+)
+def test_a_worker_writes_why_it_fails(tmp_path, raised, error, is_because_of_another):
+    path, begun = tmp_path / "error", time.time()
+    environment = {**os.environ, error_file.NAME: str(path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(raised)], env=environment, capture_output=True
+    )
+    report = error_file.read(path)
+    if error is None:
+        assert report is None and ended.returncode == 3
+        return
+    assert (report.error, report.is_because_of_another) == (error, is_because_of_another)
+    assert begun <= report.time <= time.time() and error.encode() in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "[" * 100_000, '{"error": 1}', '{"error": "x", "time": 0.0}', "\xff"]
+)
+def test_a_file_that_is_none(tmp_path, text):
+    path = tmp_path / "error"
+    assert error_file.read(path) is None
+    path.write_bytes(text.encode("latin-1"))
+    assert error_file.read(path) is None
 
 
 def test_an_error_is_named_before_workers_that_were_asked_to_end():
