@@ -234,6 +234,15 @@ def is_understood(parser, arguments):
 
 
 @pytest.mark.version_independent
+@pytest.mark.parametrize("parser", [command_line.build_parser, doctor.build_parser])
+def test_the_page_of_commands_has_every_option(parser):
+    page = (ROOT / "docs" / "commands.md").read_text()
+    shown = [action for action in parser()._actions if action.help not in (None, "==SUPPRESS==")]
+    options = {option for action in shown for option in action.option_strings}
+    assert {option for option in options if f"{option}" not in page} == {"-h", "--help"}
+
+
+@pytest.mark.version_independent
 def test_other_options_are_not_understood():
     assert not is_understood(command_line.build_parser(), ["-n", "4", "--nobody-knows", "train.py"])
     assert not is_understood(doctor.build_parser(), ["--nobody-knows"])
