@@ -65,24 +65,23 @@ def draw(rng, replicas):
         "bytes_per_pack": rng.choice([0, 4000, 100_000, 2_000_000]),
         "gathers_small_buckets": rng.random() < 0.3,
         "at_once": rng.choice([1, 10]),  # parallel iterations
-        "lists": [_list(rng, replicas, rule) for _ in range(rng.choice([1, 2, 2, 3]))],
+        "lists": [_list(rng, replicas) for _ in range(rng.choice([1, 2, 2, 3]))],
         "options": {},
     }
-    if rule != "mean":
-        drawn["options"]["wire_dtype"] = rng.choice([None, None, "bfloat16", "float16"])
-        across = replicas
-        if replicas > 2 and replicas % 2 == 0 and rng.random() < 0.2:
-            drawn["options"]["local_reduction_size"], across = 2, replicas // 2
-        if rule in ("adasum", "sum") and rng.random() < 0.7:
-            drawn["options"]["radix_plan"] = rng.choice(list(_plans(across)))
+    drawn["options"]["wire_dtype"] = rng.choice([None, None, "bfloat16", "float16"])
+    across = replicas
+    if replicas > 2 and replicas % 2 == 0 and rng.random() < 0.2:
+        drawn["options"]["local_reduction_size"], across = 2, replicas // 2
+    if rule in ("adasum", "sum", "mean") and rng.random() < 0.7:
+        drawn["options"]["radix_plan"] = rng.choice(list(_plans(across)))
     size = sum(np.prod(each["shape"]) for own in drawn["lists"] for each in own)
     times = BYTES_AT_ONCE / (16 * replicas * size)
     drawn["times"] = int(np.clip(times, FEWEST, MOST_OF_ALL // replicas))
     return drawn
 
 
-def _list(rng, replicas, rule):
-    """Return a list of gradients. Some of them are sparse, unless the rule is the mean."""
+def _list(rng, replicas):
+    """Return a list of gradients. Some of them are sparse."""
     largest = LARGEST_OF_ALL if rng.random() < 0.1 else LARGEST
     dtypes = rng.sample(DTYPES, rng.choice([1, 1, 2]))
     gradients = []
@@ -94,7 +93,7 @@ def _list(rng, replicas, rule):
                 "shape": shape,
                 "dtype": rng.choice(dtypes),
                 "scale": 10.0 ** rng.randint(-3, 2),
-                "sparse": rule != "mean" and len(shape) == 2 and rng.random() < 0.2,
+                "sparse": len(shape) == 2 and rng.random() < 0.2,
                 "zero": rng.randrange(replicas) if rng.random() < 0.1 else None,
                 "seed": rng.randrange(2**31),
             }
@@ -204,8 +203,6 @@ class Program:
         from tf_adasum.compat import tensorflow as tensorflow_compat
 
         size = self._drawn["bytes_per_pack"]
-        if self._drawn["rule"] == "mean":
-            return tensorflow_compat.GradientSum(size)
         paths = [f"{number}/{place}" for place in range(len(self._drawn["lists"][number]))]
         state = self._strategy.aggregation_state(paths)
         return tensorflow_compat.GradientReduction(size).for_variables(state, range(len(paths)))

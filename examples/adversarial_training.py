@@ -67,8 +67,6 @@ def main():
     keras.utils.set_random_seed(arguments.seed)
     strategy = tf_adasum.AdasumMirroredStrategy(aggregation=arguments.rule)
     replicas = strategy.num_replicas_in_sync
-    # With the rule mean, TensorFlow adds the replicas' gradients in a custom loop.
-    loss_divisor = replicas if arguments.rule == "mean" else 1
     with strategy.scope():
         model = build_network()
         optimizer = keras.optimizers.SGD(arguments.learning_rate, momentum=0.9)
@@ -85,7 +83,7 @@ def main():
     def train_replica(images, labels):
         images = adversarial_images(images, labels)
         with tf.GradientTape() as tape:
-            loss = loss_of(labels, model(images, training=True)) / loss_divisor
+            loss = loss_of(labels, model(images, training=True))
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 

@@ -41,17 +41,10 @@ def load(test):
 
 
 class VAE(keras.Model):
-    """An encoder and a decoder that are trained together.
+    """An encoder and a decoder that are trained together."""
 
-    Args:
-        loss_divisor: the number by which `train_step` divides the loss. With the rule mean, this
-            is the number of replicas, because TensorFlow adds the replicas' gradients in a custom
-            step. With all other rules, it is 1.
-    """
-
-    def __init__(self, loss_divisor=1):
+    def __init__(self):
         super().__init__()
-        self.loss_divisor = loss_divisor
         self.encoder = keras.Sequential(
             [
                 layers.Input([784]),
@@ -83,8 +76,7 @@ class VAE(keras.Model):
         """Take a step; return the mean loss since the start of the epoch."""
         with tf.GradientTape() as tape:
             loss = self.loss_of(images)
-            divided_loss = loss / self.loss_divisor
-        gradients = tape.gradient(divided_loss, self.trainable_variables)
+        gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         self.loss_mean.update_state(loss)
         return {"loss": self.loss_mean.result()}
@@ -103,7 +95,7 @@ def main():
     replicas = strategy.num_replicas_in_sync
     training, held_out = load(arguments.test)
     with strategy.scope():
-        model = VAE(loss_divisor=replicas if arguments.rule == "mean" else 1)
+        model = VAE()
         optimizer = keras.optimizers.Adam(arguments.learning_rate)
         if arguments.delta:
             optimizer = tf_adasum.optimizers.DeltaAdasum(optimizer)

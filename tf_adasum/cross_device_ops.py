@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -16,6 +16,7 @@ from tf_adasum.aggregation import (
     RuleApplication,
     Scheme,
     aggregate,
+    row_weights,
     rules,
 )
 from tf_adasum.aggregation.divided_group import DividedGroup, classes_of, pairs_of
@@ -56,6 +57,8 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         transport: the `UcxTransport` that sends gradients; None if TensorFlow's collectives do.
         transport_summary: the text that worker 0 logs at the start about the choice of the
             transport; "" if no choice was made.
+        rows_of: function that returns the number of rows of a local replica, or None if it is not
+            known. With None, the rule mean weights all replicas equally.
 
     Example:
         >>> strategy = tf.distribute.MirroredStrategy(
@@ -83,6 +86,8 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         self.transport_summary = ""
         self._groups_by_stride: dict[tuple[int, int], list] = {}
         self._pairs: dict[tuple[int, int], list] = {}
+        self._last_totals: dict[int, tf.Variable] = {}
+        self.rows_of: Callable[[int], int | tf.Tensor | None] | None = None
         self._replica_of_rank = np.arange(group_size)
         self._first_replica = 0
 
@@ -133,21 +138,29 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         warnings.warn(text, DeprecationWarning, stacklevel=2)
         return self.transport_summary
 
-    @property
-    def gradient_sum(self) -> tensorflow_compat.GradientSum | None:
-        """Options that mark a sum of gradients; None if TensorFlow's own all-reduce sums them."""
-        return None if self.transport is None else tensorflow_compat.GradientSum()
+    def rows_of_replicas(self) -> list[int | tf.Tensor] | None:
+        """Return the rows of each local replica with the rule mean, unless they need no weights."""
+        if not self.scheme.rule.is_mean or self.rows_of is None:
+            return None
+        devices = len(self.local_devices)
+        rows = [self.rows_of(self._first_replica + local) for local in range(devices)]
+        if None in rows:
+            return None
+        are_known = all(isinstance(own, int) for own in rows)
+        return None if self.all_local and are_known and len(set(rows)) == 1 else rows
 
     def combine_gradients(
         self,
         gradients: list[list[tf.Tensor | tf.IndexedSlices]],
         options: tensorflow_compat.GradientReduction,
+        rows: list[int | tf.Tensor] | None = None,
     ) -> list[list[tf.Tensor | tf.IndexedSlices]]:
         """Combine the gradients of the local replicas with the gradients of all other replicas.
 
         Args:
             gradients: one list of gradients for each local replica.
             options: the merged `GradientReduction`.
+            rows: the result of `rows_of_replicas`. Defaults to `None`: no weights.
 
         Returns:
             One list of combined gradients for each local replica, on its device.
@@ -156,8 +169,8 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
             ValueError: if gradients are integers or complex numbers; raised before any collective.
         """
         if self.all_local:
-            return self._combine_locally(gradients, options)
-        return self._combine_collectively(gradients, options)
+            return self._combine_locally(gradients, options, rows)
+        return self._combine_collectively(gradients, options, rows)
 
     def is_identity_for_one_replica(self, options: tensorflow_compat.GradientReduction) -> bool:
         """Return whether combining the gradients of a single replica changes nothing."""
@@ -166,8 +179,10 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         rule = self.scheme.rule
         return is_built_in(rule) and rule.works_in_levels and not is_measured
 
-    def _combine_locally(self, gradients, options):
+    def _combine_locally(self, gradients, options, rows):
         with tf.device(self.local_devices[0]):
+            if rows is not None:
+                gradients = _weighted(gradients, rows, self.local_devices)
             planner = LocalReductionPlanner(self.scheme)
             application = self._application(options, 0)
             combined = aggregate(gradients, planner, options.bytes_per_pack, application)
@@ -175,22 +190,38 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
             _keep(options, application, local)
         return [_copy_to(device, combined) for device in self.local_devices]
 
-    def _combine_collectively(self, gradients, options):
+    def _combine_collectively(self, gradients, options, rows):
         combined = []
-        is_sum = isinstance(options, tensorflow_compat.GradientSum)
         for local, device in enumerate(self.local_devices):
             same_bits = ops.same_bits_everywhere(device)
             planner = CollectiveReductionPlanner(
-                self.scheme.for_sums if is_sum else self.scheme,
+                self.scheme,
                 functools.partial(self._group, local, options),
                 all_gather_threshold_bytes=GATHERED_BYTES if same_bits else 0,
             )
             with tf.device(device):
-                own = [gradients[local]]
-                application = self._application(options, local)
-                combined.append(aggregate(own, planner, options.bytes_per_pack, application))
+                own, application = gradients[local], self._application(options, local)
+                sent = rows and self._sent_rows(rows[local], local, planner.group)
+                if sent:
+                    own = sent.added(own, self.scheme.wire_dtype)
+                results = aggregate([own], planner, options.bytes_per_pack, application, bool(sent))
+                combined.append(sent.corrected(results) if sent else results)
                 _keep(options, application, local)
         return combined
+
+    def _sent_rows(self, rows, local, group):
+        """Return the `SentRows` of a local replica, whose variable is on the CPU."""
+        device = self.local_devices[local]
+        cpu = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
+        if local not in self._last_totals:
+            with tf.init_scope(), tf.device(cpu.to_string()):
+                with tensorflow_compat.making_own_variables():
+                    total = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+            self._last_totals[local] = total
+        total = self._last_totals[local]
+        return row_weights.SentRows(
+            rows, self.replicas, total, lambda own: group.all_reduce(own[None])[0], device
+        )
 
     def _application(
         self, options: tensorflow_compat.GradientReduction, local: int
@@ -289,6 +320,16 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
 def _keep(options, application, local):
     if options.state is not None:
         options.state.keep(application, options.indices, local)
+
+
+def _weighted(gradients, rows, devices):
+    """Return the gradients of all replicas, weighted by their rows."""
+    rows = [tf.cast(own, tf.int64) for own in rows]
+    total = tf.add_n(rows)
+    return [
+        row_weights.times(own, row_weights.relative(count, len(rows), total), devices[0])
+        for own, count in zip(gradients, rows, strict=True)
+    ]
 
 
 def _copy_to(device, tensors):

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
+import os
+import sys
+
+LAUNCHER = "TF_ADASUM_LAUNCHER"  # the environment variable of the launcher's workers
+LOST = "tf_adasum: WorkerLostError: "  # begins a line on stderr that only the launcher reads
 
 
 def see(code: str) -> str:
@@ -21,6 +27,12 @@ def see(code: str) -> str:
     """
     page = f", {_site()}/troubleshooting.html#{code.lower()}" if _site() else ""
     return f"(tf-adasum-doctor --explain {code}{page})"
+
+
+@functools.cache
+def hint(text: str) -> None:
+    """Print a hint to stderr; each hint once."""
+    print(f"tf_adasum: {text}", file=sys.stderr, flush=True)
 
 
 @functools.cache
@@ -47,6 +59,13 @@ class WorkerLostError(RuntimeError):
         ...     model.save_weights("last.weights.h5")
         ...     raise
     """
+
+    def __init__(self, *args: object):
+        """Make the error, and tell the launcher, even if the script will catch the error."""
+        super().__init__(*args)
+        if os.environ.get(LAUNCHER):
+            with contextlib.suppress(OSError):
+                os.write(2, f"{LOST}{' '.join(str(self).split())}\n".encode())
 
 
 class ReplicasDiffer(RuntimeError):

@@ -19,8 +19,8 @@ from tf_adasum.compat import tracebacks
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy, live_strategies
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
 from tf_adasum.replicas import average_statistics, batches, equal_variables, nonfinite_gradients
-from tf_adasum.replicas.aggregation_state import AggregationState
 from tf_adasum.replicas.empty_replicas import EmptyReplicas
+from tf_adasum.replicas.gradient_reductions import GradientReductions
 from tf_adasum.transport import argument as transports
 from tf_adasum.workers import agreement
 from tf_adasum.workers import callbacks as worker_callbacks
@@ -31,7 +31,10 @@ from tf_adasum.workers.workers import Workers
 
 
 class AdasumMirroredStrategy(
-    GradientAggregatingStrategy, RankProperties, tf.distribute.MultiWorkerMirroredStrategy
+    GradientReductions,
+    GradientAggregatingStrategy,
+    RankProperties,
+    tf.distribute.MultiWorkerMirroredStrategy,
 ):
     """Synchronous data-parallel training with adaptive gradient aggregation.
 
@@ -144,6 +147,8 @@ class AdasumMirroredStrategy(
         self._same_gradients = agreement.SameGradients(self._workers)
         startup.name_failures(extended, self.detecting_failures, self._same_gradients.check)
         self._empty_replicas = EmptyReplicas()
+        collectives = tensorflow_compat.cross_device_ops(extended)
+        collectives.rows_of = self._empty_replicas.rows_of_replica
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)
         live_strategies.add(self)
 
@@ -153,59 +158,6 @@ class AdasumMirroredStrategy(
     def aggregation(self) -> rules.AggregationRule:
         """The `tf_adasum.rules.AggregationRule` that combines the gradients."""
         return self._aggregation
-
-    @property
-    def gradient_reduction(self) -> tensorflow_compat.GradientReduction | None:
-        """Options that mark an `all_reduce` as a reduction of gradients; None for the rule `Mean`.
-
-        Use it in custom training loops without a Keras optimizer.
-
-        Example:
-            >>> strategy = tf_adasum.AdasumMirroredStrategy()
-            >>> def combine(gradients):
-            ...     context = tf.distribute.get_replica_context()
-            ...     return context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
-            >>> combined = strategy.run(combine, args=([tf.ones([3])],))
-        """
-        if self._aggregation.is_stock_mean:
-            return None
-        return tensorflow_compat.GradientReduction()
-
-    def gradient_reduction_of(
-        self, variables: Sequence[typing.Any]
-    ) -> tensorflow_compat.GradientReduction | None:
-        """Return `gradient_reduction` for the gradients of some variables; None for rule `Mean`.
-
-        Use it if the rule has a state, or a granularity that needs variable paths. Call it once,
-        before the training loop. Then reduce the gradients of all `variables`, in the same order.
-
-        Args:
-            variables: list of Keras variables.
-
-        Raises:
-            ValueError: if the rule's granularity does not fit the paths of the variables, or if
-                `variables` is not a list of Keras variables.
-
-        Example:
-            >>> strategy = tf_adasum.AdasumMirroredStrategy(aggregation="adacons")
-            >>> with strategy.scope():
-            ...     model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
-            >>> options = strategy.gradient_reduction_of(model.trainable_variables)
-        """
-        if not all(isinstance(variable, keras_compat.VARIABLE_TYPES) for variable in variables):
-            raise ValueError(
-                f"`variables` must be a list of Keras variables. Received: variables={variables!r}"
-            )
-        marker = self.gradient_reduction
-        if marker is None:
-            return None
-        paths = [keras_compat.path_of(variable) for variable in variables]
-        return marker.for_variables(self.aggregation_state(paths), range(len(paths)))
-
-    def aggregation_state(self, paths: Sequence[str], others: Sequence[str] = ()):
-        """See `GradientAggregatingStrategy.aggregation_state`."""
-        with self.scope():
-            return AggregationState(self._scheme, paths, others)
 
     def check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
         """See `GradientAggregatingStrategy.check_same_gradients`."""

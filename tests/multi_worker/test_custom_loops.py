@@ -4,6 +4,17 @@ import pytest
 from scenarios import custom_loops as scenarios
 
 
+@pytest.mark.feature("a custom loop with a metric created outside the scope: an error")
+@pytest.mark.keras3_only("variables of Keras 2 are not watched")
+@pytest.mark.parametrize("group", ["1x2", "2x1"], indirect=True, scope="module")
+def test_a_metric_that_was_created_outside_of_the_scope_is_refused(group):
+    for own, name in ((False, "average"), (True, "largest")):
+        for result in group.run(scenarios.metric_outside, own=own):
+            message = str(result["message"])
+            assert f"The metric {name!r} was created outside of the scope" in message
+            assert "custom_loops.py, line" in message
+
+
 @pytest.mark.feature("a custom loop without `strategy.run`: the error contains the lines to write")
 @pytest.mark.keras3_only("optimizers of Keras 2 are not watched outside of the scope")
 @pytest.mark.parametrize("group", ["1x2", "2x1", "2x2"], indirect=True, scope="module")

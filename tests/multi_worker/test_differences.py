@@ -45,6 +45,7 @@ OUTCOMES = {
     "variables of another shape": (CALLS, "(float32[4])", "(float32[5])", "TFA-503"),
     # A worker leaves the others' calls: this is found within seconds, not at once.
     "leaves fit early": ("in fit, epoch 1", "in evaluate", "TFA-503"),
+    "saves a variable alone": (CALLS, "saves the variable 'average:0'", "TFA-503"),
     "one step more": ("(custom_loop)", "(reduce)", "TFA-503"),
 }
 

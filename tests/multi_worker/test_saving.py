@@ -8,6 +8,17 @@ from scenarios import on
 from scenarios import saving as scenarios
 
 
+@pytest.mark.feature("`CheckpointManager.save` on all workers")
+@on("2x1", "2x2")
+def test_all_workers_save_one_checkpoint(group, tmp_path):
+    for result in group.run(scenarios.save_on_all_workers, folder=str(tmp_path)):
+        assert result["equal"] and result["average"] == 1.0
+        assert str(result["latest"]) == str(tmp_path / "ckpt-9")
+    files = {path.name.partition(".data")[0] for path in tmp_path.iterdir()}
+    kept = {f"ckpt-{number}" for number in (8, 9)} | {"alone"}
+    assert files == {"checkpoint", *kept, *(f"{name}.index" for name in kept)}
+
+
 @pytest.mark.feature("worker 0 saves alone, also in the scope, in every format")
 @on("2x1", "2x2")
 @pytest.mark.keras3_only("in `fit` of Keras 2 all workers save")

@@ -48,6 +48,7 @@ def aggregate(
     planner: ReductionPlanner,
     bucket_bytes: int | None = None,
     application: RuleApplication | None = None,
+    is_last_early: bool = False,
 ) -> list[Gradient]:
     """Combine the replicas' gradients: ``Σ_i c_i g_i`` with the rule's coefficients.
 
@@ -60,6 +61,8 @@ def aggregate(
         application: the `RuleApplication` with the rule's state. Defaults to a `RuleApplication`
             with the state before the first step, which needs a rule of granularity ``"variable"``
             or ``"model"``.
+            Gradients beyond its variables get their own coefficients.
+        is_last_early: whether the last gradient is in the first bucket. Defaults to `False`.
 
     Returns:
         The list of combined gradients, in the shapes and dtypes of the replicas' gradients. A
@@ -70,8 +73,9 @@ def aggregate(
     """
     gradients = _dense_or_sparse_everywhere(gradients)
     application = application or RuleApplication.of_first_step(planner.scheme, len(gradients[0]))
+    application.add_groups(len(gradients[0]))
     combined = list(gradients[0])
-    for plans in plan_batches(gradients, planner, bucket_bytes, application):
+    for plans in plan_batches(gradients, planner, bucket_bytes, application, is_last_early):
         for index, gradient in combine(plans, gradients, application):
             combined[index] = gradient
     return combined
@@ -82,13 +86,15 @@ def plan_batches(
     planner: ReductionPlanner,
     bucket_bytes: int | None,
     application: RuleApplication,
+    is_last_early: bool = False,
 ) -> list[list[AnyPlan]]:
     """Return lists of plans; the coefficients of all plans in a list are computed together."""
     alone = application.groups_are_variables
     needs_full_gram = application.measures_orthogonality or not alone
-    dense = buckets.assign(gradients[0], bucket_bytes, planner.scheme.spans_hosts)
+    dense = buckets.assign(gradients[0], bucket_bytes, planner.scheme.spans_hosts, is_last_early)
     plans: list[AnyPlan] = [planner.plan(bucket, needs_full_gram) for bucket in dense]
-    plans += sparse.plans(gradients, planner)
+    is_mean = planner.scheme.rule.is_mean and not needs_full_gram
+    plans += sparse.plans(gradients, planner, is_mean)
     return [[plan] for plan in plans] if alone else [plans] if plans else []
 
 

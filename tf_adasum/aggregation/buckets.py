@@ -101,7 +101,10 @@ class Bucket:
 
 
 def assign(
-    gradients: Sequence[Gradient], bucket_bytes: int | None = None, spans_hosts: bool = False
+    gradients: Sequence[Gradient],
+    bucket_bytes: int | None = None,
+    spans_hosts: bool = False,
+    is_last_early: bool = False,
 ) -> list[Bucket]:
     """Distribute gradients over buckets.
 
@@ -116,6 +119,8 @@ def assign(
         gradients: list of dense tensors of known shape, and of `tf.IndexedSlices`.
         bucket_bytes: bytes after which a bucket is closed. Defaults to 16 MiB; 0 means the default.
         spans_hosts: whether replicas are on several hosts. Defaults to `False`.
+        is_last_early: whether the last gradient is in the first bucket, even if it is small.
+            Defaults to `False`.
 
     Returns:
         A list of `Bucket`.
@@ -130,7 +135,8 @@ def assign(
             bytes_of[index] = gradient.shape.num_elements() * gradient.dtype.size
     order = list(bytes_of)
     if spans_hosts:
-        order.sort(key=lambda index: bytes_of[index] < SMALL_GRADIENT_BYTES)
+        early = len(gradients) - 1 if is_last_early else None
+        order.sort(key=lambda i: i != early and bytes_of[i] < SMALL_GRADIENT_BYTES)
     limit = bucket_bytes or DEFAULT_BUCKET_BYTES
     buckets: list[Bucket] = []
     open_indices: dict[tf.DType, list[int]] = {}

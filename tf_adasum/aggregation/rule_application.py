@@ -41,6 +41,7 @@ class RuleApplication:
         local_reduction_size: int = 1,
     ):
         self.groups = np.asarray(groups)
+        self._variables = len(self.groups)
         self.state = dict(state or {})
         self.measures_orthogonality = measures_orthogonality
         self._local_reduction_size = local_reduction_size
@@ -63,6 +64,12 @@ class RuleApplication:
         state = scheme.single_level_rule.initial_state(max(groups, default=-1) + 1, scheme.replicas)
         tensors = {name: tf.convert_to_tensor(value) for name, value in state.items()}
         return cls(groups, tensors, local_reduction_size=scheme.local_reduction_size)
+
+    def add_groups(self, gradients: int) -> None:
+        """Add gradients without a variable, each with its own group, until there are so many."""
+        first = max(self.groups, default=-1) + 1
+        more = range(first, first + gradients - len(self.groups))
+        self.groups = np.append(self.groups, np.array(more, self.groups.dtype))
 
     @property
     def groups_are_variables(self) -> bool:
@@ -113,7 +120,7 @@ class RuleApplication:
     def orthogonality(self) -> tf.Tensor:
         """Return float64 ``[V + 1]``: for each variable (NaN without gradient), and for all."""
         nothing = (tf.constant(0.0, tf.float64),) * 2
-        norms = [self._norms.get(index, nothing) for index in range(len(self.groups))]
+        norms = [self._norms.get(index, nothing) for index in range(self._variables)]
         return orthogonality.orthogonality(*map(tf.stack, zip(*norms, strict=True)))
 
 

@@ -81,13 +81,6 @@ class Scheme:
                 f"Received: wire_dtype={wire_dtype!r}"
             )
         wire_dtype = WIRE_DTYPES.get(_name(wire_dtype) or "")
-        if rule.is_stock_mean and (
-            local_reduction_size > 1 or wire_dtype or _has_levels(radix_plan)
-        ):
-            raise ValueError(
-                "aggregation='mean' uses TensorFlow's own all-reduce, which has no `radix_plan`, "
-                "`local_reduction` or `wire_dtype`. Leave them out, or use another rule."
-            )
         _probe_shapes(rule, across)
         return cls(
             rule,
@@ -109,14 +102,6 @@ class Scheme:
         """N / L, the number of gradients, or of averages of gradients, that the rule combines."""
         return self.replicas // self.local_reduction_size
 
-    @property
-    def for_sums(self) -> "Scheme":
-        """The scheme for sums of gradients on the same replicas."""
-        plan = self.radix_plan if self.local_reduction_size == 1 else None
-        return dataclasses.replace(
-            self, rule=rules.Sum(), local_reduction_size=1, radix_plan=plan, wire_dtype=None
-        )
-
     def plan(self, size: int, segments: int) -> tuple[int, ...]:
         """Return the radix plan of a bucket.
 
@@ -127,9 +112,10 @@ class Scheme:
         if self.radix_plan:
             return self.radix_plan
         per_host = self.replicas_per_host if self.local_reduction_size == 1 else 1
-        # A sum has the same result with any plan.
-        is_sum_over_hosts = per_host > 1 and self.rule.computes_as(rules.Sum)
-        if self.rule.works_in_levels and (self.rule.is_tree_of_pairs or is_sum_over_hosts):
+        # Sum and mean have the same result with any plan.
+        is_linear = self.rule.is_mean or self.rule.computes_as(rules.Sum)
+        follows_hosts = per_host > 1 and is_linear
+        if self.rule.works_in_levels and (self.rule.is_tree_of_pairs or follows_hosts):
             segments = segments if self.rule.needs_gram else 0
             return radix_plans.default_plan(self.num_combined, size, segments, per_host)
         return (self.num_combined,)
@@ -211,7 +197,3 @@ def _probe_shapes(rule: rules.AggregationRule, replicas: int) -> None:
 
 def _name(dtype: Any) -> str | None:
     return dtype.name if isinstance(dtype, tf.DType) else dtype if isinstance(dtype, str) else None
-
-
-def _has_levels(radix_plan: tuple[int, ...] | None) -> bool:
-    return radix_plan is not None and len(radix_plan) > 1

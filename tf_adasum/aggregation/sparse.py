@@ -72,21 +72,52 @@ class SparsePlan:
         return [(self.indices[0], tf.IndexedSlices(values, indices, self._like.dense_shape))]
 
 
-def plans(gradients: Sequence[Sequence[Gradient]], planner: ReductionPlanner) -> list[SparsePlan]:
+class JoinedPlan(SparsePlan):
+    """The rows of all replicas, multiplied by coefficients that do not depend on them.
+
+    Rows with the same index are not added up, because on one device they are not added up either,
+    and some optimizers, such as Adam, would take another step.
+    """
+
+    def __init__(self, index: int, like: tf.IndexedSlices, slices: Any, rule: AggregationRule):
+        self.indices, self.levels = (index,), []
+        replicas = len(slices)
+        self._like = like
+        coefficients_R = rule.coefficients(tf.zeros([1, replicas, replicas], tf.float64))[0]
+        self._rows = [
+            (indices, values * tf.cast(coefficient, values.dtype))
+            for (indices, values), coefficient in zip(
+                slices, tf.unstack(coefficients_R), strict=True
+            )
+        ]
+
+    def split(self, gradients: Any) -> list[tuple[tf.Tensor, None]]:
+        """Return the rows ``[K, d]`` of all replicas."""
+        del gradients
+        self._union, values = (tf.concat(each, axis=0) for each in zip(*self._rows, strict=True))
+        return [(values, None)]
+
+
+def plans(
+    gradients: Sequence[Sequence[Gradient]], planner: ReductionPlanner, is_mean: bool = False
+) -> list[SparsePlan]:
     """Return a `SparsePlan` for each sparse gradient whose rows have elements.
 
     Args:
         gradients: for each replica in this process, the list of its gradients.
-        exchange: the exchange that gathers the slices of all replicas.
+        planner: plans the exchange that gathers the slices of all replicas.
+        is_mean: whether the rows are averaged, and not added up where indices are equal. Defaults
+            to `False`.
     """
+    kind, prepared = (JoinedPlan, _flat) if is_mean else (SparsePlan, coalesced)
     sparse = [
         index
         for index, gradient in enumerate(gradients[0])
         if isinstance(gradient, tf.IndexedSlices) and math.prod(gradient.values.shape[1:]) > 0
     ]
-    own = [[coalesced(each[index]) for index in sparse] for each in gradients]
+    own = [[prepared(each[index]) for index in sparse] for each in gradients]
     return [
-        SparsePlan(index, gradients[0][index], slices, planner.scheme.single_level_rule)
+        kind(index, gradients[0][index], slices, planner.scheme.single_level_rule)
         for index, slices in zip(sparse, planner.all_slices(own), strict=True)
     ]
 
@@ -106,8 +137,7 @@ def coalesced(slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
         >>> unique.numpy().tolist(), summed.numpy().tolist()
         ([3, 5], [[2.0], [5.0]])
     """
-    indices = tf.cast(slices.indices, tf.int64)
-    values = tf.reshape(slices.values, [-1, math.prod(slices.values.shape[1:])])
+    indices, values = _flat(slices)
     unique = tf.sort(tf.unique(indices)[0])
     # Repeated indices are summed in float32, because in 16 bits a large sum stops growing.
     summed = tf.math.unsorted_segment_sum(
@@ -116,3 +146,22 @@ def coalesced(slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
         tf.size(unique, tf.int64),
     )
     return unique, tf.cast(summed, values.dtype)
+
+
+def _flat(slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return int64 indices ``[K]``, and rows ``[K, d]``."""
+    rows = tf.reshape(slices.values, [-1, math.prod(slices.values.shape[1:])])
+    return tf.cast(slices.indices, tf.int64), rows
+
+
+def values_of(gradient: Gradient) -> tf.Tensor:
+    """Return the numbers of a dense or sparse gradient."""
+    is_sparse = isinstance(gradient, tf.IndexedSlices)
+    return tf.convert_to_tensor(gradient.values if is_sparse else gradient)
+
+
+def with_values(gradient: Gradient, values: tf.Tensor) -> Gradient:
+    """Return a gradient like `gradient`, with other numbers."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return values
+    return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)

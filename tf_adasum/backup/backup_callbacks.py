@@ -17,6 +17,8 @@ from tf_adasum.compat import keras as keras_compat
 class BackupArguments(keras.callbacks.BackupAndRestore):
     """Stores the arguments only; callback lists call `RestoreFirst` and `SaveLast` instead."""
 
+    position = (0, 0)
+
     def on_train_begin(self, logs=None):
         """Raise an error, because the list of callbacks has to be called instead."""
         raise RuntimeError(
@@ -49,6 +51,8 @@ class RestoreFirst(keras.callbacks.Callback):
         self.backup = TrainingBackup.agreed(self._backups, self.workers)
         if self.backup:
             self.backup.begin(self.model)
+            for each in self._backups:
+                each.position = self.backup.position
             if self.backup.saves_within_epochs:
                 keras_compat.disable_async_callbacks(self._callback_list)
             if self.backup.on_signal:

@@ -61,6 +61,7 @@ class TrainingBackup:
     Attributes:
         folder: the directory of this worker's backups; None if this worker has no directory.
         on_signal: the `OnSignal`; None if no signal stops the training.
+        position: the epoch and the batch that come next when training begins, counted from 0.
         replicas_before: the number of replicas that wrote the restored backup; None without one.
 
     Raises:
@@ -140,18 +141,22 @@ class TrainingBackup:
                 f"Received: {model.name!r}, which is not built {see('TFA-603')}"
             )
         training_state.build_optimizer(model)
-        self._batches_since, self._resumed = 0, None
+        self._batches_since, self._resumed, self.position = 0, None, (0, 0)
         self._prepare(model)
         backup = self._newest(model)
         if backup is not None:
             is_within_epoch = backup.progress[1] > 0
             backup = self._with_batch_size(model, backup)
             self._restore(model, backup, is_within_epoch)
-            epoch, batch = backup.progress
+            self.position = epoch, batch = backup.progress
+            where = f"batch {batch + 1}"
+            if backup.facts.get("validating") or batch == (backup.facts.get("batches") or -1):
+                where = "after its last batch"
             if self._is_writer():  # Keras's "Epoch 1/4" does not show a resume
-                print(f"tf_adasum: resuming at epoch {epoch + 1}, batch {batch + 1}", flush=True)
+                print(f"tf_adasum: resuming at epoch {epoch + 1}, {where}", flush=True)
         elif self._workers.any(self._is_of_keras()):
             self._restore_as_keras(model)
+            self.position = keras_compat.initial_epoch(model), 0
         if self._order is None:
             self._order = DataOrder(self._workers.broadcast(_draw_seed(model)))
         keras_compat.set_data_order(model, self._order)

@@ -26,7 +26,7 @@ class BackupAndRestore(BackupArguments):
     Pass it to `fit` on every worker; it replaces `keras.callbacks.BackupAndRestore` there. Worker 0
     writes, and all workers resume from the newest backup that any of them has. It restores before
     and saves after all other callbacks. In a custom loop, call it through a
-    `keras.callbacks.CallbackList`.
+    `keras.callbacks.CallbackList`, and begin at `position`.
 
     SIGTERM or SIGUSR1 to any worker stops all workers at the same batch, with a backup and exit
     status 75 (`SystemExit`). A second signal has its usual effect.
@@ -49,6 +49,10 @@ class BackupAndRestore(BackupArguments):
             75, `EX_TEMPFAIL`.
         refuse_nonfinite: bool, whether to refuse weights with a NaN or an infinity: `fit` ends with
             an error, and a restart uses an older backup. Defaults to `True`.
+
+    Attributes:
+        position: pair of ints, the epoch and the batch that come next, counted from 0. It is set
+            when training begins, and (0, 0) without a backup.
 
     Raises:
         ValueError: if an argument is wrong; with Keras 2; when training begins, if the model is not

@@ -44,8 +44,7 @@ class OrthogonalityTracker(StepTracker):
 
     Raises:
         ValueError: if `every` is not a positive int; when training starts, if the model was not
-            compiled under an `AdasumMirroredStrategy`, or its strategy has ``aggregation="mean"``,
-            which uses TensorFlow's own all-reduce.
+            compiled under an `AdasumMirroredStrategy`.
 
     Example:
         >>> tracker = tf_adasum.callbacks.OrthogonalityTracker(every=2)
@@ -82,8 +81,7 @@ class OrthogonalityTracker(StepTracker):
         if not states:
             raise ValueError(
                 "OrthogonalityTracker needs a model that was compiled under an "
-                "AdasumMirroredStrategy with another rule than 'mean' (which uses TensorFlow's "
-                "own all-reduce and computes no inner products)."
+                "AdasumMirroredStrategy."
             )
         (state,) = states
         self._state = state

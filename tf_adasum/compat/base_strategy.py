@@ -41,11 +41,8 @@ class GradientAggregatingStrategy(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def gradient_reduction(self) -> GradientReduction | None:
-        """The options that mark an `all_reduce` as a reduction of gradients.
-
-        None if the rule is the mean, because Keras and TensorFlow then average the gradients.
-        """
+    def gradient_reduction(self) -> GradientReduction:
+        """The options that mark an `all_reduce` as a reduction of gradients."""
 
     @abc.abstractmethod
     def aggregation_state(
@@ -61,6 +58,15 @@ class GradientAggregatingStrategy(abc.ABC):
             ValueError: if the rule's granularity does not fit the paths, or a group has variables
                 of several optimizers.
         """
+
+    @abc.abstractmethod
+    def gradients_are_combined(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which optimizers of a replica do not combine gradients again."""
+
+    @property
+    @abc.abstractmethod
+    def are_gradients_combined(self) -> bool:
+        """Whether this replica is within `gradients_are_combined`."""
 
     # ---- what happens in a step ----------------------------------------------------------------
 

@@ -46,10 +46,11 @@ class StderrTail:
     Attributes:
         error: the line of the last traceback that names the exception; "" without a traceback.
         line: the last line that is not empty.
+        lost: the last message of a `WorkerLostError`, even if the script caught it; "" without one.
     """
 
     def __init__(self) -> None:
-        self.error = self.line = ""
+        self.error = self.line = self.lost = ""
         self._traceback: list[str] = []
         self._is_inside = False  # whether the previous line belongs to a traceback's frames
         self._is_ignored = False  # whether the traceback is of an exception that Python ignores
@@ -93,6 +94,8 @@ class ProcessExit:
         stderr_tail: the worker's last lines on stderr; None if stderr was not read.
         log: the path of the file with the worker's output; "" without a file.
         is_stopped: whether the launcher had begun to stop the worker.
+        hides_loss: whether the worker exited with status 0 although it had lost another worker.
+            Then its training is not complete, and `code` is 1.
     """
 
     rank: int
@@ -100,10 +103,13 @@ class ProcessExit:
     stderr_tail: StderrTail | None = None
     log: str = ""
     is_stopped: bool = False
+    hides_loss: bool = False
 
     @property
     def cause(self) -> str:
         """The exit status or the signal, and its meaning."""
+        if self.hides_loss:
+            return "exit status 0 although it had lost a worker"
         if self.code >= 0:
             return f"exit status {self.code}"
         meaning = None if self._timed_out_at_start else MEANINGS.get(-self.code)
@@ -114,10 +120,11 @@ class ProcessExit:
         """The exception that ended the worker, or its last line; "" if this line would mislead."""
         if self.stderr_tail is None:
             return ""
+        error = self.stderr_tail.error or self.stderr_tail.lost
         if self.is_stopped:
-            return self.stderr_tail.error
+            return error
         if self.code > 0:
-            return self.stderr_tail.error or self.stderr_tail.line
+            return error or self.stderr_tail.line
         return self.stderr_tail.line if -self.code in _CRASHES or self._timed_out_at_start else ""
 
     @property

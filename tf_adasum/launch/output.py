@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from tf_adasum import errors
 from tf_adasum.launch import log_filter, terminal
 from tf_adasum.launch.failures import StderrTail
 from tf_adasum.launch.status import Board
@@ -26,6 +27,7 @@ from tf_adasum.launch.terminal import PROGRAM
 _SECONDS_AFTER_THE_END = 2.0  # for which the output of a worker's daemons is copied
 _SECONDS_TO_SPEAK = 0.5  # how long the main thread waits until a message can be written
 _SECONDS_BETWEEN_LINES = 30.0  # of `--status`, if the output is no terminal
+_LOST = errors.LOST.encode()
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is written as several lines
 
 
@@ -220,6 +222,9 @@ class Relay:
             self._take(pending.rstrip(b"\r") + b"\n")
 
     def _take(self, piece: bytes) -> None:
+        if self._stderr_tail is not None and piece.startswith(_LOST):
+            self._stderr_tail.lost = piece.decode(errors="replace").strip().partition(" ")[2]
+            return
         if self._filter is not None and self._filter.hides(piece):
             return
         is_line = piece.endswith(b"\n")

@@ -69,7 +69,9 @@ class Worker:
             reader.join(max(0.0, limit - time.monotonic()))
         path = self.log.path if self.log else ""
         tail = self.stderr_tail if self.readers else None
-        return failures.ProcessExit(self.rank, code, tail, path, self.is_stopped)
+        hides_loss = code == 0 and bool(self.stderr_tail.lost)
+        code = 1 if hides_loss else code
+        return failures.ProcessExit(self.rank, code, tail, path, self.is_stopped, hides_loss)
 
 
 def has_ended(worker: Worker, wait_option: int = os.WNOHANG) -> bool:

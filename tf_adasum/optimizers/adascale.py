@@ -291,7 +291,8 @@ def check_scale(scale: float) -> None:
 
 
 def _refuse_rules(strategy):
-    if isinstance(strategy, GradientAggregatingStrategy) and strategy.gradient_reduction:
+    is_ours = isinstance(strategy, GradientAggregatingStrategy)
+    if is_ours and not strategy.aggregation.is_mean:
         raise ValueError(
             "AdaScale estimates the noise of the *mean* gradient, but this strategy does not "
             "average gradients. Use AdasumMirroredStrategy(aggregation='mean'), or remove "

@@ -1,15 +1,13 @@
 """A step of `AdaScale`: sum the gradients, measure them, estimate the gain ratio, update."""
 
-import math
-
 import tensorflow as tf
 
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.optimizers import gain
 
-# The value that a replica without rows sends instead of a squared norm, which is never negative.
-NOT_MEASURED = -math.inf
+# The value that a replica without rows sends instead of a squared norm. Its gradients are zeros.
+NOT_MEASURED = float("nan")
 
 
 class AdaScaleStep(keras_compat.Step):
@@ -60,23 +58,24 @@ class AdaScaleStep(keras_compat.Step):
         return self.replicas * keras_compat.accumulation_steps(self.optimizer)
 
     def measure(self, gradients):
-        """Return a list of N‖g_i/N‖², for N replicas and this replica's gradients g_i/N.
+        """Return a list of ‖g_i‖², which the replicas reduce with their gradients g_i.
 
-        Keras passes g_i/N. The sum of N‖g_i/N‖² over the N replicas is the mean of ‖g_i‖². The list
-        is empty if a step has only one gradient.
+        Other strategies than ours sum, and Keras passes g_i/N for N replicas. The sum of N‖g_i/N‖²
+        is the mean of ‖g_i‖². The list is empty if a step has only one gradient.
         """
         if self.count == 1:
             return []
-        measured = tf.cast(self.replicas * gain.squared_norm(gradients), tf.float32)
-        strategy = tf.distribute.get_strategy()
-        is_ours = isinstance(strategy, GradientAggregatingStrategy)
-        is_empty = strategy.empty_replicas.is_empty if is_ours else None
+        measured = tf.cast(gain.squared_norm(gradients), tf.float32)
+        strategy = _our_strategy()
+        if not strategy:
+            return [self.replicas * measured]
+        is_empty = strategy.empty_replicas.is_empty
         return [measured if is_empty is None else tf.where(is_empty, NOT_MEASURED, measured)]
 
     def update(self, values, variables):
-        """Sum the values of the replicas, estimate r, and take a step with η = r · lr(⌊τ⌋)."""
+        """Combine the replicas' values, estimate r, and take a step with η = r · lr(⌊τ⌋)."""
         gradients, measured = values[: len(variables)], values[len(variables) :]
-        gradients, measured = _sums_over_replicas(gradients, measured)
+        gradients, measured = self._combined(gradients, measured, variables)
         pairs = zip(gradients, variables, strict=True)
         gradients = [keras_compat.of_known_shape(*pair) for pair in pairs]
         advance = 1.0
@@ -85,17 +84,32 @@ class AdaScaleStep(keras_compat.Step):
         super().update(gradients, variables)
         self.steps.assign_add(advance)
 
+    def _combined(self, gradients, measured, variables):
+        """Return the gradients and measured scalars of all replicas, in one reduction if possible.
+
+        A bucket has one dtype.
+        """
+        context = tf.distribute.get_replica_context()
+        if not _our_strategy():
+            sums = context.all_reduce("SUM", [*gradients, *measured])
+            return sums[: len(gradients)], sums[len(gradients) :]
+        if {gradient.dtype for gradient in gradients} == {tf.float64}:
+            measured = [tf.cast(scalar, tf.float64) for scalar in measured]
+        values = keras_compat.combine(self.optimizer, gradients, variables, measured)
+        return values[: len(gradients)], values[len(gradients) :]
+
     def estimate(self, mean_square, square_of_mean):
         """Add the sample of a step to the averages and set r; return the increase of τ.
 
         Args:
-            mean_square: (1/C) Σ‖g_i‖², or -inf if a replica has no rows.
+            mean_square: (1/C) Σ‖g_i‖², or NaN if a replica has no rows.
             square_of_mean: ‖ḡ‖².
         """
         scale = tf.convert_to_tensor(self.scale)
         sample = gain.estimates(tf.cast(mean_square, tf.float64), square_of_mean, self.count, scale)
         is_finite = tf.math.is_finite(sample[0] + sample[1])
-        goes_on = is_finite | (tf.math.is_finite(square_of_mean) & (mean_square == NOT_MEASURED))
+        is_left_out = tf.math.is_finite(square_of_mean) & tf.math.is_nan(mean_square)
+        goes_on = is_finite | is_left_out
         smoothing = tf.maximum(1 - scale / 1000, 0) if self.smoothing is None else self.smoothing
         weight, rate = gain.averaging(tf.convert_to_tensor(self.weight), smoothing, self.debias)
 
@@ -110,17 +124,7 @@ class AdaScaleStep(keras_compat.Step):
         return tf.where(goes_on, tf.convert_to_tensor(self.gain), 0.0)
 
 
-def _sums_over_replicas(gradients, measured):
-    """Sum gradients and measured scalars over all replicas, in one all-reduce if possible.
-
-    TensorFlow packs values that are reduced together into one buffer, so they need one dtype.
-    """
-    context = tf.distribute.get_replica_context()
-    dtypes = {gradient.dtype for gradient in gradients}
-    if dtypes <= {tf.float32} or dtypes == {tf.float64}:
-        (dtype,) = dtypes
-        together = [*gradients, *(tf.cast(scalar, dtype) for scalar in measured)]
-        sums = keras_compat.summed(context, together)
-        return sums[: len(gradients)], sums[len(gradients) :]
-    sums = keras_compat.summed(context, gradients)
-    return sums, context.all_reduce("SUM", measured) if measured else []
+def _our_strategy():
+    """Return the current strategy if it is one of ours, or else None."""
+    strategy = tf.distribute.get_strategy()
+    return strategy if isinstance(strategy, GradientAggregatingStrategy) else None

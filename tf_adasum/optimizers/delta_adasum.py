@@ -247,13 +247,13 @@ def _with_each_row_once(gradient):
 
 def _check_strategy(strategy):
     is_ours = isinstance(strategy, GradientAggregatingStrategy)
-    if not is_ours or strategy.gradient_reduction is None:
+    if not is_ours or strategy.aggregation.is_mean:
         received = type(strategy).__name__ if tf.distribute.has_strategy() else "no strategy"
         rule = strategy.aggregation if is_ours else None
         raise ValueError(
-            "DeltaAdasum needs the gradients of each replica, but a strategy that averages divides "
-            "them by the number of replicas. Build the model under an AdasumMirroredStrategy(), "
-            "whose default rule is Adasum. "
+            "DeltaAdasum needs a strategy that combines the optimizer steps of the replicas with "
+            "another rule than the mean. Build the model under an AdasumMirroredStrategy(), whose "
+            "default rule is Adasum. "
             f"Received: {received}" + (f" with {rule!r}" if rule else "")
         )
     if isinstance(strategy.aggregation, rules.AdaCons) and not strategy.aggregation.rescale:

@@ -1,29 +1,33 @@
-"""Replaces the gradients of replicas without rows by zeros.
+"""Counts the rows of each replica, and replaces the gradients of replicas without rows by zeros.
 
-In a last batch, some replicas may have no rows. For example, four rows on three devices are split
-into 2, 2 and 0 rows. Without rows, a replica would compute 0/0, or only the derivative of its
-regularizers, instead of a gradient.
+In a last batch, replicas may have different numbers of rows, and some may have none. For example,
+four rows on three devices are split into 2, 2 and 0 rows. Without rows, a replica would compute
+0/0, or only the derivative of its regularizers, instead of a gradient.
 """
 
+import functools
 import weakref
 
 import tensorflow as tf
 
+from tf_adasum.aggregation.sparse import values_of, with_values
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
 
 class EmptyReplicas:
-    """Determines which replicas have no rows, while a strategy runs a function in each replica.
+    """Counts the rows of each replica, while a strategy runs a function in each replica.
 
-    A replica has no rows if all tensors of unknown length among its arguments are empty. One empty
-    tensor is not enough: a graph without edges has nodes. If all lengths are known, as in eager
-    code, a replica has no rows if all tensors are empty. If all lengths are known and one is not 0,
-    nothing is added to the graph.
+    The number of rows is the length of the first argument that is not empty, among those whose
+    batch axis has an unknown length. A replica has no rows if all of them are empty: a graph
+    without edges has nodes. If all lengths are known, as in eager code, all arguments with a batch
+    axis count. If all lengths are known and none is 0, nothing is added to the graph.
     """
 
     def __init__(self):
-        # From the id of a replica to the result of `has_no_rows` in it.
-        self._is_empty: dict[int, tf.Tensor | bool | None] = {}
+        # From the id of a replica to the result of `rows_of` in it.
+        self._rows: dict[int, tf.Tensor | int | None] = {}
+        # From the id of a replica to tensors that were computed in it, by name and graph.
+        self._computed: dict[int, dict] = {}
         # From a tf.function to the function that `noting` returns for it.
         self._noting: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
@@ -51,16 +55,61 @@ class EmptyReplicas:
 
     @tf.autograph.experimental.do_not_convert
     def _note(self, args, kwargs):
-        self._is_empty[replica()] = has_no_rows((args, kwargs))
+        self._rows[tensorflow_compat.replica()] = rows_of((args, kwargs))
 
     def forget(self):
         """Delete all notes, because their tensors belong to one graph."""
-        self._is_empty.clear()
+        self._rows.clear()
+        self._computed.clear()
+
+    def rows_of_replica(self, number):
+        """Return the number of rows of a local replica: int, int64 scalar tensor, or None."""
+        return self._rows.get(number)
+
+    @property
+    def rows(self):
+        """The number of rows of this replica: int, int64 scalar tensor, or None if not known."""
+        return self._rows.get(tensorflow_compat.replica())
 
     @property
     def is_empty(self):
         """Whether this replica has no rows: boolean scalar tensor or True; None if it has rows."""
-        return self._is_empty.get(replica())
+        if not isinstance(self.rows, tf.Tensor):
+            return True if self.rows == 0 else None
+        return self._once("is_empty", lambda: tf.equal(self.rows, 0))
+
+    def _once(self, name, compute):
+        """Return a tensor of this replica, which is computed once in each graph."""
+        own = self._computed.setdefault(tensorflow_compat.replica(), {})
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if own.get(name, (graph,))[0] is not graph or name not in own:
+            own[name] = graph, compute()
+        return own[name][1]
+
+    def total_rows(self):
+        """Return the number of rows of all replicas, float32; every replica calls this method.
+
+        It is an int if this process has all replicas, and their numbers are known and equal.
+        """
+        context = tf.distribute.get_replica_context()
+        own = 1 if self.rows is None else self.rows
+        is_known = context.merge_call(self._are_known_and_equal)
+        if is_known:
+            return own * context.num_replicas_in_sync
+        return self._once("total", lambda: context.all_reduce("SUM", tf.cast(own, tf.float32)))
+
+    def _are_known_and_equal(self, strategy):
+        rows = list(self._rows.values())
+        is_local = strategy.workers.count == 1 and all(isinstance(own, int) for own in rows)
+        return all(own is None for own in rows) or (is_local and len(set(rows)) == 1)
+
+    def weight(self):
+        """Return ``n_i N / Σ n_i`` for n_i rows of N replicas; None if all have as many rows."""
+        total = self.total_rows()
+        if isinstance(total, int):
+            return None
+        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        return tf.math.divide_no_nan(tf.cast(self.rows, tf.float32) * replicas, total)
 
     def is_empty_if_any(self):
         """Return `is_empty` as a tensor; None only if `is_empty` is None on all local replicas."""
@@ -83,7 +132,7 @@ class EmptyReplicas:
         is_empty = self.is_empty
         if is_empty is None:
             return list(gradients)
-        numbers = [_numbers(gradient) for gradient in gradients if gradient is not None]
+        numbers = [values_of(gradient) for gradient in gradients if gradient is not None]
 
         def zeros():
             return [tf.zeros_like(each) for each in numbers]
@@ -91,7 +140,7 @@ class EmptyReplicas:
         # tf.cond returns the same tensors. A product with 0 would copy the tensors and keep NaN.
         chosen = iter(zeros() if is_empty is True else tf.cond(is_empty, zeros, lambda: numbers))
         return [
-            None if gradient is None else _with_numbers(gradient, next(chosen))
+            None if gradient is None else with_values(gradient, next(chosen))
             for gradient in gradients
         ]
 
@@ -108,23 +157,25 @@ def _of_unknown_length(value):
     return tf.compat.v1.placeholder_with_default(value, [None, *value.shape[1:]])
 
 
-def has_no_rows(arguments):
-    """Return whether the arguments of a replica's function hold a batch without rows.
+def rows_of(arguments):
+    """Return the number of rows in the arguments of a replica's function.
 
     Args:
         arguments: any structure; its dense, ragged and sparse tensors are checked.
 
     Returns:
-        True if the batch is known to be empty; None if it cannot be empty; otherwise a boolean
-        scalar tensor.
+        An int if all lengths are known; None if there is no batch axis; otherwise an int64 scalar
+        tensor.
     """
     values = [each for each in tf.nest.flatten(arguments) if _has_batch_axis(each)]
     lengths = [None if value.shape.rank is None else value.shape[0] for value in values]
     pairs = zip(values, lengths, strict=True)
     unknown = [_length(value) for value, length in pairs if length is None]
     if unknown:
-        return tf.reduce_all([tf.equal(length, 0) for length in unknown])
-    return True if lengths and not any(lengths) else None
+        return functools.reduce(
+            lambda later, length: tf.where(length > 0, length, later), reversed(unknown)
+        )
+    return next(filter(None, lengths), 0) if lengths else None
 
 
 def _has_batch_axis(value):
@@ -137,20 +188,3 @@ def _length(value):
         return value.nrows()
     shape = value.dense_shape if isinstance(value, tf.SparseTensor) else tf.shape(value)
     return tf.cast(tf.reduce_prod(shape[:1]), tf.int64)  # 1 for a scalar
-
-
-def replica():
-    """Return the current replica's id, counted over all workers; None outside of a replica."""
-    context = tf.distribute.get_replica_context()
-    return context and int(tf.get_static_value(context.replica_id_in_sync_group))
-
-
-def _numbers(gradient):
-    is_sparse = isinstance(gradient, tf.IndexedSlices)
-    return tf.convert_to_tensor(gradient.values if is_sparse else gradient)
-
-
-def _with_numbers(gradient, numbers):
-    if not isinstance(gradient, tf.IndexedSlices):
-        return numbers
-    return tf.IndexedSlices(numbers, gradient.indices, gradient.dense_shape)

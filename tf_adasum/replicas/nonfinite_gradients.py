@@ -11,8 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_adasum.compat.tensorflow import replica
 from tf_adasum.errors import see
-from tf_adasum.replicas.empty_replicas import replica
 
 ACTIONS = ("propagate", "skip", "raise")
 

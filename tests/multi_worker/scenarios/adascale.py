@@ -71,9 +71,10 @@ def steps(strategy, count, kind="own", momentum=0.9, schedule=False, **options):
         def in_replica():
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             own = tf.cast(replica, tf.int32) * accumulation + micro_step
-            # As Keras's losses: divided by the number of replicas, which are summed.
+            # As Keras's losses, which TensorFlow's strategy sums.
+            divisor = replicas if kind == "mirrored" else 1
             keras_compat.apply(
-                optimizer, [gradient[number][own] / replicas for gradient in gradients], variables
+                optimizer, [gradient[number][own] / divisor for gradient in gradients], variables
             )
 
         strategy.run(in_replica)

@@ -99,10 +99,11 @@ def backup_of(strategy, folder, plain=False, only_worker_0=False, **options):
 
 def state_of(strategy, model):
     """All variables on each local replica."""
-    state = keras_compat.aggregation_state_of(model.optimizer)
+    states = keras_compat.aggregation_states_of(model.optimizer)
     variables = [*model.variables, *keras_compat.all_variables(model.optimizer)]
-    if state and state.rule_state:
-        variables += state.rule_state.of_name.values()
+    for state in states:
+        if state.rule_state:
+            variables += state.rule_state.of_name.values()
     return {
         f"variable {index}.{local}": copy.numpy()
         for index, variable in enumerate(variables)

@@ -4,7 +4,37 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from scenarios.basics import random_data, use_rule, weights_of
+from scenarios.basics import message_of, random_data, use_rule, weights_of
+
+
+def metric_outside(strategy, own):
+    """The message of the error of a loop whose metric was created outside of the scope.
+
+    Args:
+        strategy: the workers' strategy.
+        own: whether the metric is of a class of the user.
+    """
+
+    class Largest(keras.metrics.Metric):
+        def __init__(self):
+            super().__init__(name="largest")
+            self.largest = self.add_variable((), "zeros", name="of_rows")
+
+        def update_state(self, values):
+            self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(values)))
+
+    metric = Largest() if own else keras.metrics.Mean(name="average")
+    data = tf.data.Dataset.from_tensor_slices(np.arange(8, dtype="float32")).batch(8)
+
+    @tf.function
+    def step(rows):
+        strategy.run(lambda rows: metric.update_state(rows), args=(rows,))
+
+    def loop():
+        for rows in strategy.experimental_distribute_dataset(data):
+            step(rows)
+
+    return {"message": message_of(loop)}
 
 
 def wrong_loops(strategy, rule):

@@ -52,12 +52,12 @@ def counting(strategy, counts):
         counts.append(1)
         return value
 
-    def counted(gradients, options):
+    def counted(gradients, *others):
         gradients = [list(own) for own in gradients]
         first = gradients[0][0]
         marked = tf.numpy_function(count, [first], first.dtype)
         gradients[0][0] = tf.ensure_shape(marked, first.shape)
-        return original(gradients, options)
+        return original(gradients, *others)
 
     return mock.patch.object(cross_device_ops, "combine_gradients", counted)
 

@@ -99,6 +99,22 @@ def custom_loop(strategy, is_other):
     strategy.check_replicas([variable])
 
 
+def saves_alone(strategy, is_other):
+    """Worker 0 saves a variable that each replica updates separately."""
+    with strategy.scope():
+        variable = tf.Variable(
+            0.0,
+            trainable=False,
+            name="average",
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.MEAN,
+        )
+    if not is_other:
+        with tempfile.TemporaryDirectory() as folder:
+            tf.train.Checkpoint(variable=variable).save(f"{folder}/checkpoint")
+    strategy.check_replicas()
+
+
 def reduce(strategy, size):
     def step():
         context = tf.distribute.get_replica_context()
@@ -266,6 +282,7 @@ CASES = {
     "gradients of another shape": lambda strategy, is_other: reduce(strategy, 10 + 3 * is_other),
     "gradients of other groups": other_groups,
     "variables of another shape": lambda strategy, is_other: variable_of(strategy, 4 + is_other),
+    "saves a variable alone": saves_alone,
     "one step more": custom_loop,
     "what may differ": other_names,
 }

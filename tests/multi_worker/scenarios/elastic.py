@@ -43,10 +43,11 @@ def fit(model, epochs=1, callbacks=()):
 
 def state_of(model):
     """Return the model's weights in one vector, and all variables with those of the optimizer."""
-    state = keras_compat.aggregation_state_of(model.optimizer)
+    states = keras_compat.aggregation_states_of(model.optimizer)
     variables = [*model.weights, *keras_compat.all_variables(model.optimizer)]
-    if state and state.rule_state:
-        variables += state.rule_state.of_name.values()
+    for state in states:
+        if state.rule_state:
+            variables += state.rule_state.of_name.values()
     weights, everything = (
         np.concatenate([np.ravel(v.numpy()).astype("float64") for v in own])
         for own in (model.weights, variables)
@@ -102,7 +103,7 @@ def change_replicas(strategy, kind, folder, saved_on, restored_on):
             loss = fit(restored, epochs=2, callbacks=[*callbacks, begin]).history["loss"]
         said = [str(each.message) for each in caught if each.category is UserWarning]
         optimizer = restored.optimizer
-        state = keras_compat.aggregation_state_of(optimizer)
+        (state,) = keras_compat.aggregation_states_of(optimizer)
         # The state of other replicas differs.
         (weights, everything), expected = begin.state, state_of(model)
         results |= {

@@ -122,8 +122,6 @@ def fit(strategy, rule, optimizer, fit_mode):
 def steps_of_loop(strategy, rule, optimizer="momentum", function=False):
     """Two steps of a custom loop: all replicas have the same rows, then only the first has rows.
 
-    With the rule mean, Keras sums the gradients of a loop, so only the first ever has rows.
-
     Args:
         strategy: the workers' strategy, or one of a single replica.
         rule: the rule's name.
@@ -159,7 +157,7 @@ def steps_of_loop(strategy, rule, optimizer="momentum", function=False):
 
         def own_rows(context, step=step):
             is_first = context.replica_id_in_sync_group == 0
-            count = 8 if is_first or (step == 0 and rule != "mean") else 0
+            count = 8 if is_first or step == 0 else 0
             return tuple(tf.constant(part[8 * step : 8 * step + count]) for part in (x, y))
 
         run(strategy.experimental_distribute_values_from_function(own_rows))

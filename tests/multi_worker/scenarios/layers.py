@@ -45,10 +45,6 @@ def fit_with_added_loss(strategy, kind):
     return {"loss": history["loss"], **weights_of(model)}
 
 
-def error_of_added_loss(strategy, kind):
-    return {"error": message_of(lambda: fit_with_added_loss(strategy, kind))}
-
-
 def fit_with_float8(strategy):
     """The variables of a layer in float8; the rows of later replicas are larger."""
     if strategy:

@@ -89,9 +89,9 @@ class Stepping:
     def copies(self):
         """dict from names to all variables on each local replica, but those of loss scaling."""
         kept = [*self.variables, *keras_compat.all_variables(self.optimizer)]
-        state = keras_compat.aggregation_state_of(self.optimizer)
-        if state is not None and state.rule_state:
-            kept += state.rule_state.variables
+        for state in keras_compat.aggregation_states_of(self.optimizer):
+            if state.rule_state:
+                kept += state.rule_state.variables
         local = self.strategy.experimental_local_results
         return {
             f"{index} {keras_compat.path_of(variable)}.{number}": copy

@@ -32,6 +32,32 @@ FORMATS = {
 }
 
 
+def save_on_all_workers(strategy, folder):
+    """Save checkpoints on all workers, as a script for one process does, and restore the last."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([400]), keras.layers.Dense(400)])
+        average = tf.Variable(
+            1.0,
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.MEAN,
+        )
+        checkpoint = tf.train.Checkpoint(model=model, average=average)
+    manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
+    for number in range(10):
+        manager.save(checkpoint_number=number)
+        if strategy.rank == 0:  # worker 0 may save alone, as long as no variable is ON_READ
+            tf.train.Checkpoint(model=model).write(f"{folder}/alone")
+    before = model.get_weights()
+    strategy.workers.gather([])
+    strategy.run(lambda: average.assign(3.0))
+    model.set_weights([0 * each for each in before])
+    checkpoint.restore(manager.latest_checkpoint)
+    equal = all((a == b).all() for a, b in zip(model.get_weights(), before, strict=True))
+    average = float(strategy.reduce("MEAN", average, axis=None))
+    return {"equal": equal, "average": average, "latest": manager.latest_checkpoint}
+
+
 def save_in_scope(strategy, folder, within_fit):
     """Train in the scope, save there on worker 0 alone in every format, and train on."""
     # A test begins with `clear_session`, as a program that has not saved or loaded anything yet:

@@ -236,11 +236,11 @@ def schemes(draw, replicas, wire_dtypes):
     try:
         return Scheme.from_arguments(draw(st.sampled_from(RULES)), replicas, **options)
     except ValueError as error:
-        assert "Received" in str(error) or "Leave them out" in str(error)
+        assert "Received" in str(error)
     hypothesis.reject()
 
 
-@pytest.mark.parametrize(("way", "count"), [("local", 420), ("collective", 150)])
+@pytest.mark.parametrize(("way", "count"), [("local", 420), ("collective", 300)])
 def test_aggregation(backend, way, count):
     outcomes = collections.Counter()
 

@@ -1,5 +1,7 @@
 """Sparse gradients: the combination of their rows is that of the dense gradients."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +11,7 @@ from support.fake_collectives import exchanged
 from support.scheme_oracle import gradients_of
 
 from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate
-from tf_adasum.aggregation.rules import AdaCons, Adasum, Sum
+from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
 
 ROWS = 23  # of the variable
 # For each replica its indices: different numbers of rows, repeated and unsorted ones, none at all.
@@ -132,6 +134,16 @@ def test_a_bad_number_spoils_all_rows_and_no_other_variable(bad):
             assert_is_union(one, gradients)
             assert np.isnan(one.values).all()
             assert other.values.numpy().tobytes() == gradients[0][1].values.numpy().tobytes()
+
+
+def test_the_mean_keeps_repeated_rows():
+    """As the gradient of one device, which Adam squares row by row."""
+    gradients = replicas_of(INDICES[:4])
+    for results in everywhere(gradients, Scheme(Mean(), 4)):
+        for (combined,) in results:
+            assert combined.indices.numpy().tolist() == [*itertools.chain(*INDICES[:4])]
+            expected = np.concatenate([own.values.numpy() for (own,) in gradients]) / 4
+            np.testing.assert_array_equal(combined.values, expected)
 
 
 # ---- details -----------------------------------------------------------------------------------

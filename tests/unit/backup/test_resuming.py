@@ -400,3 +400,35 @@ def test_on_cluster_change_is_called_with_both_numbers_of_replicas(save_freq, tm
     assert same.calls == [] and changed.calls == [(4, 1)]
     assert len(changed.rates) >= 3
     np.testing.assert_allclose(changed.rates, 0.1 / 4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("save_freq", [3, "epoch"])
+def test_a_custom_loop_resumes_at_the_position_of_the_backup(tmp_path, save_freq, capsys):
+    def train(folder, stops_at=None):
+        model = compiled(seed=1)
+        backup = BackupAndRestore(tmp_path / folder, save_freq=save_freq, delete_checkpoint=False)
+        made = keras.callbacks.CallbackList([backup], model=model, epochs=EPOCHS)
+        made.on_train_begin()
+        position, seen = backup.position, []
+        for epoch in range(position[0], EPOCHS):
+            made.on_epoch_begin(epoch)
+            for batch in range(position[1] if epoch == position[0] else 0, STEPS):
+                if (epoch, batch) == stops_at:
+                    return position, seen, None
+                made.on_train_batch_begin(batch)
+                rows = np.random.default_rng((epoch, batch)).normal(size=(BATCH, 3))
+                model.train_on_batch(rows, rows[:, :2])
+                seen.append((epoch, batch))
+                made.on_train_batch_end(batch)
+            made.on_epoch_end(epoch)
+        made.on_train_end()
+        return position, seen, model.get_weights()
+
+    nothing, every, expected = train("unbroken")
+    assert nothing == (0, 0) and len(every) == EPOCHS * STEPS
+    train("broken", stops_at=(2, 1))
+    position, seen, weights = train("broken")
+    assert position == ((2, 1) if save_freq == 3 else (2, 0))
+    assert seen == every[every.index(position) :]
+    for actual, own in zip(weights, expected, strict=True):
+        np.testing.assert_array_equal(actual, own)

@@ -59,6 +59,7 @@ def of_keras():
         model,
         keras.callbacks.CallbackList(model=model),
         keras.layers.BatchNormalization(),
+        keras.Variable(0.0),
     ]
 
 

@@ -47,7 +47,7 @@ def test_gradients_of_many_shapes_reduced_eagerly(warnings_of):
     options = tf.distribute.experimental.CommunicationOptions()
     ops = GradientCrossDeviceOps(["/device:CPU:0"], 1, options)
     ops.is_identity_for_one_replica = lambda options: False
-    ops.combine_gradients = lambda gradients, options: gradients
+    ops.combine_gradients = lambda gradients, *others: gradients
 
     def action(number):
         gradient = tf.ones([number + 1])

@@ -85,3 +85,26 @@ def test_workers_wait_longer_for_those_of_other_machines_to_start_again(
     result = run("-n", 1, *nodes, "--max-restarts", 1, path)
     assert result.returncode == 0
     assert result.stdout.splitlines() == [f"[worker 1] {each} a:1" for each in seconds]
+
+
+# A script that catches the error, and ends as if it had finished.
+LOSES = """
+from tf_adasum.errors import WorkerLostError
+try:
+    raise WorkerLostError("worker 7 (a:1) was lost: it is silent. (TFA-501)")
+except WorkerLostError:
+    os._exit(0)
+"""
+
+
+def test_a_script_that_hides_a_lost_worker_has_not_finished(script, tmp_path):
+    path = script(FAIL_UNTIL + "if restart < 1:\n    " + "\n    ".join(LOSES.splitlines()))
+    result = run("-n", 2, "--max-restarts", 1, path, tmp_path)
+    assert result.returncode == 0 and len(starts_in(tmp_path)) == 2
+    assert "restart 1 of 1" in result.stderr
+    result = run("-n", 2, script(LOSES))
+    assert result.returncode == 1
+    assert "with exit status 0 although it had lost a worker: WorkerLostError: worker 7" in (
+        result.stderr
+    )
+    assert "[worker" not in result.stderr, "the launcher reads it, and nobody else"

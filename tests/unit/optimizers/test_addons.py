@@ -219,12 +219,13 @@ def test_a_legacy_optimizer_takes_further_variables(strategy, measures):
             momentum[i] = 0.5 * momentum[i] - combined(own)
             alone[i] += momentum[i]
         if measures:
-            keras_compat.aggregation_state_of(optimizer).measure_orthogonality()
+            keras_compat.aggregation_states_of(optimizer)[-1].measure_orthogonality()
     for variable, expected in zip(variables, alone, strict=True):
         for copy in strategy.experimental_local_results(variable):
             np.testing.assert_allclose(copy.numpy(), expected, rtol=2e-6, atol=1e-6)
     if measures:
-        assert keras_compat.aggregation_state_of(optimizer).orthogonality.shape == [3 + 1]
+        (state,) = keras_compat.aggregation_states_of(optimizer)
+        assert state.orthogonality.shape == [3 + 1]
 
 
 def test_a_state_of_the_rule_belongs_to_the_first_variables():

@@ -34,7 +34,7 @@ def strategies():
     }
 
 
-def stepped(strategy, make, is_eager=False, is_built=False, empty=(), divided_by=1):
+def stepped(strategy, make, is_eager=False, is_built=False, empty=()):
     """Takes a step with each of `GRADIENTS`; returns the optimizer and the replicas' weights.
 
     Args:
@@ -46,7 +46,7 @@ def stepped(strategy, make, is_eager=False, is_built=False, empty=(), divided_by
             keras_versions.build(optimizer, [variable])
 
     def in_replica(rows):
-        gradient = tf.reduce_sum(rows, axis=0) / divided_by
+        gradient = tf.reduce_sum(rows, axis=0)
         optimizer.apply_gradients([(gradient, variable)])
 
     def step(rows):
@@ -154,9 +154,7 @@ class TestAdaScale:
     @pytest.mark.filterwarnings("ignore:AdaScale around")
     def test_takes_the_scaled_rate(self, strategies, name, is_eager, is_built):
         wrap = functools.partial(AdaScale, smoothing=0.5)
-        _, weights = stepped(
-            strategies["mean"], lambda: OPTIMIZERS[name](wrap), is_eager, is_built, divided_by=2
-        )
+        _, weights = stepped(strategies["mean"], lambda: OPTIMIZERS[name](wrap), is_eager, is_built)
         expected = optimizer_oracles.AdaScaleOracle(
             WEIGHTS, RATE, 2, MOMENTUM, smoothing=0.5, decay=decay_of(name)
         )

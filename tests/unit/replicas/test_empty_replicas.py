@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_adasum.replicas.empty_replicas import has_no_rows
+from tf_adasum.replicas.empty_replicas import rows_of
 
 
 def dense(rows):
@@ -21,23 +21,24 @@ def sparse(rows):
 
 @pytest.mark.parametrize("make", [dense, ragged, sparse])
 def test_a_replica_is_empty_only_if_all_tensors_are(make):
-    assert has_no_rows({"edges": make(0), "nodes": make(0), "scalar": tf.constant(1.0)})
-    assert not has_no_rows({"edges": make(0), "nodes": make(3)})
-    assert not has_no_rows({"edges": make(3), "nodes": make(0)})
+    assert rows_of({"edges": make(0), "nodes": make(0), "scalar": tf.constant(1.0)}) == 0
+    assert rows_of({"edges": make(0), "nodes": make(3)}) == 3
+    assert rows_of({"edges": make(2), "nodes": make(3)}) == 2
+    assert rows_of({"edges": make(3), "nodes": make(0)}) == 3
 
 
 @pytest.mark.parametrize(
     "arguments", [(), [3, "text", None], [tf.constant(1.0)], {"x": np.ones(0)}]
 )
 def test_other_arguments_do_not_count(arguments):
-    assert has_no_rows(arguments) is None
+    assert rows_of(arguments) is None
 
 
 def test_known_lengths_add_nothing_to_a_graph():
     with tf.Graph().as_default() as graph:
         x, scalar = tf.zeros([4, 2]), tf.zeros([])
         before = len(graph.get_operations())
-        assert has_no_rows([scalar, x]) is None
+        assert rows_of([scalar, x]) == 4
         assert len(graph.get_operations()) == before
 
 
@@ -54,18 +55,18 @@ def test_known_lengths_add_nothing_to_a_graph():
 def test_a_length_that_is_not_known_when_traced(kind, make):
     # All batches of unknown length count, and none of known length.
     ask = tf.function(
-        lambda x, other, y: has_no_rows([other, x, y]),
+        lambda x, other, y: rows_of([other, x, y]),
         input_signature=[kind, tf.TensorSpec([4]), tf.TensorSpec([None])],
     )
-    assert bool(ask(make(0), tf.ones([4]), tf.ones([0])))
-    assert not bool(ask(make(3), tf.ones([4]), tf.ones([3])))
-    assert not bool(ask(make(0), tf.ones([4]), tf.ones([3])))
-    assert not bool(ask(make(3), tf.ones([4]), tf.ones([0])))
+    assert int(ask(make(0), tf.ones([4]), tf.ones([0]))) == 0
+    assert int(ask(make(3), tf.ones([4]), tf.ones([2]))) == 3
+    assert int(ask(make(0), tf.ones([4]), tf.ones([3]))) == 3
+    assert int(ask(make(3), tf.ones([4]), tf.ones([0]))) == 3
 
 
 def test_a_scalar_of_unknown_rank_has_rows():
-    ask = tf.function(has_no_rows, input_signature=[tf.TensorSpec(None)])
-    assert not bool(ask(tf.constant(3.0)))
+    ask = tf.function(rows_of, input_signature=[tf.TensorSpec(None)])
+    assert int(ask(tf.constant(3.0))) == 1
 
 
 @pytest.mark.parametrize("kind", ["eager", "graph", "function in run"])

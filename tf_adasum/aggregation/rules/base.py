@@ -20,8 +20,8 @@ class AggregationRule:
     of their ``replica_id_in_sync_group``.
 
     ``g_i`` is the gradient of replica i's *own* loss: the mean over its own rows, or the sum over
-    these rows if you chose a sum. For every rule but `Mean`, which uses TensorFlow's own averaging,
-    the strategy switches off Keras's division of the loss by the number of replicas.
+    these rows if you chose a sum. The strategy switches off Keras's division of the loss by the
+    number of replicas.
 
     To write a rule, define `coefficients`. If the rule has a state that lasts from step to step,
     define `initial_state` and `coefficients_and_state` as well. They are also pure functions,
@@ -33,7 +33,7 @@ class AggregationRule:
             paths: group}``: the variables of a group share them. Each group is one segment of
             `gram`. The Gram matrix of a group is the sum over its variables.
         needs_gram: False if the coefficients do not depend on the gradients. Then `gram` may be
-            zero.
+            zero, and optimizers clip the combined gradient instead of each replica's gradient.
         works_in_levels: whether the rule may be applied to the gradients within each group of
             replicas, and then to the results of the groups, as a radix plan of several levels does.
             If False, one level combines all N replicas: the plan ``[N]``.
@@ -41,9 +41,8 @@ class AggregationRule:
             default plan may have several levels, several levels may be evaluated as one,
             and pairs are combined by `ops.pairwise_combine`. True for `Adasum` and for subclasses
             that do not override `coefficients` and `coefficients_and_state`.
-        is_stock_mean: whether TensorFlow and Keras average the gradients instead of the rule. True
-            for `Mean`, but not for subclasses of `Mean`. Radix plans and wire dtypes are possible
-            only if this is False.
+        is_mean: whether the rule computes the coefficients of `Mean`. If so, replicas are weighted
+            by their rows.
 
     Example:
         >>> class UnitNorm(tf_adasum.rules.AggregationRule):
@@ -64,8 +63,8 @@ class AggregationRule:
         return False
 
     @property
-    def is_stock_mean(self) -> bool:
-        """Whether TensorFlow and Keras average the gradients instead of the rule."""
+    def is_mean(self) -> bool:
+        """Whether the rule computes the coefficients of `Mean`."""
         return False
 
     def computes_as(self, rule: type["AggregationRule"]) -> bool:

@@ -30,9 +30,8 @@ class Sum(AggregationRule):
 class Mean(AggregationRule):
     """``(1/R) Σ_i g_i``: the default of every data-parallel framework.
 
-    With this rule, `AdasumMirroredStrategy` averages like TensorFlow's own strategies: Keras
-    divides mean-type losses by the number of replicas, and TensorFlow sums the gradients. If
-    gradients are sent over UCX, this package sums the gradients of a Keras optimizer instead.
+    `AdasumMirroredStrategy` weights the replicas by their numbers of rows n_i, so that the result
+    is the gradient of the whole batch on one device, ``Σ_i n_i g_i / Σ_i n_i``.
 
     Example:
         >>> tf_adasum.rules.Mean().coefficients(tf.zeros([1, 4, 4], tf.float64)).numpy()
@@ -43,9 +42,9 @@ class Mean(AggregationRule):
     works_in_levels = True
 
     @property
-    def is_stock_mean(self) -> bool:
-        """True, except for subclasses: TensorFlow sums, and Keras divides the losses by R."""
-        return type(self) is Mean
+    def is_mean(self) -> bool:
+        """True, unless this is a subclass that computes other coefficients."""
+        return self.computes_as(Mean)
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
         """Return 1/R, shape ``[S, R]``; see `AggregationRule.coefficients`."""

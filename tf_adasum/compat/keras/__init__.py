@@ -39,7 +39,6 @@ from tf_adasum.compat.keras.optimizers import (
     optimizers_of,
     optimizers_within,
     path_of,
-    summed,
     tensorflow_variable,
 )
 from tf_adasum.compat.keras.progress_bar import (

@@ -14,7 +14,7 @@ from tf_adasum.compat.base_strategy import live_strategies
 from tf_adasum.compat.keras.call_settings import Settings, settings_of
 from tf_adasum.compat.keras.generation import hooks, private_names
 from tf_adasum.compat.keras.optimizers import is_ours, optimizers_of, optimizers_within
-from tf_adasum.errors import see
+from tf_adasum.errors import hint, see
 from tf_adasum.health import call_log, call_site
 
 # ---- calls that all workers make ---------------------------------------------------------------
@@ -137,6 +137,12 @@ def call_together(original, self, *args, **kwargs):
         with _ending(original.__name__):
             return original(self, *args, **kwargs)
     name, settings = original.__name__, Settings()
+    batch_size, replicas = kwargs.get("batch_size"), strategy.num_replicas_in_sync
+    if name == "fit" and isinstance(batch_size, int) and batch_size < replicas:
+        hint(
+            f"The batch size {batch_size} is that of all {replicas} replicas together, so some "
+            "replicas have no rows."
+        )
     if strategy.workers.count > 1:
         one_worker.refuse(f"model.{name}")
         settings = settings_of(self, original, args, kwargs)

@@ -1,9 +1,15 @@
-"""A hook into losses, and a constant for random seeds, for Keras 2 and 3."""
+"""A hook into losses, the losses of all replicas, and a constant for random seeds (Keras 2 and 3).
+
+The loss of a replica is the mean over its own rows, and the rule mean weights the replicas by their
+rows. Other losses are multiplied by a factor first, so that their weighted mean over the replicas
+is the loss of the whole batch.
+"""
 
 import tensorflow as tf
 
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks, private_names
-from tf_adasum.compat.keras.optimizers import marker_of
+from tf_adasum.compat.keras.optimizers import is_ours, our_replica_context
 
 # This number is odd, so that no two replicas get the same seed. It is large, so that the seeds of
 # the replicas look unrelated.
@@ -15,6 +21,78 @@ def scale_loss_for_distribution(original, value, /):
     """Do not divide losses by the number of replicas, because the rule needs undivided gradients.
 
     Keras divides losses that are means over rows, because it later sums the replicas' gradients.
-    The division would also change the effect of gradient clipping.
+    The division would also change the effect of gradient clipping. Keras does not divide losses
+    that are already scalars, so the weights of several losses would change.
     """
-    return value if marker_of(tf.distribute.get_strategy()) else original(value)
+    return value if is_ours(tf.distribute.get_strategy()) else original(value)
+
+
+def of_all_replicas(loss, divisor=None):
+    """Return a loss of the rows of all replicas, which each replica computes from its own rows.
+
+    Args:
+        loss: the sum over this replica's rows, or this sum divided by `divisor`.
+        divisor: scalar that the sum was divided by, such as the sum of the weights. Defaults to
+            None: the sum was not divided.
+
+    Returns:
+        A loss whose mean over all rows of all replicas is the loss of the whole batch. With the
+        rule mean, this holds for its gradient too. With other rules, the gradient is that of
+        `loss`.
+    """
+    factor = factor_of_loss(divisor)
+    if factor is None:
+        return loss
+    scaled = loss * tf.cast(factor, loss.dtype)
+    return scaled if _is_mean() else loss + tf.stop_gradient(scaled - loss)
+
+
+def factor_of_loss(divisor=None):
+    """Return the factor of `of_all_replicas`; None outside of our replicas, or with one replica."""
+    context = our_replica_context()
+    if not context or context.num_replicas_in_sync == 1:
+        return None
+    replicas = context.num_replicas_in_sync
+    if not tensorflow_compat.can_reduce():  # within a function or a loop of the user's step
+        return float(replicas) if divisor is None else None
+    rows = context.strategy.empty_replicas
+    total = rows.total_rows()
+    factor = float(replicas)
+    if not isinstance(total, int):
+        factor = tf.math.divide_no_nan(total, tf.cast(rows.rows, tf.float32))
+    if divisor is None:
+        return factor
+    divisor = tf.stop_gradient(tf.cast(divisor, tf.float32))
+    return factor * tf.math.divide_no_nan(divisor, context.all_reduce("SUM", divisor))
+
+
+def sum_of_all_replicas(losses):
+    """Return a vector of losses whose gradient under the rule mean is that of the global sum."""
+    factor = factor_of_loss() if our_replica_context() and _is_mean() else None
+    return losses if factor is None else _with_gradient_times(losses, factor)
+
+
+@hooks.replaces(tf.nn, "compute_average_loss", "scale_regularization_loss")
+def loss_divided_by_replicas(original, *args, **kwargs):
+    """Undo the division by the number of replicas in the gradient, as for Keras's losses.
+
+    The value stays divided, because custom training loops sum it over the replicas.
+    """
+    loss = original(*args, **kwargs)
+    context = our_replica_context()
+    if not context or context.num_replicas_in_sync == 1:
+        return loss
+    factor = float(context.num_replicas_in_sync)
+    if _is_mean() and original.__name__ == "compute_average_loss":
+        factor = factor_of_loss()
+    return _with_gradient_times(loss, factor)
+
+
+def _is_mean():
+    return tf.distribute.get_strategy().aggregation.is_mean
+
+
+def _with_gradient_times(loss, factor):
+    """Return a loss with the same value, and the gradient multiplied by a factor."""
+    scaled = loss * tf.cast(factor, loss.dtype)
+    return scaled + tf.stop_gradient(loss - scaled)

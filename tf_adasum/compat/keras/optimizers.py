@@ -5,9 +5,9 @@ import weakref
 
 import tensorflow as tf
 
-from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.compat.keras.optimizer_steps import is_wrapped
+from tf_adasum.errors import hint
 
 
 def is_ours(strategy):
@@ -32,38 +32,9 @@ def tensorflow_variable(variable):
     return variable if callable(value) else value
 
 
-def marker_of(strategy):
-    """Return the strategy's `gradient_reduction`, or None if Keras reduces the gradients."""
-    return strategy.gradient_reduction if is_ours(strategy) else None
-
-
-def keras_reduces_gradients(strategy):
-    """Return whether Keras reduces the gradients under a strategy."""
-    return marker_of(strategy) is None and _marker_of_sum(strategy) is None
-
-
-def _marker_of_sum(strategy):
-    """Return the marker of a sum of gradients; None if TensorFlow computes the sum."""
-    if not is_ours(strategy):
-        return None
-    return tensorflow_compat.cross_device_ops(strategy.extended).gradient_sum
-
-
-def summed(context, gradients):
-    """Return the sums of gradients over the replicas. Dense gradients use the strategy's transport.
-
-    TensorFlow sums sparse gradients. If several replicas have the same row, the result contains the
-    row several times. These rows are not added up, because some optimizers, such as Adam, would
-    then take a different step.
-    """
-    are_dense = [not isinstance(gradient, tf.IndexedSlices) for gradient in gradients]
-    dense = [gradient for gradient, is_dense in zip(gradients, are_dense, strict=True) if is_dense]
-    sparse = [own for own, is_dense in zip(gradients, are_dense, strict=True) if not is_dense]
-    sums = iter(
-        context.all_reduce("SUM", dense, options=_marker_of_sum(context.strategy)) if dense else ()
-    )
-    of_sparse = iter(context.all_reduce("SUM", sparse) if sparse else ())
-    return [next(sums if is_dense else of_sparse) for is_dense in are_dense]
+def is_linear(strategy):
+    """Return whether a strategy's rule does not depend on the gradients, as sum and mean."""
+    return not strategy.aggregation.needs_gram
 
 
 class Optimizers:
@@ -94,7 +65,8 @@ class Optimizers:
         context = our_replica_context()
         if not context or is_wrapped(optimizer):
             return step(gradients)
-        gradients = context.strategy.empty_replicas.zero_where_empty(gradients)
+        if not context.strategy.are_gradients_combined:
+            gradients = context.strategy.empty_replicas.zero_where_empty(gradients)
         nonfinite = context.strategy.nonfinite
         present = [gradient for gradient in gradients if gradient is not None]
         if nonfinite.is_disabled or not present:
@@ -120,27 +92,27 @@ class Optimizers:
         is_finite = tf.reduce_all(tf.equal(found, 0))
         return cond(context, is_finite, take, skip_or_raise, (found, *present))
 
-    def combine(self, optimizer, gradients, variables):
+    def combine(self, optimizer, gradients, variables, scalars=()):
         """Combine the replicas' gradients of some variables with the strategy's rule.
 
-        Called in a replica, unless `keras_reduces_gradients` is True. With the rule mean, a sum is
-        computed, because the loss is already divided by the number of replicas.
+        Called in a replica. With `gradient_accumulation_steps`, the gradients are already weighted
+        by the rows of the replicas.
 
         Args:
             optimizer: the optimizer that was built for these variables.
             gradients: list of this replica's gradients, without None.
             variables: list of the gradients' Keras or TensorFlow variables.
+            scalars: list of scalars that are combined as gradients of other variables. The results
+                follow the combined gradients.
         """
         context = tf.distribute.get_replica_context()
         gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
-        if marker_of(context.strategy) is None:
-            _check_same_gradients(context, gradients, variables, [0] * len(variables))
-            return summed(context, gradients)
         indices = [self.index_of(optimizer, variable) for variable in variables]
         state = self._aggregation_state_of(optimizer, context)
         _check_same_gradients(context, gradients, variables, state.groups_of(indices))
-        marker = marker_of(context.strategy).for_variables(state, indices)
-        return context.all_reduce("SUM", gradients, options=marker)
+        is_weighted = accumulation_steps(optimizer) > 1
+        marker = context.strategy.gradient_reduction.for_variables(state, indices, is_weighted)
+        return context.all_reduce("SUM", [*gradients, *scalars], options=marker)
 
     def combine_present(self, optimizer, grads_and_vars, present):
         """Combine the gradients that are not None, and keep each None.
@@ -168,6 +140,13 @@ class Optimizers:
 
         replica_context.merge_call(across_replicas)
         return optimizer.gradient_reductions
+
+    def divide_variables(self, optimizers):
+        """Note that one optimizer holds several built optimizers, which have own variables."""
+        paths = [[path_of(v) for v in self.variables_of(each)] for each in optimizers]
+        for number, own in enumerate(optimizers):
+            others = paths[:number] + paths[number + 1 :]
+            _paths_of_others[own] = [path for each in others for path in each]
 
     def set_aggregation_state(self, optimizer, strategy):
         """Create and store the `AggregationState` of a built optimizer."""
@@ -245,21 +224,9 @@ def optimizers_within(optimizer):
 _paths_of_others = weakref.WeakKeyDictionary()
 
 
-def divide_variables(optimizers):
-    """Note that several optimizers, which one optimizer holds, have different variables.
-
-    Args:
-        optimizers: list of pairs (optimizer, list of its variables).
-    """
-    for own, _ in optimizers:
-        others = [each for other, variables in optimizers if other is not own for each in variables]
-        for each in optimizers_within(own):
-            _paths_of_others[each] = [path_of(variable) for variable in others]
-
-
 def is_one_of_several(optimizer):
     """Return whether an optimizer is in an optimizer that holds several."""
-    return optimizer in _paths_of_others
+    return bool(_paths_of_others.get(optimizers_within(optimizer)[-1]))
 
 
 def optimizers_of(model):
@@ -288,6 +255,29 @@ def learning_rate_of(model):
 def accumulation_steps(optimizer):
     """Return `gradient_accumulation_steps` of an optimizer, or 1 if it does not accumulate."""
     return getattr(optimizer, "gradient_accumulation_steps", None) or 1
+
+
+def weighted(optimizer, values):
+    """Return gradients of an accumulation, weighted by this replica's rows for the rule mean."""
+    context = our_replica_context()
+    is_needed = context and context.strategy.aggregation.is_mean
+    weight = context.strategy.empty_replicas.weight() if is_needed else None
+    if weight is None or accumulation_steps(optimizer) == 1:
+        return list(values)
+    return [value * tf.cast(weight, value.dtype) for value in values]
+
+
+def hint_at_delta_adasum(optimizer, strategy):
+    """Say once that Adasum combines the steps of adaptive optimizers better than gradients."""
+    is_adaptive = hasattr(optimizer, "beta_2") or hasattr(optimizer, "rho")
+    is_several = strategy.num_replicas_in_sync > 1 and strategy.workers.rank == 0
+    if is_adaptive and is_several and strategy.aggregation.is_tree_of_pairs:
+        if not is_wrapped(optimizer):
+            name = type(optimizer).__name__
+            hint(
+                f"{name} under Adasum usually trains better in optimizers.DeltaAdasum, which "
+                "combines the steps of the replicas instead of their gradients."
+            )
 
 
 def check_same_settings(strategy, settings):

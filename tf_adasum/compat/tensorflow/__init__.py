@@ -5,6 +5,7 @@ hooks, and tf_adasum/compat/README.md is generated from this list. All other pac
 use TensorFlow's internals only through this package.
 """
 
+from tf_adasum.compat.tensorflow import checkpoints  # noqa: F401  (for its hooks)
 from tf_adasum.compat.tensorflow.broken_collectives import collective_error_of
 from tf_adasum.compat.tensorflow.collective_keys import CallKeys
 from tf_adasum.compat.tensorflow.cross_device_ops import (
@@ -23,7 +24,7 @@ from tf_adasum.compat.tensorflow.extended import (
     first_replica,
     making_own_variables,
 )
-from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction, GradientSum
+from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction
 from tf_adasum.compat.tensorflow.pipelines import (
     Pipeline,
     pipeline_of,
@@ -34,6 +35,7 @@ from tf_adasum.compat.tensorflow.private_names import CommunicationOptions
 from tf_adasum.compat.tensorflow.registry import hooks
 from tf_adasum.compat.tensorflow.runtime import (
     abort_collectives,
+    can_reduce,
     clone_tf_function,
     compiles_with_xla,
     function_without_retrace_warning,
@@ -42,6 +44,7 @@ from tf_adasum.compat.tensorflow.runtime import (
     is_tf_function,
     placeholders,
     python_function_of,
+    replica,
     seeded,
     trace,
     without_strategy,
@@ -53,9 +56,9 @@ __all__ = [
     "GradientAggregatingExtended",
     "GradientCrossDeviceOps",
     "GradientReduction",
-    "GradientSum",
     "Pipeline",
     "abort_collectives",
+    "can_reduce",
     "cardinality",
     "clone_tf_function",
     "collective_error_of",
@@ -73,6 +76,7 @@ __all__ = [
     "placeholders",
     "python_function_of",
     "reading_alone",
+    "replica",
     "seed_datasets_by",
     "seeded",
     "skip_end_check",

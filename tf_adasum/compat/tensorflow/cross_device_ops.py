@@ -19,7 +19,7 @@ from tf_adasum.compat.tensorflow.collective_keys import (
     ReusingLauncher,
 )
 from tf_adasum.compat.tensorflow.collectives import ReplicaCollectives, gather_on_each
-from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction, GradientSum
+from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction
 from tf_adasum.compat.tensorflow.private_names import (
     CollectiveAllReduce,
     CommunicationOptions,
@@ -85,19 +85,22 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """
         return None
 
-    @property
-    def gradient_sum(self) -> GradientSum | None:
-        """The marker of a sum of gradients; None if TensorFlow's all-reduce computes the sum."""
+    def rows_of_replicas(self) -> list[int | tf.Tensor] | None:
+        """Return the number of rows of each local replica; None if the rule does not need it."""
         return None
 
     def combine_gradients(
-        self, gradients: list[list[tf.Tensor]], options: GradientReduction
+        self,
+        gradients: list[list[tf.Tensor]],
+        options: GradientReduction,
+        rows: list[tf.Tensor] | None,
     ) -> list[list[tf.Tensor]]:
         """Combine gradients. Called in a graph.
 
         Args:
             gradients: for each local replica the list of its gradients.
             options: the merged `GradientReduction`.
+            rows: the result of `rows_of_replicas`.
 
         Returns:
             For each local replica the list of combined gradients, on its device.
@@ -224,17 +227,19 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         if options.state is None and self.check_same_gradients is not None:
             shapes = [", ".join(map(_kind, own)) for own in gradients]
             self.check_same_gradients(shapes, shapes)
+        rows = None if options.is_weighted else self.rows_of_replicas()
         if tf.executing_eagerly():
             # Collectives block, so eager code could not start them on all local devices at once.
-            combined = self._function_for(gradients, options)(gradients)
+            rows = rows and [tf.constant(own, tf.int64) for own in rows]
+            combined = self._function_for(gradients, options)(gradients, rows)
         else:
             runtime.refuse_xla()
             with self._lock:  # no other collective may run within one reduction
-                combined = self._combine_gradients(gradients, options)
+                combined = self._combine_gradients(gradients, options, rows)
         return [regroup(own, wrap_class=Mirrored) for own in zip(*combined, strict=True)]
 
-    def _combine_gradients(self, gradients, options):
-        return self._counted(gradients, lambda: self.combine_gradients(gradients, options))
+    def _combine_gradients(self, gradients, options, rows):
+        return self._counted(gradients, lambda: self.combine_gradients(gradients, options, rows))
 
     def _counted(self, inputs, collectives):
         if self.counters is None or runtime.compiles_with_xla():
@@ -250,7 +255,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         state = options.state
         version = getattr(state, "version", None)
         key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
-        key += (type(options), options.indices, *map(_signature, gradients))
+        key += (options.is_weighted, options.indices, *map(_signature, gradients))
         functions = (
             self._functions_without_state
             if state is None
@@ -267,12 +272,11 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def _new_function(self, options):
         state = options.state
         state_of = (lambda: None) if state is None else weakref.ref(state)
-        stateless = options.for_variables(None, options.indices)
+        stateless = options.for_variables(None, options.indices, options.is_weighted)
 
-        def combine(gradients):
-            return self._combine_gradients(
-                gradients, stateless.for_variables(state_of(), stateless.indices)
-            )
+        def combine(gradients, rows):
+            options = stateless.for_variables(state_of(), stateless.indices, stateless.is_weighted)
+            return self._combine_gradients(gradients, options, rows)
 
         # Sparse gradients have another length in each step.
         return runtime.function_without_retrace_warning(combine, reduce_retracing=True)

@@ -176,6 +176,16 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         return [self._created.get(number) for number in range(self._created_count)]
 
     @hooks.overrides(CollectiveAllReduceExtended)
+    def _reduce_to(self, reduce_op, value, destinations, options):
+        """Add a read of a variable that replicas update separately to the log of calls.
+
+        If only one worker saves or reads it, the error names the variable.
+        """
+        if isinstance(value, tf.Variable):
+            call_log.note(f"reads or saves the variable {value.name!r}, as all workers have to")
+        return super()._reduce_to(reduce_op, value, destinations, options)
+
+    @hooks.overrides(CollectiveAllReduceExtended)
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         """Merge options, and keep their class, which TensorFlow would change."""
         if not isinstance(options, GradientReduction):

@@ -16,32 +16,29 @@ class GradientReduction(CommunicationOptions):
     Attributes:
         state: the `AggregationState` of the gradients' variables, or None.
         indices: the indices of the gradients' variables in this state.
+        is_weighted: whether the gradients are already weighted by the rows of the replicas.
     """
 
     state: Any = None
     indices: tuple[int, ...] = ()
+    is_weighted: bool = False
 
-    def for_variables(self, state: Any, indices: Sequence[int]) -> "GradientReduction":
+    def for_variables(
+        self, state: Any, indices: Sequence[int], is_weighted: bool = False
+    ) -> "GradientReduction":
         """Return this marker for the gradients of some variables."""
         marker = self.with_options(self)
-        marker.state, marker.indices = state, tuple(indices)
+        marker.state, marker.indices, marker.is_weighted = state, tuple(indices), is_weighted
         return marker
 
     def with_options(self, options: CommunicationOptions) -> "GradientReduction":
         """Return this marker with the settings of `options`."""
         marker = type(self)(options.bytes_per_pack, options.timeout_seconds, options.implementation)
         marker.state, marker.indices = self.state, self.indices
+        marker.is_weighted = self.is_weighted
         return marker
 
     @hooks.overrides(CommunicationOptions)
     def merge(self, options):
         """Merge options, but keep this class, which marks a reduction as one of gradients."""
         return self.with_options(super().merge(options))
-
-
-class GradientSum(GradientReduction):
-    """Marks gradients that are summed, independent of the strategy's rule.
-
-    Used with the rule mean, if the gradients use another transport than TensorFlow's collectives.
-    Otherwise the sum is not marked, and TensorFlow computes the sum.
-    """

@@ -70,10 +70,16 @@ TakeDataset = name(f"{DATA}.ops.take_op", "_TakeDataset", feature=PIPELINES)
 TakeWhileDataset = name(f"{DATA}.ops.take_while_op", "_TakeWhileDataset", feature=PIPELINES)
 ZipDataset = name(f"{DATA}.ops.zip_op", "_ZipDataset", feature=PIPELINES)
 
+CHECKPOINTS = "`tf.train.Checkpoint`s that all workers save"
+TrackableSaver = name(
+    "tensorflow.python.checkpoint.checkpoint", "TrackableSaver", feature=CHECKPOINTS
+)
+
 library.check()
 
 __all__ = [
     "AUTOTUNING",
+    "CHECKPOINTS",
     "CONTROL_FLOW",
     "SEEDS",
     "UNEVEN",
@@ -97,6 +103,7 @@ __all__ = [
     "TakeWhileDataset",
     "TensorDataset",
     "TensorSliceDataset",
+    "TrackableSaver",
     "ZipDataset",
     "autograph_artifact",
     "context",

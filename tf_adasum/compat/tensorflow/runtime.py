@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +29,20 @@ def refuse_xla() -> None:
     """Raise an error if gradients would be aggregated inside code that XLA compiles."""
     if compiles_with_xla():
         raise ValueError(NO_XLA)
+
+
+def replica() -> int | None:
+    """Return the current replica's id, counted over all workers; None outside of a replica."""
+    context = tf.distribute.get_replica_context()
+    return context and int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def can_reduce() -> bool:
+    """Return whether a replica can reduce values here, and not only outside of this function."""
+    if tf.executing_eagerly():
+        return True
+    graph = getattr(threading.current_thread(), "graph", None)  # of a replica's thread
+    return graph is tf.compat.v1.get_default_graph()
 
 
 def compiles_with_xla() -> bool:

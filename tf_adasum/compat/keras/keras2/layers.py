@@ -1,15 +1,24 @@
-"""A hook into the random seeds of layers of Keras 2."""
+"""Hooks into losses and the random seeds of layers of Keras 2."""
 
+import keras
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras2.private_names import RandomGenerator
-from tf_adasum.compat.keras.layers import SEED_STRIDE
+from tf_adasum.compat.keras.keras2.private_names import RandomGenerator, losses
+from tf_adasum.compat.keras.layers import SEED_STRIDE, of_all_replicas
 from tf_adasum.compat.keras.optimizers import our_replica_context
 
 # Argument of `add_weight` with which Keras does not cast the variable in mixed precision.
 WITHOUT_AUTOCAST = {"experimental_autocast": False}
+
+
+@hooks.replaces(losses, "reduce_weighted_loss")
+def reduce_weighted_loss(original, weighted_losses, *args, **kwargs):
+    """Let sums of losses cover the rows of all replicas."""
+    loss = original(weighted_losses, *args, **kwargs)
+    is_sum = keras.losses.Reduction.SUM in (*args, *kwargs.values())
+    return of_all_replicas(loss) if is_sum else loss
 
 
 @hooks.replaces(RandomGenerator, "make_legacy_seed")

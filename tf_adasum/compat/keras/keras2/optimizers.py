@@ -22,8 +22,7 @@ from tf_adasum.compat.keras.optimizers import (
     Optimizers,
     aggregation_states_of,
     is_ours,
-    keras_reduces_gradients,
-    marker_of,
+    our_replica_context,
     path_of,
 )
 
@@ -93,7 +92,7 @@ class OptimizersOfKeras2(Optimizers):
         """Set an optimizer's `AggregationState` if it is built under one of our strategies."""
         strategy = tf.distribute.get_strategy()
         is_outside = tf.distribute.in_cross_replica_context()
-        if marker_of(strategy) and is_outside and not aggregation_states_of(optimizer):
+        if is_ours(strategy) and is_outside and not aggregation_states_of(optimizer):
             self.set_aggregation_state(optimizer, strategy)
 
 
@@ -164,14 +163,16 @@ def _refuse_nadam(optimizer):
 @hooks.replaces(OptimizerV2, "_aggregate_gradients")
 def aggregate_gradients(original, self, grads_and_vars):
     """Mark the reduction as a reduction of gradients, and give each gradient its static shape."""
-    context = tf.distribute.get_replica_context()
+    context = our_replica_context()
     is_users_own = getattr(self, "gradient_aggregator", None) not in (
         None,
         optimizer_utils.all_reduce_sum_gradients,
     )
-    if not context or keras_reduces_gradients(context.strategy) or is_users_own:
+    if not context or is_users_own:
         return original(self, grads_and_vars)
     grads_and_vars = list(grads_and_vars)
+    if context.strategy.are_gradients_combined:
+        return grads_and_vars
     present = optimizer_utils.filter_empty_gradients(grads_and_vars)
     if not present:
         return grads_and_vars

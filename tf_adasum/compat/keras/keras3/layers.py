@@ -1,4 +1,4 @@
-"""Hooks into losses, layers and random seeds of Keras 3."""
+"""Hooks into layers and random seeds of Keras 3."""
 
 import weakref
 
@@ -9,7 +9,6 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.private_names import (
     GLOBAL_SEEDS,
-    losses,
     nn,
     seed_generators,
 )
@@ -18,21 +17,6 @@ from tf_adasum.compat.keras.optimizers import our_replica_context
 
 # Argument of `add_weight` with which Keras does not cast the variable in mixed precision.
 WITHOUT_AUTOCAST = {"autocast": False}
-
-
-@hooks.replaces(losses, "reduce_values")
-def reduce_values(original, values, sample_weight=None, reduction="sum_over_batch_size"):
-    """Reduce the losses to 0 if their static shape shows that there are no rows.
-
-    In this case, Keras would return a vector. If the static shape does not show that there are no
-    rows, Keras returns 0.
-    """
-    if tuple(values.shape) == (0,) and our_replica_context():
-        if sample_weight is not None:
-            sample_weight = tf.reshape(sample_weight, [0, 1])
-        if reduction not in (None, "none"):
-            values = tf.reshape(values, [0, 1])
-    return original(values, sample_weight=sample_weight, reduction=reduction)
 
 
 @hooks.replaces(keras.layers.BatchNormalization, "_moments")

@@ -24,8 +24,8 @@ class _Logs(typing.NamedTuple):
     Attributes:
         values: structure of tensors and None.
         numbers: float64 vector of the elements of all values that have a mean (numbers and bools of
-            known shape), then `differences`, then 1. If the replica has no rows, all elements are
-            0.
+            known shape), then `differences`, then 1, multiplied by the number of rows of the
+            replica.
         differences: float64 vector, see `MetricsInLogs`.
     """
 
@@ -145,13 +145,13 @@ def _numbers(values, differences):
     vectors = [tf.reshape(tf.cast(each, tf.float64), [-1]) for each in values if _has_mean(each)]
     numbers = tf.concat([*vectors, differences, tf.ones([1], tf.float64)], axis=0)
     context = our_replica_context()
-    is_empty = context.strategy.empty_replicas.is_empty if context else None
-    return numbers if is_empty is None else tf.where(is_empty, tf.zeros_like(numbers), numbers)
+    rows = context.strategy.empty_replicas.rows if context else None
+    return numbers if rows is None else tf.math.multiply_no_nan(numbers, tf.cast(rows, tf.float64))
 
 
 @hooks.replaces(trainer, "reduce_per_replica")
 def reduce_per_replica(original, values, strategy, reduction):
-    """Average the results of a step over the replicas that have rows, in one collective.
+    """Average the results of a step over the rows of all replicas, in one collective.
 
     With several workers, Keras would reduce a vector, such as one score for each class, to a single
     number, because it averages over the elements of the vector too. Keras would also run one
@@ -190,10 +190,10 @@ def _rows_of_all(values, strategy):
 
 def _means(total, like):
     """Return the means, in the shapes and dtypes of `like`. The mean of bools is a float32."""
-    *parts, replicas = tf.split(total, [*(math.prod(each.shape) for each in like), 1])
+    *parts, rows = tf.split(total, [*(math.prod(each.shape) for each in like), 1])
     return [
         tf.cast(
-            tf.reshape(part / replicas, value.shape),
+            tf.reshape(part / rows, value.shape),
             tf.float32 if value.dtype.is_bool else value.dtype,
         )
         for part, value in zip(parts, like, strict=True)

@@ -1,83 +1,84 @@
-"""Divides the losses of `add_loss` by the number of replicas only once, under the rule mean.
+"""Hooks into losses of Keras 3."""
 
-Keras divides the value of a `keras.losses.Loss` when the value is computed, and again when it is
-passed to `add_loss`. With N replicas, the loss and its gradients would be N times too small.
-"""
+import tensorflow as tf
 
-import weakref
-
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.private_names import (
-    ADDED_LOSSES,
-    BaseTrainer,
-    Trainer,
-    losses,
-)
-from tf_adasum.compat.keras.optimizers import marker_of, our_replica_context
-from tf_adasum.errors import see
-
-# Attribute of the tensors that Keras has divided by the number of replicas.
-_IS_DIVIDED = "is_divided_by_the_number_of_replicas"
-
-# For each graph: the names of operations whose result is a divided loss, and the names of
-# operations that use no divided loss.
-_divided, _others = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+from tf_adasum.compat.keras.keras3.private_names import BaseTrainer, losses
+from tf_adasum.compat.keras.layers import of_all_replicas, sum_of_all_replicas
+from tf_adasum.compat.keras.optimizers import our_replica_context
 
 
-@hooks.replaces(losses, "scale_loss_for_distribution")
-def note_division(original, value, /):
-    """Mark the values that Keras has divided by the number of replicas."""
-    divided = original(value)
-    if divided is not value and _divides():
-        setattr(divided, _IS_DIVIDED, True)
-        if graph := _graph_of(divided):
-            _divided.setdefault(graph, set()).add(divided.op.name)
-    return divided
+@hooks.replaces(losses, "reduce_weighted_values")
+def reduce_weighted_values(
+    original, values, sample_weight=None, mask=None, reduction="sum_over_batch_size", dtype=None
+):
+    """Let sums, and means over masked or weighted rows, cover the rows of all replicas.
 
-
-@hooks.replaces(Trainer, "_aggregate_additional_loss", feature=ADDED_LOSSES)
-def aggregate_additional_loss(original, self, loss):
-    """Do not divide a loss by the number of replicas a second time.
-
-    Raise an error if a loss is computed from losses that are already divided.
+    If the static shape of the losses shows that there are no rows, Keras would return a vector. If
+    the static shape does not show it, Keras returns 0.
     """
-    if not _divides():
-        return original(self, loss)
-    if getattr(loss, _IS_DIVIDED, False):
-        return BaseTrainer._aggregate_additional_loss(self, loss)
-    if _uses_divided(loss):
-        raise ValueError(
-            "A layer passes a loss to `add_loss` that it computes from the value of a "
-            'keras.losses.Loss object, and aggregation="mean" would divide it by the number of '
-            "replicas twice. Pass the value of the object itself, without further arithmetic (use "
-            "its `sample_weight` for a weight), or compute the loss with a function, such as "
-            f"keras.losses.mean_squared_error. Received: loss={loss.name!r} {see('TFA-313')}"
-        )
-    return original(self, loss)
+    if not our_replica_context():
+        return original(values, sample_weight, mask, reduction, dtype)
+    values = tf.convert_to_tensor(values)
+    if tuple(values.shape) == (0,) and reduction not in (None, "none"):
+        shape = [0, 1]
+        values = tf.reshape(values, shape)
+        sample_weight = None if sample_weight is None else tf.reshape(sample_weight, shape)
+        mask = None if mask is None else tf.reshape(mask, shape)
+    loss = original(values, sample_weight, mask, reduction, dtype)
+    if values.shape.rank == 0 or reduction in (None, "none"):
+        return loss
+    if reduction == "sum":
+        return keeping_losses(of_all_replicas, loss)
+    if reduction == "mean_with_sample_weight":
+        weights = losses.apply_mask(sample_weight, mask, values.dtype, reduction)
+    else:
+        weights = mask
+    return loss if weights is None else keeping_losses(of_all_replicas, loss, _sum(weights))
 
 
-def _divides():
-    context = our_replica_context()
-    return context is not None and marker_of(context.strategy) is None
+# From the id of a replica to the model whose loss it computes, or None.
+_models = {}
 
 
-def _graph_of(tensor):
-    """Return the graph of a tensor; None for an eager tensor."""
-    return getattr(tensor, "graph", None) if hasattr(tensor, "op") else None
+@hooks.replaces(BaseTrainer, "compute_loss")
+def compute_loss(original, self, *args, **kwargs):
+    """Let the sum of a vector of losses cover the rows of all replicas.
+
+    Without a reduction, the loss is a vector, and Keras computes the gradient of its sum.
+    """
+    if not our_replica_context():
+        return original(self, *args, **kwargs)
+    replica = tensorflow_compat.replica()
+    outer, _models[replica] = _models.get(replica), self
+    try:
+        loss = original(self, *args, **kwargs)
+    finally:
+        _models[replica] = outer
+    is_vector = tf.is_tensor(loss) and loss.shape.rank != 0
+    return sum_of_all_replicas(loss) if is_vector else loss
 
 
-def _uses_divided(loss):
-    """Return whether a loss uses a value that was divided by the number of replicas."""
-    graph = _graph_of(loss)
-    divided = _divided.get(graph) if graph else None
-    if not divided:
-        return False
-    others, ahead = _others.setdefault(graph, set()), [loss.op]
-    while ahead:
-        operation = ahead.pop()
-        if operation.name in divided:
-            return True
-        if operation.name not in others:
-            others.add(operation.name)
-            ahead += [each.op for each in operation.inputs]
-    return False
+def keeping_losses(exchange, *arguments):
+    """Call a function that exchanges values, and keep the losses that layers have added.
+
+    The next local replica runs when this replica exchanges a value. It calls the same layers, which
+    then hold its losses.
+    """
+    model = _models.get(tensorflow_compat.replica())
+    layers = list(model._flatten_layers()) if model else []
+    added = [list(layer._losses) for layer in layers]
+    result = exchange(*arguments)
+    for layer, own in zip(layers, added, strict=True):
+        layer._losses[:] = own
+    return result
+
+
+def is_computing_loss():
+    """Return whether this replica computes the loss of a model."""
+    return _models.get(tensorflow_compat.replica()) is not None
+
+
+def _sum(weights):
+    return tf.reduce_sum(tf.cast(weights, tf.float32))

@@ -3,24 +3,37 @@
 import keras
 import tensorflow as tf
 
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras3.losses import is_computing_loss, keeping_losses
 from tf_adasum.compat.keras.optimizers import our_replica_context
 
 
 @hooks.replaces(keras.metrics.Mean, "update_state")
 def update_mean(original, self, values, sample_weight=None):
-    """Ignore a scalar value of a replica without rows, because a loss of no rows is often NaN.
+    """Ignore the loss of a replica without rows, because it is often NaN.
 
     A `train_step` or `test_step` passes such losses to its metrics. One NaN in the last batch would
-    make the mean of the whole epoch NaN.
+    make the mean of the whole epoch NaN. A loss is a scalar, or has a scalar weight. If a model
+    has several outputs, Keras gives each batch the same weight in the losses of the outputs, so
+    the rule mean weights the replicas' losses by their rows.
     """
     context = our_replica_context()
-    is_empty = context.strategy.empty_replicas.is_empty if context else None
+    if not context:
+        return original(self, values, sample_weight)
+    rows = context.strategy.empty_replicas
+    is_loss_of_output = sample_weight is None and is_computing_loss()
+    is_mean = context.strategy.aggregation.is_mean
+    if is_loss_of_output and is_mean and tensorflow_compat.can_reduce():
+        sample_weight = keeping_losses(rows.weight)
+    is_empty = rows.is_empty
     if is_empty is None:
         return original(self, values, sample_weight)
     number = tf.convert_to_tensor(values)
-    if number.shape.rank != 0:  # one value for each row, and there are no rows
-        return original(self, values, sample_weight)
+    if number.shape.rank != 0:
+        if sample_weight is None or tf.convert_to_tensor(sample_weight).shape.rank != 0:
+            return original(self, values, sample_weight)  # one value for each row
+        number = tf.reduce_mean(number)
     weight = tf.cast(1 if sample_weight is None else sample_weight, self.dtype)
     weight = tf.where(is_empty, tf.zeros_like(weight), weight)
     return original(self, tf.where(is_empty, tf.zeros_like(number), number), weight)

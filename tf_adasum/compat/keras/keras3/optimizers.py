@@ -24,14 +24,14 @@ from tf_adasum.compat.keras.optimizer_steps import BaseStep, step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     Optimizers,
     cond,
-    divide_variables,
+    hint_at_delta_adasum,
+    is_linear,
     is_ours,
-    keras_reduces_gradients,
-    marker_of,
     on_any_replica,
     optimizers_within,
     our_replica_context,
     tensorflow_variable,
+    weighted,
 )
 
 OPTIMIZERS = (keras.optimizers.Optimizer,)
@@ -99,8 +99,9 @@ def _create_aggregation_state(optimizer):
     strategy = optimizer._distribution_strategy
     if len(optimizers_within(optimizer)) > 1:  # the optimizers that it holds reduce the gradients
         return
-    if marker_of(strategy) and not our_replica_context():
+    if is_ours(strategy) and not our_replica_context():
         _optimizers.set_aggregation_state(optimizer, strategy)
+        hint_at_delta_adasum(optimizer, strategy)
 
 
 @hooks.replaces(MultiOptimizer, "build", feature=MULTI_OPTIMIZER)
@@ -113,13 +114,10 @@ def build_several(original, self, var_list):
         original(self, var_list)
     finally:
         _building.pop()
-    indices = [self._var_to_optimizer_idx[self._var_key(variable)] for variable in var_list]
-    owned = [[v for v, i in zip(var_list, indices, strict=True) if i == k] for k in set(indices)]
-    members = [self.optimizers[k] for k in set(indices)]
-    divide_variables(list(zip(members, owned, strict=True)))
-    for member in members:
-        for each in optimizers_within(member):
-            _create_aggregation_state(each)
+    innermost = [optimizers_within(each)[-1] for each in self.optimizers if each.built]
+    _optimizers.divide_variables(innermost)
+    for each in innermost:
+        _create_aggregation_state(each)
 
 
 @hooks.replaces(BaseOptimizer, "apply")
@@ -160,10 +158,10 @@ def all_reduce_sum_gradients(original, self, grads_and_vars):
     """
     grads_and_vars = list(grads_and_vars)
     refuse_update_outside([variable for _, variable in grads_and_vars])
-    if step_of_wrapper(self):  # the wrapper does all reductions
+    context = our_replica_context()
+    if step_of_wrapper(self) or (context and context.strategy.are_gradients_combined):
         return grads_and_vars
-    context = tf.distribute.get_replica_context()
-    if not context or keras_reduces_gradients(context.strategy):
+    if not context:
         return original(self, grads_and_vars)
     present = filter_empty_gradients(grads_and_vars)
     return _optimizers.combine_present(self, grads_and_vars, present)
@@ -242,20 +240,21 @@ def backend_apply_gradients(original, self, grads, trainable_variables):
     """Decide once for all replicas whether to accumulate, and whether to overwrite the weights.
 
     Keras decides with a `cond` in each replica, and no reduction is possible inside a `cond`. The
-    hook is used with `gradient_accumulation_steps` or `ema_overwrite_frequency`. Also, if a wrapper
-    such as `AdaScale` runs the steps of this optimizer, the wrapper's update replaces the
-    optimizer's update.
+    hook is used with `gradient_accumulation_steps` or `ema_overwrite_frequency`. With a linear
+    rule, Keras would clip before the reduction, other than on one device. Also, if a wrapper such
+    as `AdaScale` runs the steps of this optimizer, the wrapper's update replaces the optimizer's
+    update.
     """
     steps = self.gradient_accumulation_steps
     overwrites = self.use_ema and self.ema_overwrite_frequency
     step = step_of_wrapper(self)
     if step:
         step.check_caller()
-    elif our_replica_context() and (steps or overwrites):
+    elif our_replica_context() and (steps or overwrites or combines_before_clipping(self)):
         step = Step(self)
     else:
         return original(self, grads, trainable_variables)
-    values = [*grads, *step.measure(grads)]
+    values = weighted(self, [*grads, *step.measure(grads)])
     if not steps:
         step.update(values, trainable_variables)
     else:
@@ -289,6 +288,15 @@ class Step(BaseStep):
 
     def update(self, values, variables):
         """Clip gradients, decay weights, reduce the gradients and update the variables."""
+        if not combines_before_clipping(self.optimizer):
+            self._take(values, variables)
+            return
+        strategy = tf.distribute.get_strategy()
+        values = combine(self.optimizer, values, variables)
+        with strategy.gradients_are_combined():
+            self._take(values, variables)
+
+    def _take(self, values, variables):
         values, rate = self.optimizer._clip_gradients(values), self.optimizer.learning_rate
         skips = self.skips()
         if skips is None:
@@ -302,6 +310,19 @@ class Step(BaseStep):
         optimizer = self.optimizer
         optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
         overwrite_weights(optimizer, optimizer.iterations)
+
+
+def combines_before_clipping(optimizer):
+    """Return whether the combined gradient is clipped, as on one device. Called in a replica."""
+    clips = optimizer.clipnorm or optimizer.clipvalue or optimizer.global_clipnorm
+    context = our_replica_context()
+    return bool(
+        clips
+        and context
+        and is_linear(context.strategy)
+        and not context.strategy.are_gradients_combined
+        and not step_of_wrapper(optimizer)
+    )
 
 
 def overwrite_weights(optimizer, count):

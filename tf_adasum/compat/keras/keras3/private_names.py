@@ -62,7 +62,6 @@ GeneratorDataAdapter = name(
     f"{OF_ADAPTERS}.generator_data_adapter", "GeneratorDataAdapter", feature=GENERATORS
 )
 
-ADDED_LOSSES = 'with aggregation="mean", losses computed by keras.losses objects in `add_loss`'
 FLOAT8 = "equal float8 scales on all replicas"
 
 GLOBAL_SEEDS = "keras.random without a seed in the steps of replicas"
@@ -86,7 +85,6 @@ MOVING_AVERAGES = "_model_variables_moving_average"
 ENDING_CALLS = ("_flush_futures", "_clear_futures")
 
 __all__ = [
-    "ADDED_LOSSES",
     "ENDING_CALLS",
     "FLOAT8",
     "GLOBAL_SEEDS",

@@ -1,0 +1,290 @@
+"""The same training on one device and on replicas."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from support.all_pairs import every_pair
+
+from scenarios.basics import LossScaleOptimizer, scope, use_rule, weights_of
+from tf_adasum import optimizers
+
+BATCH, STEPS, FEATURES = 8, 5, 4
+SGD, Adam = keras.optimizers.SGD, keras.optimizers.Adam
+
+LOSSES = (
+    "built-in",
+    "function",
+    "scalar",
+    "masked",
+    "weighted",
+    "two outputs",
+    "add_loss",
+    "regularizer",
+    "compute_loss",
+    "train_step",
+    "loop",
+)
+REDUCTIONS = ("sum_over_batch_size", "sum", "mean_with_sample_weight", "none")
+# The rows of the last batch; the others have `BATCH` rows.
+ROWS = {"full": 8, "partial": 7, "few": 2, "one": 1}
+CLIPPING = {
+    "": {},
+    "clipnorm": {"clipnorm": 0.05},
+    "clipvalue": {"clipvalue": 0.03},
+    "global_clipnorm": {"global_clipnorm": 0.05},
+}
+# With the scale 1, AdaScale takes the steps of its inner optimizer.
+OPTIMIZERS = {
+    "SGD": lambda clip: SGD(0.02, momentum=0.9, **clip),
+    "Adam": lambda clip: Adam(0.01, epsilon=1e-3, **clip),
+    "accumulation": lambda clip: SGD(0.02, gradient_accumulation_steps=2, **clip),
+    "EMA": lambda clip: SGD(0.02, use_ema=True, ema_overwrite_frequency=2, **clip),
+    "LossScale": lambda clip: LossScaleOptimizer(SGD(0.02, **clip), initial_scale=64.0),
+    "AdaScale": lambda clip: optimizers.AdaScale(SGD(0.02, momentum=0.9, **clip), scale=1),
+}
+
+
+def cases():
+    """Return combinations of which every two values occur together, as far as Keras has them."""
+    chosen = every_pair(LOSSES, REDUCTIONS, list(ROWS), list(CLIPPING), list(OPTIMIZERS))
+    # Keras cannot add a vector and a scalar.
+    return [case for case in chosen if case[:2] not in NO_SUM]
+
+
+def few_cases():
+    """Return one case for each loss, whose last batch is not full."""
+    return list({case[0]: case for case in cases() if case[2] != "full"}.values())
+
+
+NO_SUM = {("add_loss", "none"), ("regularizer", "none")}
+
+
+class RowLoss(keras.losses.Loss):
+    """A loss of one's own: one value for each row."""
+
+    def call(self, y_true, y_pred):
+        return tf.reduce_mean(tf.abs(y_true - y_pred) ** 1.5, axis=-1)
+
+
+class ScalarLoss(keras.losses.Loss):
+    """A loss of one's own that is already the mean over the rows."""
+
+    def call(self, y_true, y_pred):
+        return tf.reduce_mean(tf.abs(y_true - y_pred) ** 1.5)
+
+
+@keras.saving.register_keras_serializable("tests")
+class AddingLayer(keras.layers.Layer):
+    """Adds the value of a function and of a `keras.losses` object."""
+
+    def call(self, inputs):
+        self.add_loss(0.1 * tf.reduce_mean(inputs**2))
+        self.add_loss(2.0 * keras.losses.MeanSquaredError()(inputs[:, :1], inputs[:, 1:2]))
+        return inputs
+
+
+class OwnComputeLoss(keras.Model):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return tf.reduce_mean((y - y_pred) ** 2)
+
+
+class OwnTrainStep(keras.Model):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
+            scaled = self.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+def data_of(kind, rows):
+    generator = np.random.default_rng(0)
+    count = (STEPS - 1) * BATCH + rows
+    if kind == "masked":
+        x = generator.standard_normal([count, 5, FEATURES]).astype("float32")
+        x[generator.random([count, 5]) < 0.4] = 0
+        x[:, 0] = 1.0
+        y = x.sum(axis=2, keepdims=True) / 4 + 1
+    else:
+        x = generator.standard_normal([count, FEATURES]).astype("float32")
+        y = np.sin(x.sum(axis=1, keepdims=True)) + 1
+    weights = generator.uniform(0.1, 2, count).astype("float32") if kind == "weighted" else None
+    return x, y.astype("float32"), weights
+
+
+def loss_of(kind, reduction):
+    made = {"function": RowLoss, "scalar": ScalarLoss}.get(kind, keras.losses.MeanSquaredError)
+    return made(reduction=reduction)
+
+
+def build(kind):
+    shape = [5, FEATURES] if kind == "masked" else [FEATURES]
+    inputs = hidden = keras.Input(shape)
+    if kind == "masked":
+        hidden = keras.layers.Masking()(hidden)
+    penalty = keras.regularizers.L2(0.1) if kind == "regularizer" else None
+    hidden = keras.layers.Dense(3, "tanh", kernel_regularizer=penalty)(hidden)
+    if kind == "add_loss":
+        hidden = AddingLayer()(hidden)
+    outputs = keras.layers.Dense(1)(hidden)
+    if kind == "two outputs":
+        outputs = {"a": outputs, "b": keras.layers.Dense(1)(hidden)}
+    model = {"compute_loss": OwnComputeLoss, "train_step": OwnTrainStep}.get(kind, keras.Model)
+    return model(inputs, outputs)
+
+
+def train(strategy, case, rule="mean"):
+    """Train on few batches; return weights, losses and metrics."""
+    kind, reduction, rows, clipping, optimizer = case
+    if strategy:
+        use_rule(strategy, rule)
+    keras.utils.set_random_seed(1)
+    x, y, weights = data_of(kind, ROWS[rows])
+    with scope(strategy):
+        model = build(kind)
+        made = OPTIMIZERS[optimizer](CLIPPING[clipping])
+        if kind == "loop":
+            made.build(model.trainable_variables)
+            return loop(strategy, model, made, reduction, x, y)
+        loss = loss_of(kind, reduction)
+        metrics = {} if kind == "train_step" else {"metrics": ["mae"]}
+        if kind == "two outputs":
+            loss = {"a": loss, "b": keras.losses.MeanAbsoluteError()}
+            metrics = {"loss_weights": {"a": 0.5, "b": 2.0}}
+            y = {"a": y, "b": -y}
+        if kind == "weighted":
+            metrics = {"weighted_metrics": ["mae"]}
+        model.compile(made, loss, **metrics)
+    arguments = {"batch_size": BATCH, "verbose": 0, "sample_weight": weights}
+    history = model.fit(x, y, epochs=2, shuffle=False, **arguments).history
+    evaluated = model.evaluate(x, y, return_dict=True, **arguments)
+    logs = {**history, **{f"evaluated {name}": value for name, value in evaluated.items()}}
+    return {**logs, **weights_of(model)}
+
+
+def loop(strategy, model, optimizer, reduction, x, y):
+    """A custom training loop, whose loss is that of a replica's rows, without a division."""
+    strategy = strategy or tf.distribute.get_strategy()
+    loss_of_rows = keras.losses.MeanSquaredError(reduction=reduction)
+    with strategy.scope():
+        metric = keras.metrics.MeanSquaredError()
+
+    def on_replica(x, y):
+        with tf.GradientTape() as tape:
+            predicted = model(x, training=True)
+            loss = loss_of_rows(y, predicted)
+            loss = tf.reduce_mean(loss) if reduction == "none" else loss
+            scaled = optimizer.scale_loss(loss)
+        optimizer.apply(tape.gradient(scaled, model.trainable_variables))
+        metric.update_state(y, predicted)
+
+    @tf.function
+    def step(batch):
+        strategy.run(on_replica, args=batch)
+
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    for _ in range(2):
+        for batch in strategy.experimental_distribute_dataset(batches):
+            step(batch)
+    return {"metric": metric.result().numpy(), **weights_of(model)}
+
+
+def train_all(strategy, cases, rule="mean"):
+    """Train each case; return all results, or the text of an error."""
+    results = {}
+    for number, case in enumerate(cases):
+        try:
+            own = train(strategy, tuple(case), rule)
+        except Exception as error:
+            own = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+        results |= {f"{number}/{name}": value for name, value in own.items()}
+        keras.backend.clear_session()
+    return results
+
+
+def differences(expected, actual, number):
+    """Return how much the weights, and the logs, of a case differ, or the text of an error.
+
+    A number is the largest difference of an array, divided by its largest element.
+    """
+    own, other = (
+        {name: value for name, value in each.items() if name.startswith(f"{number}/")}
+        for each in (expected, actual)
+    )
+    for each in (own, other):
+        if f"{number}/error" in each:
+            return str(each[f"{number}/error"])[:80], ""
+    if own.keys() != other.keys():
+        return f"other names: {sorted(own.keys() ^ other.keys())}", ""
+    found = {"weight": 0.0, "log": 0.0}
+    for name, value in own.items():
+        kind = "weight" if "/weight" in name else "log"
+        value, actual = np.asarray(value, "float64"), np.asarray(other[name], "float64")
+        difference = np.abs(value - actual).max(initial=0)
+        difference /= max(1e-3, np.abs(value).max(initial=0))
+        found[kind] = max(found[kind], difference if np.isfinite(difference) else np.inf)
+    return found["weight"], found["log"]
+
+
+def loop_of_tensorflow(strategy, rule, divides=True):
+    """A loop with the losses that TensorFlow divides by the number of replicas, or without them."""
+    if strategy:
+        use_rule(strategy, rule)
+    strategy = strategy or tf.distribute.get_strategy()
+    keras.utils.set_random_seed(1)
+    x, y, _ = data_of("loop", 6)
+    with strategy.scope():
+        model = build("loop")
+        optimizer = SGD(0.1)
+        optimizer.build(model.trainable_variables)
+
+    def on_replica(x, y):
+        with tf.GradientTape() as tape:
+            rows = tf.reduce_mean((y - model(x, training=True)) ** 2, axis=1)
+            penalty = tf.reduce_sum(model.weights[0] ** 2)
+            loss = tf.reduce_mean(rows) + penalty
+            if divides:
+                loss = tf.nn.compute_average_loss(rows) + tf.nn.scale_regularization_loss(penalty)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables))
+        return loss
+
+    @tf.function
+    def step(batch):
+        return strategy.reduce("SUM", strategy.run(on_replica, args=batch), axis=None)
+
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    losses = [step(batch).numpy() for batch in strategy.experimental_distribute_dataset(batches)]
+    return {"losses": losses, **weights_of(model)}
+
+
+def loop_that_clips(strategy, wire_dtype=None):
+    """A loop that combines gradients itself, clips them and applies them."""
+    if strategy:
+        use_rule(strategy, "mean", wire_dtype=wire_dtype)
+    keras.utils.set_random_seed(1)
+    x, y, _ = data_of("loop", 3)
+    with scope(strategy):
+        model = build("loop")
+        optimizer = Adam(0.01, epsilon=1e-3, clipvalue=0.04)
+        optimizer.build(model.trainable_variables)
+
+    def on_replica(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((y - model(x, training=True)) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        if not strategy:
+            optimizer.apply(tf.clip_by_global_norm(gradients, 0.1)[0])
+            return
+        context = tf.distribute.get_replica_context()
+        combined = context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
+        with strategy.gradients_are_combined():
+            optimizer.apply(tf.clip_by_global_norm(combined, 0.1)[0])
+
+    run = strategy.run if strategy else (lambda function, args: function(*args))
+    step = tf.function(lambda batch: run(on_replica, args=batch))
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    for batch in strategy.experimental_distribute_dataset(batches) if strategy else batches:
+        step(batch)
+    return weights_of(model)

@@ -1,0 +1,47 @@
+"""Training with the mean computes what Keras computes on one device with the global batch."""
+
+import pytest
+
+pytest.importorskip("keras", minversion="3")  # Keras 2 has other losses and optimizers
+
+from scenarios import assert_close, on, one_device
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+@on("1x2", "2x1")
+@pytest.mark.feature('`aggregation="mean"` equals one device')
+@pytest.mark.costly
+def test_the_mean_equals_one_device(group):
+    """One case for each loss; mean_table.py has all pairs of settings."""
+    cases = one_device.few_cases()
+    expected = one_device.train_all(None, cases)
+    for actual in group.run(one_device.train_all, timeout=600, cases=cases):
+        for number, case in enumerate(cases):
+            found = one_device.differences(expected, actual, number)
+            is_close = [isinstance(each, float) and each < 1e-5 for each in found]
+            assert all(is_close), (case, found)
+
+
+@on("2x1")
+@pytest.mark.feature("`tf.nn.compute_average_loss` left in a loop")
+def test_losses_that_tensorflow_divides(group):
+    """The values are summed over the replicas; the gradients are not N times too small."""
+    expected = one_device.loop_of_tensorflow(None, "mean")
+    assert_close(group.run(one_device.loop_of_tensorflow, rule="mean"), expected, **CLOSE)
+    divided, undivided = (
+        group.run(one_device.loop_of_tensorflow, rule="adasum", divides=divides)
+        for divides in (True, False)
+    )
+    del undivided[0]["losses"], divided[0]["losses"]
+    assert_close(divided[:1], undivided[0], **CLOSE)
+
+
+@on("1x2", "2x1")
+@pytest.mark.feature("gradients that a loop has combined and clipped")
+def test_a_loop_combines_and_clips(group):
+    expected = one_device.loop_that_clips(None)
+    assert_close(group.run(one_device.loop_that_clips), expected, **CLOSE)
+    rounded = group.run(one_device.loop_that_clips, wire_dtype="bfloat16")
+    assert_close(rounded, expected, rtol=0, atol=0.005)
+    assert group.workers == 1 or (rounded[0]["weight0"] != expected["weight0"]).any()
