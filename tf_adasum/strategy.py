@@ -364,8 +364,12 @@ class AdasumMirroredStrategy(
         """Reduce `value` over the replicas, as `tf.distribute.Strategy.reduce` does.
 
         Keras reduces scalar metrics "along axis 0", which TensorFlow refuses. This method reduces a
-        scalar only over the replicas.
+        scalar only over the replicas. A metric's variable that keeps a maximum or a minimum is
+        reduced to the largest or smallest value of all replicas.
         """
+        extreme = keras_compat.reduction_of(value)
+        if extreme is not None:
+            return batches.extreme(self, value, extreme, super().reduce)
         local = self.experimental_local_results(value)[0]
         if axis is not None and getattr(local, "shape", None) is not None and local.shape.rank == 0:
             axis = None

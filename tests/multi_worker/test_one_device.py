@@ -45,3 +45,10 @@ def test_a_loop_combines_and_clips(group):
     rounded = group.run(one_device.loop_that_clips, wire_dtype="bfloat16")
     assert_close(rounded, expected, rtol=0, atol=0.005)
     assert group.workers == 1 or (rounded[0]["weight0"] != expected["weight0"]).any()
+
+
+@on("1x2", "2x2")
+@pytest.mark.feature("metrics that keep a maximum or a minimum")
+def test_a_metric_that_keeps_extremes(group):
+    expected = one_device.fit_with_extremes(None)
+    assert_close(group.run(one_device.fit_with_extremes), expected, **CLOSE)

@@ -288,3 +288,34 @@ def loop_that_clips(strategy, wire_dtype=None):
     for batch in strategy.experimental_distribute_dataset(batches) if strategy else batches:
         step(batch)
     return weights_of(model)
+
+
+class Largest(keras.metrics.Metric):
+    """Keeps the largest and the smallest error."""
+
+    def __init__(self):
+        super().__init__(name="largest")
+        self.largest = self.add_weight(name="largest", initializer="zeros")
+        self.smallest = self.add_weight(name="smallest", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        error = y_true - y_pred
+        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(error)))
+        self.smallest.assign(tf.minimum(self.smallest, tf.reduce_min(error)))
+
+    def result(self):
+        return {"largest": self.largest.value, "smallest": self.smallest + 0.0}
+
+
+def fit_with_extremes(strategy):
+    """Train and evaluate with a metric that keeps extremes."""
+    if strategy:
+        use_rule(strategy, "mean")
+    keras.utils.set_random_seed(1)
+    x, y, _ = data_of("built-in", 8)
+    with scope(strategy):
+        model = build("built-in")
+        model.compile(SGD(0.02), "mse", metrics=[Largest()])
+    logs = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
+    evaluated = model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
+    return {**logs, **{f"evaluated {name}": value for name, value in evaluated.items()}}

@@ -61,6 +61,7 @@ if IS_KERAS_2:
         initial_epoch,
         is_model_built,
         position_in_data,
+        reduction_of,
         set_data_order,
         set_initial_epoch,
     )
@@ -97,7 +98,6 @@ else:
     from tf_adasum.compat.keras.keras3 import losses as losses_of_keras3
     from tf_adasum.compat.keras.keras3 import metrics as metrics_of_keras3
     from tf_adasum.compat.keras.keras3 import scopes as scopes_of_keras3
-    from tf_adasum.compat.keras.keras3 import variables as variables_of_keras3
     from tf_adasum.compat.keras.keras3.build import is_model_built
     from tf_adasum.compat.keras.keras3.epochs import (
         batches_of_data,
@@ -127,6 +127,7 @@ else:
         index_of,
         is_built,
     )
+    from tf_adasum.compat.keras.keras3.variables import reduction_of
     from tf_adasum.compat.keras.keras3.wrapper import (
         LAMB_MODULE,
         OF_SWAP_EMA_WEIGHTS,

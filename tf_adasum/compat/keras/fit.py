@@ -138,7 +138,8 @@ def call_together(original, self, *args, **kwargs):
             return original(self, *args, **kwargs)
     name, settings = original.__name__, Settings()
     batch_size, replicas = kwargs.get("batch_size"), strategy.num_replicas_in_sync
-    if name == "fit" and isinstance(batch_size, int) and batch_size < replicas:
+    is_small = isinstance(batch_size, int) and batch_size < replicas
+    if name == "fit" and is_small and strategy.workers.rank == 0:
         hint(
             f"The batch size {batch_size} is that of all {replicas} replicas together, so some "
             "replicas have no rows."

@@ -11,6 +11,7 @@ from tf_adasum.compat.tensorflow.collective_keys import CallKeys
 from tf_adasum.compat.tensorflow.cross_device_ops import (
     GradientCrossDeviceOps,
     cross_device_ops,
+    per_replica,
     reading_alone,
 )
 from tf_adasum.compat.tensorflow.datasets import (
@@ -72,6 +73,7 @@ __all__ = [
     "hooks",
     "is_tf_function",
     "making_own_variables",
+    "per_replica",
     "pipeline_of",
     "placeholders",
     "python_function_of",

@@ -402,6 +402,11 @@ def _kind(gradient):
     return f"{gradient.dtype.name}{gradient.shape}"
 
 
+def per_replica(values: Sequence[tf.Tensor]) -> Any:
+    """Return one distributed value that consists of a tensor for each local replica."""
+    return regroup(tuple(values))
+
+
 def cross_device_ops(extended: tf.distribute.StrategyExtended) -> GradientCrossDeviceOps:
     """Return the strategy's `GradientCrossDeviceOps`."""
     return extended._cross_device_ops

@@ -162,6 +162,10 @@ def position_in_data(model, batch, has_begun=False):
     return batch
 
 
+def reduction_of(variable):
+    """Return None, because Keras 2 adds up the replicas' values of every metric."""
+
+
 def is_model_built(model):
     """Return whether the variables of a model exist."""
     return model.built

@@ -22,14 +22,13 @@ def update_mean(original, self, values, sample_weight=None):
     if not context:
         return original(self, values, sample_weight)
     rows = context.strategy.empty_replicas
-    is_loss_of_output = sample_weight is None and is_computing_loss()
-    is_mean = context.strategy.aggregation.is_mean
+    number, is_mean = tf.convert_to_tensor(values), context.strategy.aggregation.is_mean
+    is_loss_of_output = sample_weight is None and number.shape.rank == 0 and is_computing_loss()
     if is_loss_of_output and is_mean and tensorflow_compat.can_reduce():
         sample_weight = keeping_losses(rows.weight)
     is_empty = rows.is_empty
     if is_empty is None:
         return original(self, values, sample_weight)
-    number = tf.convert_to_tensor(values)
     if number.shape.rank != 0:
         if sample_weight is None or tf.convert_to_tensor(sample_weight).shape.rank != 0:
             return original(self, values, sample_weight)  # one value for each row

@@ -26,20 +26,33 @@ def to_number(original, self):
 # For each strategy: for each replica, by their ids, the variables that it has assigned.
 _assigned = weakref.WeakKeyDictionary()
 
+# The operations of updates that keep the largest or the smallest value.
+_EXTREMES = {"Maximum": tf.reduce_max, "Minimum": tf.reduce_min}
+
+# Attribute of a TensorFlow variable: the function that reduces the values of the replicas.
+_REDUCTION = "reduction_of_tf_adasum"
+
 
 @hooks.replaces(keras.Variable, "assign")
 def assign(original, self, value):
     """Remember the variables that a replica assigns, also in the forward pass.
 
+    Note which variables of metrics keep a maximum or a minimum, because reading a metric outside of
+    the replicas reads the sum of the replicas' variables.
+
     Raise an error if a metric was created outside of the scope of the strategy, because each worker
     would measure only its own rows.
     """
-    if context := our_replica_context():
+    context = our_replica_context()
+    if context:
         if self.aggregation == "sum" and context.num_replicas_in_sync > 1:
             refuse_outside(context.strategy, self)
         of_replicas = _assigned.setdefault(context.strategy, {})
         of_replicas.setdefault(replica_of(context), weakref.WeakValueDictionary())[id(self)] = self
-    return original(self, value)
+    result = original(self, value)
+    if context:
+        _note_extreme(self, value)
+    return result
 
 
 # For each metric that was created outside of the scope: the line that created the metric.
@@ -82,3 +95,15 @@ def take_assigned():
 def replica_of(context):
     """Return the id of the replica of a replica context, as an int."""
     return int(tf.get_static_value(context.replica_id_in_sync_group))
+
+
+def _note_extreme(variable, value):
+    operation = None if tf.executing_eagerly() else getattr(value, "op", None)
+    reduction = _EXTREMES.get(operation and operation.type)
+    if reduction and getattr(variable, "synchronization", "") == "on_read":
+        setattr(variable._value, _REDUCTION, reduction)
+
+
+def reduction_of(variable):
+    """Return the function that reduces the replicas' values of a metric's variable, or None."""
+    return getattr(variable, _REDUCTION, None)
