@@ -168,13 +168,16 @@ def save_picture(runs, path):
     for run in runs:
         accuracies = run["val_accuracy"]
         label = run["rule"] + (f", {run['replicas']} replicas" if run["replicas"] > 1 else "")
-        label += f", learning rate {run['learning_rate']:g}"
+        label += (
+            f", learning rate {run['learning_rate']:g}, {run['steps_per_epoch']} steps an epoch"
+        )
         axes.plot(range(1, len(accuracies) + 1), accuracies, marker="o", label=label)
     axes.set_xlabel("epoch")
     axes.set_ylabel("validation accuracy")
     axes.set_ylim(0, 1)
     axes.set_title(
-        f"{runs[0]['data']}, {runs[0]['optimizer']}, {runs[0]['batch_per_replica']} rows a replica"
+        f"A small CNN on {runs[0]['data']}, {runs[0]['optimizer']}, "
+        f"{runs[0]['batch_per_replica']} samples on each replica; one seed ({runs[0]['seed']})"
     )
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")

@@ -106,21 +106,13 @@ def test_the_install_block_works_in_a_fresh_clone(tmp_path):
 
 # Blocks that do not run on one replica, and why; their first lines.
 NOT_RUN = {
-    "docs/trackers.md: tuner = keras_tuner.RandomSearch(": "it needs KerasTuner",
-    "README.md: import keras": "it is run on two workers, as a program",
-    "docs/launching.md: def train(epochs):": "it leaves the model out",
+    "tuner = keras_tuner.RandomSearch(": "it needs KerasTuner",
+    "def train(epochs):": "it leaves the model out",
 }
-
-
-def fragments():
-    """The blocks of pages that are no whole programs, each with its page and first line."""
-    for path in DOCUMENTS:
-        if path.parent != ROOT / "docs" / "upstream" and path not in IN_ORDER:
-            for title, text in blocks(path):
-                if title and path != ROOT / "README.md":  # a program of a migration
-                    continue
-                name = f"{path.relative_to(ROOT)}: {text.splitlines()[0]}"
-                yield pytest.param(name, text, id=name[:60])
+# Pages whose blocks are no whole programs: they run one after the other, on one replica.
+FRAGMENTS = [
+    path for path in DOCUMENTS[1:] if path.parent == ROOT / "docs" and path not in IN_ORDER
+]
 
 
 @pytest.fixture
@@ -155,15 +147,17 @@ def names(monkeypatch, tmp_path):
 
 
 @pytest.mark.keras3_only("the documents are written for Keras 3")
-@pytest.mark.parametrize(("name", "text"), list(fragments()))
-def test_a_fragment_runs(name, text, names):
-    if name in NOT_RUN:
-        pytest.skip(NOT_RUN[name])
-    exec(compile(text.replace("[...]", "[keras.layers.Dense(1)]"), name, "exec"), names)
+@pytest.mark.parametrize("path", FRAGMENTS, ids=lambda path: path.stem)
+def test_the_fragments_of_a_page_run(path, names):
+    for title, text in blocks(path):
+        first = text.splitlines()[0]
+        if not title and first not in NOT_RUN:  # what has a title is a program of a migration
+            exec(compile(text, f"{path.name}: {first}", "exec"), names)
 
 
 def test_what_does_not_run_is_there():
-    assert set(NOT_RUN) <= {case.values[0] for case in fragments()}
+    found = {text.splitlines()[0] for path in FRAGMENTS for _, text in blocks(path)}
+    assert set(NOT_RUN) <= found
 
 
 @pytest.mark.version_independent
@@ -216,7 +210,7 @@ def commands():
 @pytest.mark.version_independent
 @pytest.mark.parametrize("command", list(commands()))
 def test_commands_are_understood_or_run_by_a_test(command):
-    words = re.sub(r"^(?:[A-Z_]+=(?:'[^']*'|\S+) +)+", "", command)
+    words = re.sub(r"^(?:[A-Z_]+=(?:'[^']*'|\S+) +)+", "", command).removeprefix(".venv/bin/")
     for begin, parser in PARSERS.items():
         if words.startswith(begin):
             assert is_understood(parser(), shlex.split(words.removeprefix(begin)))
@@ -231,6 +225,15 @@ def is_understood(parser, arguments):
     except SystemExit as ended:  # of --version: 0
         return ended.code == 0
     return program and program[0][0] != "-"  # an option that nobody knows begins the program
+
+
+@pytest.mark.version_independent
+@pytest.mark.parametrize("parser", [command_line.build_parser, doctor.build_parser])
+def test_the_page_of_commands_has_every_option(parser):
+    page = (ROOT / "docs" / "commands.md").read_text()
+    shown = [action for action in parser()._actions if action.help not in (None, "==SUPPRESS==")]
+    options = {option for action in shown for option in action.option_strings}
+    assert {option for option in options if f"{option}" not in page} == {"-h", "--help"}
 
 
 @pytest.mark.version_independent

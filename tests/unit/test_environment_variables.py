@@ -53,5 +53,4 @@ def test_the_page_lists_all_variables():
     page = pathlib.Path(__file__).parents[2] / "docs/commands.md"
     rows = re.findall(r"^\| `(\w+)` \|", page.read_text(), re.M)
     variables = [row for row in rows if row.startswith("TF_ADASUM_")]
-    old = {"TF_ADASUM_SSH", "TF_ADASUM_COST_MODEL", "TF_ADASUM_HOST_LINK"}  # they go away
-    assert variables == [name for name in environment_variables.ALL if name not in old]
+    assert variables == list(environment_variables.ALL)
