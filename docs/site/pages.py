@@ -183,7 +183,7 @@ def targets(text, uri):
 def on_page_markdown(markdown, page, **_):
     """Let links to files of the repository lead to their pages."""
     uri = page.file.src_uri
-    if uri.startswith("repository/") or uri == "hooks.md":
+    if uri.startswith("repository/"):
         page.meta["search"] = {"exclude": True}
     else:
         boost = next((boost for start, boost in BOOSTS.items() if uri.startswith(start)), 1)

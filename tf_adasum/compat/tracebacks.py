@@ -7,14 +7,12 @@ only the standard library.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import sys
 import threading
-import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 # Packages whose frames are left out.
 _PACKAGES = ("keras", "tensorflow", "tf_adasum", "tf_keras", "wrapt")
@@ -30,15 +28,12 @@ _FRAME = re.compile(r'  File "(.*)", line .*\n(?:\n|    .*\n)*')
 _CONVERTED = "in user code:\n"
 _FRAME_OF_CONVERTED = re.compile(r'    File "(.*)", line .*\n(?:        .*\n)*')
 
-_log = logging.getLogger("tf_adasum")
-
 
 def shorten(error: BaseException) -> None:
     """Remove frames of libraries from the tracebacks of an exception and its causes.
 
-    If this package raised the exception, the cause is hidden, and logged at debug level. Frames of
-    libraries are also removed from the text of TensorFlow's errors. If Keras's traceback filtering
-    is off, nothing is changed.
+    Frames of libraries are also removed from the text of TensorFlow's errors. If Keras's traceback
+    filtering is off, nothing is changed.
 
     Args:
         error: the exception, which is changed in place.
@@ -46,12 +41,7 @@ def shorten(error: BaseException) -> None:
     if not _is_filtering():
         return
     folders = _folders()
-    chain = list(_chain(error))
-    if _is_our_own(error) and len(chain) > 1:
-        _log.debug("%s was raised from:", type(error).__name__, exc_info=chain[1])
-        error.__cause__ = error.__context__ = None
-        chain = chain[:1]
-    for each in chain:
+    for each in _chain(error):
         each.__traceback__ = _without(each.__traceback__, folders)
         if each.args and isinstance(each.args[0], str) and each.args[0].startswith(_CONVERTED):
             each.args = (_without_frames(each.args[0], folders), *each.args[1:])
@@ -72,38 +62,6 @@ def shortened(inner: contextlib.AbstractContextManager | None = None) -> Iterato
     except Exception as error:
         shorten(error)
         raise
-
-
-def shorten_uncaught() -> None:
-    """Shorten the tracebacks of uncaught exceptions. A second call does nothing."""
-    if not getattr(sys.excepthook, "shortens", False):
-        sys.excepthook = _shortening(sys.excepthook)
-
-
-def line_of_caller(made: object) -> str:
-    """Return the line of the user's program that creates an object: "train.py, line 12".
-
-    Args:
-        made: the object. Lines in methods of this object are skipped.
-    """
-    folders, frame = _folders(), sys._getframe(1)
-    while frame is not None and (
-        frame.f_code.co_filename.startswith(folders)
-        or next(iter(frame.f_locals.values()), None) is made
-    ):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else ""
-
-
-def _shortening(previous: Callable) -> Callable:
-    def print_exception(kind, error, trace):
-        if error is not None and error.__traceback__ is trace:
-            shorten(error)
-            trace = error.__traceback__
-        previous(kind, error, trace)
-
-    print_exception.shortens = True
-    return print_exception
 
 
 def _is_filtering():
@@ -128,18 +86,6 @@ def _chain(error):
         seen.add(id(error))
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-def _is_our_own(error):
-    """Return whether code of this package, and not TensorFlow, raised an exception."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    own = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-    is_of_tensorflow = hasattr(error, "node_def")
-    return bool(frames) and not is_of_tensorflow and _file_of(frames[-1]).startswith(own)
-
-
-def _file_of(frame_and_line):
-    return frame_and_line[0].f_code.co_filename
 
 
 def _without(trace, folders):

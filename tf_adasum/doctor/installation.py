@@ -147,6 +147,7 @@ def check_hooks() -> list[Finding]:
     """Check whether this TensorFlow and this Keras have the functions that the hooks replace."""
     counts, off = {}, {}
     try:
+        importlib.import_module("tf_adasum.workers.callbacks")  # has a hook of its own
         for name in ("tensorflow", "keras"):
             hooks = importlib.import_module(f"tf_adasum.compat.{name}").hooks
             hooks.check()

@@ -6,17 +6,18 @@ TensorFlow 2.15) contain the code that differs, under the same names. Only this 
 `generation.py` choose between the two folders.
 
 Each hook is decorated with `hooks.replaces` or `hooks.overrides`, and its docstring gives the
-reason. `docs/hooks.md` lists all hooks.
+reason. `tf_adasum/compat/README.md` lists all hooks.
 """
 
 # ruff: noqa: F401  (other packages import these names; some files are imported for their hooks)
 
 import keras
 
-from tf_adasum.compat.keras import custom_loops, files, layers
+from tf_adasum.compat.keras import files, layers
 from tf_adasum.compat.keras.batch_logs import ignores_batch_logs, reads_batch_logs, reads_logs_of
 from tf_adasum.compat.keras.fit import (
     are_calls_under_way,
+    average_statistics,
     current_call_settings,
     current_calls,
     replaceable_dataset,
@@ -27,7 +28,6 @@ from tf_adasum.compat.keras.fit import (
 from tf_adasum.compat.keras.generation import IS_KERAS_2, hooks
 from tf_adasum.compat.keras.optimizer_steps import install_step, is_wrapped
 from tf_adasum.compat.keras.optimizers import (
-    accumulation_steps,
     aggregation_state_of,
     assign,
     check_same_settings,
@@ -40,13 +40,8 @@ from tf_adasum.compat.keras.optimizers import (
     summed,
     tensorflow_variable,
 )
-from tf_adasum.compat.keras.progress_bar import (
-    log,
-    reset_progress_bar_length,
-    set_progress_bar_length,
-)
+from tf_adasum.compat.keras.progress_bar import Hidden, without_hidden_values
 from tf_adasum.compat.keras.tf_keras import refuse_tf_keras
-from tf_adasum.compat.tracebacks import shorten_uncaught
 from tf_adasum.errors import see
 
 if IS_KERAS_2:
@@ -95,7 +90,6 @@ else:
     from tf_adasum.compat.keras.keras3 import losses as losses_of_keras3
     from tf_adasum.compat.keras.keras3 import metrics as metrics_of_keras3
     from tf_adasum.compat.keras.keras3 import scopes as scopes_of_keras3
-    from tf_adasum.compat.keras.keras3 import variables as variables_of_keras3
     from tf_adasum.compat.keras.keras3.build import is_model_built
     from tf_adasum.compat.keras.keras3.epochs import (
         batches_of_data,
@@ -140,12 +134,11 @@ from tf_adasum.compat.keras import tracebacks  # isort: skip  (its hooks wrap al
 
 
 def install():
-    """Install the hooks, and shorten tracebacks of uncaught errors. A second call does nothing.
+    """Install the hooks. A second call does nothing.
 
     Raises:
         RuntimeError: if the backend of Keras is not TensorFlow.
     """
-    shorten_uncaught()
     if not IS_KERAS_2 and keras.backend.backend() != "tensorflow":
         raise RuntimeError(
             "tf_adasum needs Keras on TensorFlow: set the environment variable "

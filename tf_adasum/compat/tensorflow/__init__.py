@@ -1,7 +1,7 @@
 """Compatibility with TensorFlow: the only package of tf_adasum that uses its private names.
 
 The docstring of each hook explains what the hook changes in TensorFlow, and why. `hooks` lists all
-hooks, and docs/hooks.md is generated from this list. All other packages of tf_adasum use
+hooks, and `README.md` of compat is generated from this list. All other packages of tf_adasum use
 TensorFlow's internals only through this package.
 """
 

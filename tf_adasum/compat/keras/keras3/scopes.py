@@ -6,7 +6,6 @@ copies of different workers become different. Metrics created outside are local 
 """
 
 import inspect
-import weakref
 
 import keras
 import tensorflow as tf
@@ -22,7 +21,6 @@ from tf_adasum.compat.keras.optimizers import (
     path_of,
     tensorflow_variable,
 )
-from tf_adasum.compat.tracebacks import line_of_caller
 from tf_adasum.errors import see
 
 # For each method: the attribute with the traced step. After tracing, nothing is checked.
@@ -38,18 +36,6 @@ MODEL_OUTSIDE = (
     "    with strategy.scope():\n        model = ...\n        model.compile(...)"
     "\n\n" + see("TFA-301")
 )
-
-
-# For each metric that was created outside of the scope: the line that created the metric.
-_lines_of_metrics = weakref.WeakKeyDictionary()
-
-
-@hooks.replaces(keras.metrics.Metric, "__init__")
-def make_metric(original, self, *args, **kwargs):
-    """Store the line that creates a metric outside of the scope, for the error message."""
-    if not is_ours(tf.distribute.get_strategy()):
-        _lines_of_metrics[self] = line_of_caller(self)
-    return original(self, *args, **kwargs)
 
 
 @hooks.replaces(BaseTrainer, "compile")
@@ -125,11 +111,10 @@ def _bring_inside(strategy, optimizer):
 def _check_metrics(strategy, metrics):
     for metric in metrics:
         for _ in _outside(strategy, metric.variables):
-            line = _lines_of_metrics.get(metric)  # None if the metric is older than the strategy
             raise ValueError(
-                f"The metric {metric.name!r} was created outside of the scope of the strategy"
-                f"{f', at {line}' if line else ''}, so each worker would measure only its own "
-                "rows. Create the metric inside of `with strategy.scope():`.\n\n"
+                f"The metric {metric.name!r} was created outside of the scope of the strategy, so "
+                "each worker would measure only its own rows. Create the metric inside of "
+                "`with strategy.scope():`.\n\n"
                 "    with strategy.scope():\n        metric = ...\n        model.compile(...)\n\n"
                 f"{see('TFA-301')}"
             )
