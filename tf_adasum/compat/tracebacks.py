@@ -12,7 +12,6 @@ import re
 import sys
 import threading
 import types
-from collections.abc import Iterator
 
 # Packages whose frames are left out.
 _PACKAGES = ("keras", "tensorflow", "tf_adasum", "tf_keras", "wrapt")
@@ -49,21 +48,6 @@ def shorten(error: BaseException) -> None:
             each._message = _ORIGIN.sub(lambda found: _origin(found[1], folders), text)
 
 
-@contextlib.contextmanager
-def shortened(inner: contextlib.AbstractContextManager | None = None) -> Iterator[None]:
-    """Return a context manager that calls `shorten` on an exception of the code inside.
-
-    Args:
-        inner: another context manager for the same code. Defaults to none.
-    """
-    try:
-        with inner or contextlib.nullcontext():
-            yield
-    except Exception as error:
-        shorten(error)
-        raise
-
-
 def _is_filtering():
     keras, tensorflow = sys.modules.get("keras"), sys.modules.get("tensorflow")
     for module in (getattr(keras, "config", None), getattr(tensorflow, "debugging", None)):
@@ -89,16 +73,16 @@ def _chain(error):
 
 
 def _without(trace, folders):
-    """Return a traceback without frames of some folders. If no frame would be left, keep all."""
-    kept = None
+    """Return a traceback without frames of some folders; None if no frame is left."""
     entries = []
     while trace is not None:
         entries.append(trace)
         trace = trace.tb_next
+    kept = None
     for entry in reversed(entries):
         if not entry.tb_frame.f_code.co_filename.startswith(folders):
             kept = types.TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return kept or (entries[0] if entries else None)
+    return kept
 
 
 def _without_frames(text, folders):

@@ -49,11 +49,12 @@ def printed(function, *arguments):
 def test_it_ends_at_the_users_line(strategy, function, lines, message):
     text = printed(function, strategy)
     frames = [line for line in text.splitlines() if line.startswith("  File ")]
-    assert all(__file__ in frame for frame in frames), text
-    assert [frame.rpartition(", ")[2] for frame in frames] == lines
+    own = [frame.rpartition(", ")[2] for frame in frames if __file__ in frame]
+    hook = [frame for frame in frames if "tf_adasum/compat/" in frame]  # that shortens the others
+    assert own == lines and len(own) + len(hook) == len(frames) and len(hook) == 1, text
     assert message in text
     keras.config.disable_traceback_filtering()
     try:
-        assert "tf_adasum" in printed(function, strategy).replace(__file__, "")
+        assert "keras/src/" in printed(function, strategy)
     finally:
         keras.config.enable_traceback_filtering()

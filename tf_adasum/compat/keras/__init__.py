@@ -28,6 +28,7 @@ from tf_adasum.compat.keras.fit import (
 from tf_adasum.compat.keras.generation import IS_KERAS_2, hooks
 from tf_adasum.compat.keras.optimizer_steps import install_step, is_wrapped
 from tf_adasum.compat.keras.optimizers import (
+    accumulation_steps,
     aggregation_state_of,
     assign,
     check_same_settings,

@@ -258,6 +258,11 @@ def learning_rate_of(model):
     return 0.0 if callable(rate) else float(tf.convert_to_tensor(rate))
 
 
+def accumulation_steps(optimizer):
+    """Return `gradient_accumulation_steps` of an optimizer, or 1 if it does not accumulate."""
+    return getattr(optimizer, "gradient_accumulation_steps", None) or 1
+
+
 def check_same_settings(strategy, settings):
     """Compare an optimizer's settings on all workers, if the strategy is one of ours."""
     what = "All workers need an optimizer with the same settings."
