@@ -15,7 +15,6 @@ from tf_adasum.cluster import resolver as cluster_resolvers
 from tf_adasum.cluster.devices import local_devices
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat import tracebacks
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy, live_strategies
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
 from tf_adasum.replicas import average_statistics, batches, equal_variables, nonfinite_gradients
@@ -241,7 +240,7 @@ class AdasumMirroredStrategy(
 
     def detecting_failures(self) -> contextlib.AbstractContextManager[None]:
         """Return `working_together`'s context manager, but without reuse of collective keys."""
-        return tracebacks.shortened(self._health.call(tensorflow_compat.collective_error_of))
+        return self._health.call(tensorflow_compat.collective_error_of)
 
     def check_replicas(self, variables: Sequence[typing.Any] | None = None) -> None:
         """Check that all replicas on all workers hold the same bits of the variables they share.

@@ -48,7 +48,8 @@ def section_of(hooks):
     hooks = sorted(hooks, key=lambda hook: hook.function.__module__)  # keeps their order in a file
     for module, own in itertools.groupby(hooks, lambda hook: hook.function.__module__):
         path = f"{module.replace('.', '/')}.py"
-        lines += ["", f"In [{path}]({os.path.relpath(path, 'tf_adasum/compat')}):", ""]
+        link = os.path.relpath(path, "tf_adasum/compat")
+        lines += ["", f"In [{path}]({link}):", ""]
         for function, same in itertools.groupby(own, lambda hook: hook.function):
             summary = " ".join(inspect.getdoc(function).split("\n\n")[0].split())
             same = list(same)
@@ -63,7 +64,8 @@ def _names(hooks):
     names, last = [], None
     for hook in hooks:
         *_, owner, name = hook.target.split(".")
-        names.append(f"`.{name}`" if owner == last else f"`{owner}.{name}`")
+        kind = " (override)" if hook.is_override else ""
+        names.append(f"`.{name}`{kind}" if owner == last else f"`{owner}.{name}`{kind}")
         last = owner
     return ", ".join(names)
 

@@ -111,7 +111,6 @@ class ElasticScale(keras.callbacks.Callback):
             if self._whole_epochs:
                 steps = int(following.cardinality())
                 self.params["steps"] = steps if steps >= 0 else None  # all callbacks share the dict
-                keras_compat.set_progress_bar_length(self.model, steps=self.params["steps"])
 
     def _take_next_dataset(self, epoch=None):
         """Return a dataset that replaces the current one, only once; None if there is none.
@@ -133,10 +132,6 @@ class ElasticScale(keras.callbacks.Callback):
                 "attribute `dataset` to `fit`: model.fit(elastic.dataset, ...), without "
                 "class_weight."
             )
-
-    def on_train_end(self, logs=None):
-        """Reset the progress bar for the next training."""
-        keras_compat.reset_progress_bar_length(self.model)
 
     def get_config(self) -> dict[str, typing.Any]:
         """Return the constructor's arguments; functions are saved by their registered names."""

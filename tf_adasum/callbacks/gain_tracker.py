@@ -86,7 +86,9 @@ class GainTracker(StepTracker):
         self._log(logs, values)
 
     def _log(self, logs, values):
-        keras_compat.log(self.model, logs, {"gain": values.pop("gain")}, values)
+        if logs is not None:
+            hidden = {name: keras_compat.Hidden(value) for name, value in values.items()}
+            logs.update({**hidden, "gain": values["gain"]})
 
     def draw(self, axes: Axes) -> None:
         """Draw the gain as a function of the scale-invariant step."""

@@ -99,17 +99,17 @@ class OrthogonalityTracker(StepTracker):
     def on_train_batch_end(self, batch, logs=None):
         """Measure if a measurement is due, and show the last value."""
         super().on_train_batch_end(batch, logs)
-        if self.values:
-            overall = float(self.values[-1][-1])
-            keras_compat.log(self.model, logs, {"orthogonality": overall}, {})
+        if self.values and logs is not None:
+            logs["orthogonality"] = float(self.values[-1][-1])
 
     def on_epoch_end(self, epoch, logs=None):
         """Put the means of the epoch into the logs."""
         measured = np.reshape(self.values_of_epoch, [-1, len(self.paths) + 1])
         *of_variables, overall = (_mean(column) for column in measured.T)
         names = [f"orthogonality/{path}" for path in self.paths] if self.per_variable else []
-        hidden = dict(zip(names, of_variables, strict=False))
-        keras_compat.log(self.model, logs, {"orthogonality": overall}, hidden)
+        if logs is not None:
+            hidden = map(keras_compat.Hidden, of_variables)
+            logs.update({**dict(zip(names, hidden, strict=False)), "orthogonality": overall})
 
     def on_train_end(self, logs=None):
         """Remove the measurement from the training step."""

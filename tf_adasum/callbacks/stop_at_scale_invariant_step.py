@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import typing
 
 import keras
@@ -17,10 +16,9 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
     """Callback that stops training when AdaScale's scale-invariant step τ reaches a total.
 
     τ is the same on all replicas, so all workers stop after the same step. Pass the callback on all
-    workers. Pass to `fit` as many epochs as training needs at S = 1, with the small batch. The
-    progress bar shows the number of steps and epochs that are left at the current gain, but not
-    more epochs than you passed. If the total is already reached, another `fit` takes one step,
-    because Keras can stop only after a step.
+    workers. Pass to `fit` as many epochs as training needs at S = 1, with the small batch. If the
+    total is already reached, another `fit` takes one step, because Keras can stop only after a
+    step.
 
     Args:
         total: int or float, T, the number of steps that training takes at S = 1.
@@ -60,24 +58,8 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
         """Find the optimizer."""
         self._adascale = adascale.find_adascale(self.model.optimizer, "StopAtScaleInvariantStep")
 
-    def on_epoch_begin(self, epoch, logs=None):
-        """Show in the progress bar how many epochs are left."""
-        remaining = self.total - float(self._adascale.scale_invariant_steps)
-        updates = max(1, math.ceil(remaining / float(self._adascale.gain)))
-        steps = updates * keras_compat.accumulation_steps(self._adascale)
-        steps_per_epoch = self.params["steps"]
-        if steps_per_epoch:
-            epochs = min(self.params["epochs"], epoch + math.ceil(steps / steps_per_epoch))
-            keras_compat.set_progress_bar_length(
-                self.model, epochs=epochs, steps=min(steps, steps_per_epoch)
-            )
-
     @keras_compat.ignores_batch_logs
     def on_train_batch_end(self, batch, logs=None):
         """Stop if the total is reached."""
         if float(self._adascale.scale_invariant_steps) >= self.total:
             self.model.stop_training = True
-
-    def on_train_end(self, logs=None):
-        """Reset the progress bar for the next training."""
-        keras_compat.reset_progress_bar_length(self.model)

@@ -155,13 +155,13 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         self.epochs.append(epoch)
         self.values.append({"step_ms": step_ms, "waiting_ms": waiting_ms, "slowest": slowest})
         hidden = {
-            f"{name}/worker_{rank}": float(value)
+            f"{name}/worker_{rank}": keras_compat.Hidden(value)
             for name, of_workers in (("step_ms", step_ms), ("waiting_ms", waiting_ms))
             for rank, value in enumerate(of_workers)
         }
-        named = {"slowest_worker": slowest}
-        shown = named if slowest >= 0 else {}
-        keras_compat.log(self.model, logs, shown, {**hidden, **named})
+        if logs is not None:
+            shown = slowest if slowest >= 0 else keras_compat.Hidden(slowest)
+            logs.update({**hidden, "slowest_worker": shown})
 
     def on_train_end(self, logs=None):
         """Stop sampling; worker 0 prints which worker was slow, or how to measure the links."""

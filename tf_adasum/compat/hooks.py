@@ -19,8 +19,7 @@ and replaces nothing.
 
 Hooks are installed when the first strategy, wrapper optimizer, `BackupAndRestore` or
 `OnFirstWorker` is created. They stay installed, so a hook that has nothing to do calls `original`
-with unchanged arguments. The tests read the registries, and so does the script that writes
-`tf_adasum/compat/README.md`.
+with unchanged arguments. `README.md` lists all hooks.
 """
 
 import functools
@@ -89,7 +88,7 @@ class Hook:
 
     @property
     def source(self) -> str:
-        """The full name of the hook, such as ``"tf_adasum.compat.keras.fit.on_epoch_end"``."""
+        """The full name of the hook, such as ``"tf_adasum.compat.keras.fit.call_together"``."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     def install(self) -> None:

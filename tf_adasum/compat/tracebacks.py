@@ -7,14 +7,11 @@ only the standard library.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import sys
 import threading
-import traceback
 import types
-from collections.abc import Callable, Iterator
 
 # Packages whose frames are left out.
 _PACKAGES = ("keras", "tensorflow", "tf_adasum", "tf_keras", "wrapt")
@@ -30,15 +27,12 @@ _FRAME = re.compile(r'  File "(.*)", line .*\n(?:\n|    .*\n)*')
 _CONVERTED = "in user code:\n"
 _FRAME_OF_CONVERTED = re.compile(r'    File "(.*)", line .*\n(?:        .*\n)*')
 
-_log = logging.getLogger("tf_adasum")
-
 
 def shorten(error: BaseException) -> None:
     """Remove frames of libraries from the tracebacks of an exception and its causes.
 
-    If this package raised the exception, the cause is hidden, and logged at debug level. Frames of
-    libraries are also removed from the text of TensorFlow's errors. If Keras's traceback filtering
-    is off, nothing is changed.
+    Frames of libraries are also removed from the text of TensorFlow's errors. If Keras's traceback
+    filtering is off, nothing is changed.
 
     Args:
         error: the exception, which is changed in place.
@@ -46,64 +40,12 @@ def shorten(error: BaseException) -> None:
     if not _is_filtering():
         return
     folders = _folders()
-    chain = list(_chain(error))
-    if _is_our_own(error) and len(chain) > 1:
-        _log.debug("%s was raised from:", type(error).__name__, exc_info=chain[1])
-        error.__cause__ = error.__context__ = None
-        chain = chain[:1]
-    for each in chain:
+    for each in _chain(error):
         each.__traceback__ = _without(each.__traceback__, folders)
         if each.args and isinstance(each.args[0], str) and each.args[0].startswith(_CONVERTED):
             each.args = (_without_frames(each.args[0], folders), *each.args[1:])
         if isinstance(text := getattr(each, "_message", None), str):  # of tf.errors.OpError
             each._message = _ORIGIN.sub(lambda found: _origin(found[1], folders), text)
-
-
-@contextlib.contextmanager
-def shortened(inner: contextlib.AbstractContextManager | None = None) -> Iterator[None]:
-    """Return a context manager that calls `shorten` on an exception of the code inside.
-
-    Args:
-        inner: another context manager for the same code. Defaults to none.
-    """
-    try:
-        with inner or contextlib.nullcontext():
-            yield
-    except Exception as error:
-        shorten(error)
-        raise
-
-
-def shorten_uncaught() -> None:
-    """Shorten the tracebacks of uncaught exceptions. A second call does nothing."""
-    if not getattr(sys.excepthook, "shortens", False):
-        sys.excepthook = _shortening(sys.excepthook)
-
-
-def line_of_caller(made: object) -> str:
-    """Return the line of the user's program that creates an object: "train.py, line 12".
-
-    Args:
-        made: the object. Lines in methods of this object are skipped.
-    """
-    folders, frame = _folders(), sys._getframe(1)
-    while frame is not None and (
-        frame.f_code.co_filename.startswith(folders)
-        or next(iter(frame.f_locals.values()), None) is made
-    ):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else ""
-
-
-def _shortening(previous: Callable) -> Callable:
-    def print_exception(kind, error, trace):
-        if error is not None and error.__traceback__ is trace:
-            shorten(error)
-            trace = error.__traceback__
-        previous(kind, error, trace)
-
-    print_exception.shortens = True
-    return print_exception
 
 
 def _is_filtering():
@@ -130,29 +72,17 @@ def _chain(error):
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def _is_our_own(error):
-    """Return whether code of this package, and not TensorFlow, raised an exception."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    own = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
-    is_of_tensorflow = hasattr(error, "node_def")
-    return bool(frames) and not is_of_tensorflow and _file_of(frames[-1]).startswith(own)
-
-
-def _file_of(frame_and_line):
-    return frame_and_line[0].f_code.co_filename
-
-
 def _without(trace, folders):
-    """Return a traceback without frames of some folders. If no frame would be left, keep all."""
-    kept = None
+    """Return a traceback without frames of some folders; None if no frame is left."""
     entries = []
     while trace is not None:
         entries.append(trace)
         trace = trace.tb_next
+    kept = None
     for entry in reversed(entries):
         if not entry.tb_frame.f_code.co_filename.startswith(folders):
             kept = types.TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return kept or (entries[0] if entries else None)
+    return kept
 
 
 def _without_frames(text, folders):

@@ -149,6 +149,7 @@ def check_hooks() -> list[Finding]:
     counts: dict[str, int] = {}
     off: dict[str, Any] = {}
     try:
+        importlib.import_module("tf_adasum.workers.callbacks")  # has a hook of its own
         for name in ("tensorflow", "keras"):
             hooks = importlib.import_module(f"tf_adasum.compat.{name}").hooks
             hooks.check()

@@ -17,10 +17,11 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 class EmptyReplicas:
     """Counts the rows of each replica, while a strategy runs a function in each replica.
 
-    The number of rows is the length of the first argument that is not empty, among those whose
-    batch axis has an unknown length. A replica has no rows if all of them are empty: a graph
-    without edges has nodes. If all lengths are known, as in eager code, all arguments with a batch
-    axis count. If all lengths are known and none is 0, nothing is added to the graph.
+    The number of rows is the length of the last argument that is not empty, among those whose batch
+    axis has an unknown length. In `fit` this is a target, whose rows the loss averages over. A
+    replica has no rows if all of them are empty: a graph without edges has nodes. If all lengths
+    are known, as in eager code, the first argument with a batch axis that is not empty counts, and
+    nothing is added to the graph.
     """
 
     def __init__(self):
@@ -173,7 +174,7 @@ def rows_of(arguments):
     unknown = [_length(value) for value, length in pairs if length is None]
     if unknown:
         return functools.reduce(
-            lambda later, length: tf.where(length > 0, length, later), reversed(unknown)
+            lambda before, length: tf.where(length > 0, length, before), unknown
         )
     return next(filter(None, lengths), 0) if lengths else None
 

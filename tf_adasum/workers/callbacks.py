@@ -49,6 +49,7 @@ import tensorflow as tf
 
 from tf_adasum.backup import backup_callbacks, training_state
 from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat.base_strategy import GradientAggregatingStrategy as Strategy
 from tf_adasum.errors import see
 from tf_adasum.health import call_log, status_file
 from tf_adasum.workers.first_worker import FirstWorkerOnly, is_for_first_worker
@@ -68,7 +69,8 @@ def set_model(original, self, model):
     directory as soon as they get the model.
     """
     if model is not None:
-        self.callbacks = arrange(self.callbacks, model, self)
+        callbacks = map(keras_compat.without_hidden_values, self.callbacks)
+        self.callbacks = arrange(list(callbacks), model, self)
     return original(self, model)
 
 
@@ -84,14 +86,15 @@ def arrange(
         model: the model that is trained.
         callback_list: the `keras.callbacks.CallbackList` that calls the callbacks.
     """
-    if any(isinstance(callback, backup_callbacks.RestoreFirst) for callback in callbacks):
+    if any(isinstance(one, backup_callbacks.RestoreFirst | EqualReplicas) for one in callbacks):
         return list(callbacks)  # arranged already
+    equal = [EqualReplicas()] if isinstance(model.distribute_strategy, Strategy) else []
     if status_file.is_wanted() and not any(isinstance(one, StepsOfStatus) for one in callbacks):
         callbacks = [*callbacks, StepsOfStatus()]
     workers = Workers.of_model(model)
     backups = [one for one in callbacks if _is_driven(one, workers)]
     if workers.count == 1 and not backups:
-        return list(callbacks)
+        return [*equal, *callbacks]
     others = [one for one in callbacks if not _is_driven(one, workers)]
     if workers.rank > 0:
         others = [one for one in others if not is_for_first_worker(one)]
@@ -100,7 +103,7 @@ def arrange(
         last = AfterUserCallbacks(workers, first, others)
         others = [first, *map(FirstWorkerOnly.around, others), last]
     restore = backup_callbacks.RestoreFirst(workers, backups, callback_list)
-    return [restore, *others, backup_callbacks.SaveLast(restore)]
+    return [*equal, restore, *others, backup_callbacks.SaveLast(restore)]
 
 
 def _is_driven(callback, workers):
@@ -109,6 +112,15 @@ def _is_driven(callback, workers):
         return True
     is_keras_own = type(callback) is keras.callbacks.BackupAndRestore  # and not a subclass
     return keras_compat.KERAS_BACKUP_IS_SINGLE_WORKER and is_keras_own and workers.count > 1
+
+
+class EqualReplicas(keras.callbacks.Callback):
+    """The first callback, which averages the replicas' statistics before other callbacks save."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Average statistics such as those of BatchNormalization, and warn of skipped steps."""
+        keras_compat.average_statistics(self.model)
+        self.model.distribute_strategy.nonfinite.warn_once()
 
 
 class StepsOfStatus(keras.callbacks.Callback):

@@ -55,26 +55,18 @@ def wrong_loops(strategy, rule):
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
-    def in_scope(function):
-        with strategy.scope():
-            function(x, y)
-
-    def over_distributed_dataset(function):
-        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
-        for own_x, own_y in strategy.experimental_distribute_dataset(dataset):
-            function(own_x, own_y)
-
     def apply(optimizer):
-        return lambda x, y: optimizer.apply(gradients_of_step, model.trainable_variables)
+        optimizer.apply(gradients_of_step, model.trainable_variables)
+
+    def apply_in_scope():
+        with strategy.scope():
+            apply(optimizer)
 
     ways = {
         "outside": lambda: step(x, y),
-        "in the scope, a function": lambda: in_scope(tf.function(step)),
-        "apply of one that is not built": lambda: apply(not_built)(x, y),
-        "apply, in the scope": lambda: in_scope(apply(optimizer)),
+        "apply of one that is not built": lambda: apply(not_built),
+        "apply, in the scope": apply_in_scope,
     }
-    if len(strategy.extended.worker_devices) > 1:  # elsewhere a batch is this worker's rows
-        ways["distributed dataset"] = lambda: over_distributed_dataset(step)
     errors = dict.fromkeys(ways, "no error")
     for name, way in ways.items():
         try:

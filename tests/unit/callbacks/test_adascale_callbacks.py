@@ -39,14 +39,6 @@ def train(model, given, x=X, y=Y, **options):
     return model.fit(**data, callbacks=given, **options)
 
 
-def shown_by_the_bar(capsys):
-    """The lines "Epoch 1/5" as (1, 5), and the steps of each epoch as "6/6"."""
-    lines = capsys.readouterr().out.splitlines()
-    epochs = [line.removeprefix("Epoch ").split("/") for line in lines if line.startswith("Epoch")]
-    steps = [line.split(" ")[0] for line in lines if "loss" in line]
-    return [(int(epoch), int(count)) for epoch, count in epochs], steps
-
-
 # ---- GainTracker -------------------------------------------------------------------------------
 
 NAMES = {
@@ -145,13 +137,12 @@ def test_a_bad_scale_in_a_later_epoch_is_refused():
 
 
 @WRAPS
-def test_the_dataset_changes_with_the_scale(wrap, capsys):
+def test_the_dataset_changes_with_the_scale(wrap):
     elastic, model = callbacks.ElasticScale(SCHEDULE, make_dataset), compiled(wrap=wrap)
     for _ in range(2):  # the same callback in the next `fit`
-        recorder = train_elastic(model, elastic, verbose=2)
+        recorder = train_elastic(model, elastic)
         assert recorder.scales == SCALES and recorder.steps == recorder.expected == STEPS
         assert elastic.scale == 8
-        assert shown_by_the_bar(capsys)[1] == ["12/12", "6/6", "6/6", "3/3"]
 
 
 def of_unknown_length(scale):
@@ -228,41 +219,3 @@ def test_stops_after_the_first_step_that_reaches_the_total(wrap):
     taus = [values["scale_invariant_steps"] for values in tracker.values]
     assert taus[-1] >= 9.5 > taus[-2]
     assert len(taus) < 19 and len(taus) % 2 == 0
-
-
-@pytest.mark.parametrize(
-    ("total", "options", "epochs", "steps"),
-    [
-        (15, {}, [(1, 3), (2, 3), (3, 3)], ["6/6", "6/6", "3/3"]),
-        (1000, {"epochs": 2}, [(1, 2), (2, 2)], ["6/6", "6/6"]),
-        (8, {"initial_epoch": 1}, [(2, 3), (3, 3)], ["6/6", "2/2"]),
-        (5, {"steps_per_epoch": 2}, [(1, 3), (2, 3), (3, 3)], ["2/2", "2/2", "1/1"]),
-    ],
-)
-def test_the_progress_bar_expects_what_is_left(capsys, total, options, epochs, steps):
-    model = compiled(accumulated=1)
-    train(model, [callbacks.StopAtScaleInvariantStep(total)], verbose=2, **options)
-    assert shown_by_the_bar(capsys) == (epochs, steps)
-    train(model, [], epochs=4, verbose=2)
-    assert shown_by_the_bar(capsys)[0][0] == (1, 4)
-
-
-def test_the_progress_bar_expects_accumulated_steps(capsys):
-    """At first the gain is 1, with two calls for each step; later fewer steps are expected."""
-    train(compiled(), [callbacks.StopAtScaleInvariantStep(20)], verbose=2)
-    epochs, _ = shown_by_the_bar(capsys)
-    expected = math.ceil(20 * keras_versions.calls_per_update(2) / STEPS_PER_EPOCH)
-    assert epochs[0] == (1, expected)
-    assert len(epochs) < expected and epochs[-1][0] == epochs[-1][1]
-
-
-def test_a_fit_that_failed_leaves_nothing_behind(capsys):
-    def fail(epoch, logs):
-        raise KeyboardInterrupt
-
-    model = compiled(accumulated=1)
-    fails = keras.callbacks.LambdaCallback(on_epoch_begin=fail)
-    with pytest.raises(KeyboardInterrupt):
-        train(model, [callbacks.StopAtScaleInvariantStep(15), fails])
-    train(model, [], epochs=5, verbose=2)
-    assert shown_by_the_bar(capsys)[0][0] == (1, 5)

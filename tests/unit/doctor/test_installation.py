@@ -70,6 +70,7 @@ def stub(monkeypatch):
             "tf_adasum.ops.self_test": With(failures=failures),
             "tf_adasum.ops.library": With(status=lambda: status, BUILD_IT=BUILD_IT),
             "tf_adasum.transport.library": With(opened=opened, UcxUnavailableError=OSError),
+            "tf_adasum.workers.callbacks": With(),
             "tf_adasum.compat.keras": hooks,
             "tf_adasum.compat.tensorflow": hooks,
         }

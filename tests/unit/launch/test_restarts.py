@@ -106,7 +106,6 @@ def test_a_script_that_hides_a_lost_worker_has_not_finished(script, tmp_path):
     assert "restart 1 of 1" in result.stderr
     result = run("-n", 2, script(LOSES))
     assert result.returncode == 1
-    assert "with exit status 0 although it had lost a worker: tf_adasum.errors.WorkerLostError: worker 7" in (
-        result.stderr
-    )
+    assert "with exit status 0 although it had lost a worker: " in result.stderr
+    assert "WorkerLostError: worker 7" in result.stderr
     assert "[worker" not in result.stderr, "the launcher reads it, and nobody else"

@@ -13,10 +13,11 @@ reason. `tf_adasum/compat/README.md` lists all hooks.
 
 import keras
 
-from tf_adasum.compat.keras import custom_loops, files, layers
+from tf_adasum.compat.keras import files, layers
 from tf_adasum.compat.keras.batch_logs import ignores_batch_logs, reads_batch_logs, reads_logs_of
 from tf_adasum.compat.keras.fit import (
     are_calls_under_way,
+    average_statistics,
     current_call_settings,
     current_calls,
     replaceable_dataset,
@@ -41,13 +42,8 @@ from tf_adasum.compat.keras.optimizers import (
     path_of,
     tensorflow_variable,
 )
-from tf_adasum.compat.keras.progress_bar import (
-    log,
-    reset_progress_bar_length,
-    set_progress_bar_length,
-)
+from tf_adasum.compat.keras.progress_bar import Hidden, without_hidden_values
 from tf_adasum.compat.keras.tf_keras import refuse_tf_keras
-from tf_adasum.compat.tracebacks import shorten_uncaught
 from tf_adasum.errors import see
 
 if IS_KERAS_2:
@@ -144,12 +140,11 @@ from tf_adasum.compat.keras import tracebacks  # isort: skip  (its hooks wrap al
 
 
 def install():
-    """Install the hooks, and shorten tracebacks of uncaught errors. A second call does nothing.
+    """Install the hooks. A second call does nothing.
 
     Raises:
         RuntimeError: if the backend of Keras is not TensorFlow.
     """
-    shorten_uncaught()
     if not IS_KERAS_2 and keras.backend.backend() != "tensorflow":
         raise RuntimeError(
             "tf_adasum needs Keras on TensorFlow: set the environment variable "

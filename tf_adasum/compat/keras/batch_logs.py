@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 import keras
 
 from tf_adasum.compat.keras.generation import IS_KERAS_2, private_names
+from tf_adasum.compat.keras.progress_bar import ProgressBar
 
 # With Keras's own methods of these names, an epoch's logs are the results of the metrics.
 _METHODS = ("compute_metrics", "get_metrics_result", "_get_metrics_result_or_logs")
@@ -64,7 +65,7 @@ def reads_batch_logs(callback: keras.callbacks.Callback, kind: str) -> bool:
         >>> reads_batch_logs(keras.callbacks.EarlyStopping(), "train")
         False
     """
-    if type(callback) is keras.callbacks.ProgbarLogger:
+    if type(callback) in (keras.callbacks.ProgbarLogger, ProgressBar):
         return callback.verbose == 1
     return any(_reads(callback, name) for name in ("on_batch_end", f"on_{kind}_batch_end"))
 

@@ -1,9 +1,7 @@
 """Refuses custom training loops whose steps do not run on each replica (Keras 2 and 3)."""
 
-import keras
 import tensorflow as tf
 
-from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.optimizers import is_ours, tensorflow_variable
 from tf_adasum.errors import see
 
@@ -15,33 +13,6 @@ WHAT_TO_WRITE = (
     "    for x, y in dataset:\n"
     "        losses = strategy.run(train_step, args=(x, y))\n\n" + see("TFA-302")
 )
-
-
-@hooks.replaces(tf.GradientTape, "gradient")
-def gradient(original, self, target, sources, *args, **kwargs):
-    """Raise an error with example code if gradients are computed outside of `strategy.run`."""
-    try:
-        return original(self, target, sources, *args, **kwargs)
-    except ValueError as error:
-        if _is_between_replicas() and "replica context" in str(error):
-            raise RuntimeError(WHAT_TO_WRITE) from error
-        raise
-
-
-@hooks.replaces(keras.Model, "__call__")
-def call(original, self, *args, **kwargs):
-    """Raise an error with example code if a model is called with the rows of all replicas."""
-    try:
-        return original(self, *args, **kwargs)
-    except (TypeError, ValueError) as error:
-        rows = tf.nest.flatten((args, kwargs))
-        if any(isinstance(each, tf.distribute.DistributedValues) for each in rows):
-            raise RuntimeError(WHAT_TO_WRITE) from error
-        raise
-
-
-def _is_between_replicas():
-    return tf.distribute.in_cross_replica_context() and is_ours(tf.distribute.get_strategy())
 
 
 def refuse_update_outside(variables):

@@ -6,7 +6,6 @@ import threading
 import warnings
 import weakref
 
-import keras
 import tensorflow as tf
 
 from tf_adasum.compat import one_worker
@@ -208,7 +207,7 @@ def evaluate_or_predict(original, self, *args, **kwargs):
     For example, BatchNormalization has such statistics. In `predict`, the dataset is not sharded by
     file, because `predict` returns rows in the order of the dataset.
     """
-    _average_statistics(self)
+    average_statistics(self)
     strategy = self.distribute_strategy
     if original.__name__ != "predict" or not is_ours(strategy):
         return original(self, *args, **kwargs)
@@ -216,18 +215,8 @@ def evaluate_or_predict(original, self, *args, **kwargs):
         return original(self, *args, **kwargs)
 
 
-@hooks.replaces(keras.callbacks.CallbackList, "on_epoch_end")
-def on_epoch_end(original, self, epoch, logs=None):
-    """Average the replicas' statistics before callbacks save, and warn of skipped steps."""
-    model = getattr(self, "_model", None) or getattr(self, "model", None)  # Keras 3, Keras 2
-    if model is not None:
-        _average_statistics(model)
-        if is_ours(model.distribute_strategy):
-            model.distribute_strategy.nonfinite.warn_once()
-    return original(self, epoch, logs)
-
-
-def _average_statistics(model):
+def average_statistics(model):
+    """Average the statistics of a model's replicas. Of a model without our strategy, do nothing."""
     strategy = model.distribute_strategy
     if is_ours(strategy) and variables_so_far(model):
         synchronize(model)

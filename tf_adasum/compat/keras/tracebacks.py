@@ -11,5 +11,8 @@ def shorten_traceback(original, self, *args, **kwargs):
     """Remove the frames of tf_adasum, Keras and TensorFlow from the traceback of an error."""
     if not is_ours(self.distribute_strategy):
         return original(self, *args, **kwargs)
-    with tracebacks.shortened():
+    try:
         return original(self, *args, **kwargs)
+    except Exception as error:
+        tracebacks.shorten(error)
+        raise

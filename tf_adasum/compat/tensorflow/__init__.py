@@ -1,8 +1,8 @@
 """Compatibility with TensorFlow: the only package of tf_adasum that uses its private names.
 
 The docstring of each hook explains what the hook changes in TensorFlow, and why. `hooks` lists all
-hooks, and tf_adasum/compat/README.md is generated from this list. All other packages of tf_adasum
-use TensorFlow's internals only through this package.
+hooks, and `README.md` of compat is generated from this list. All other packages of tf_adasum use
+TensorFlow's internals only through this package.
 """
 
 from tf_adasum.compat.tensorflow import checkpoints  # noqa: F401  (for its hooks)

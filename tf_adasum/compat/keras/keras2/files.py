@@ -1,16 +1,12 @@
-"""Hooks into saving and loading of models with Keras 2."""
+"""Hooks into saving of models with Keras 2."""
 
 import keras
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.files import load
 from tf_adasum.compat.keras.fit import are_calls_under_way
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras2.private_names import legacy_saving, saving_lib
-
-# Keras uses this function for files that are not zip files, and for zip files that were cut off.
-hooks.replaces(legacy_saving, "load_model")(load)
 
 
 @hooks.replaces(saving_lib, "save_model", "save_weights_only", outermost=True)

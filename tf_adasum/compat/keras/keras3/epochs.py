@@ -1,4 +1,4 @@
-"""Hooks into the epochs of Keras 3: the order of rows, new datasets, and the start of an epoch."""
+"""The epochs of Keras 3: the order of rows, new datasets, and the start of an epoch."""
 
 import weakref
 
@@ -15,6 +15,7 @@ from tf_adasum.compat.keras.keras3.private_names import (
     BaseTrainer,
     TFDatasetAdapter,
     TFEpochIterator,
+    trainer,
 )
 from tf_adasum.compat.keras.optimizers import is_ours
 from tf_adasum.errors import see
@@ -28,110 +29,123 @@ EMPTY = ("an empty generator", "has length 0")
 AFTER_LAST_BATCH = "resuming from a backup that was made after the last batch of an epoch"
 
 
-@hooks.replaces(TFEpochIterator, "_get_iterator")
-def get_iterator(original, self):
-    """Shuffle arrays on all workers with worker 0's seed, or with the seed of a `DataOrder`.
+class EpochIterator(TFEpochIterator):
+    """The iterator over the epochs of a call, with batches that all workers agree on."""
 
-    In Keras each worker shuffles separately, so some rows are used twice and others never. Here all
-    workers use the same seed, which changes in each epoch.
+    data_order = None  # a `DataOrder`, while a training with backups runs
 
-    At the end of an epoch, Keras creates an iterator that it never uses if there is no
-    `steps_per_epoch`. This hook does not create it, because it would take time, and would take
-    batches from the threads that read a PyDataset.
+    @hooks.overrides(TFEpochIterator)
+    def __init__(self, *args, **kwargs):
+        """Raise an error on all workers if a generator or a `PyDataset` is empty on some workers.
 
-    Arrays end in the same step on all workers, so no step asks the workers for the end.
-    """
-    strategy = self._distribute_strategy
-    is_at_end = self._current_iterator is not None and self._steps_seen >= (self._num_batches or 1)
-    is_unused = is_ours(strategy) and is_at_end and not self.steps_per_epoch
-    order = getattr(self, "data_order", None)
-    if (order or is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
-        seed = (
-            order.seed_of_pass(self._steps_seen > 0) if order else strategy.seeds.shared_if_needed()
-        )
-        if seed is not None and not is_unused:
-            with tensorflow_compat.seeded(seed):
-                dataset = self.data_adapter.get_tf_dataset()
-            self._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
-    if is_unused:
-        return ()
-    if is_ours(strategy) and isinstance(self.data_adapter, ArrayDataAdapter):
-        # The workers compare the numbers of rows, and raise an error if they differ.
-        strategy.sharding.skip_end_check(self._distributed_dataset)
-    return original(self)
+        Keras raises it only on the workers without data, before the workers compare the data's
+        lengths.
+        """
+        try:
+            super().__init__(*args, **kwargs)
+        except ValueError as error:
+            strategy = kwargs.get("distribute_strategy")
+            if is_ours(strategy) and any(text in str(error) for text in EMPTY):
+                strategy.sharding.end_check.report_none()
+            raise
 
+    @hooks.overrides(TFEpochIterator)
+    def __iter__(self):
+        """Replace a dataset of `replaceable_dataset`, and skip the batches that are done.
 
-@hooks.replaces(TFEpochIterator, "__init__")
-def make_epoch_iterator(original, self, *args, **kwargs):
-    """Raise an error on all workers if a generator or a `PyDataset` is empty on some workers.
-
-    Keras raises it only on the workers without data, before the workers compare the data's lengths.
-    """
-    try:
-        original(self, *args, **kwargs)
-    except ValueError as error:
-        strategy = kwargs.get("distribute_strategy")
-        if is_ours(strategy) and any(text in str(error) for text in EMPTY):
-            strategy.sharding.end_check.report_none()
-        raise
-
-
-@hooks.replaces(TFEpochIterator, "__next__")
-def next_step(original, self):
-    """Raise an error on all workers if the rows of some workers ended in the previous step.
-
-    Without this hook, the other workers would continue with only their own parts of the batches.
-    """
-    strategy = self._distribute_strategy
-    if is_ours(strategy):
-        together = self.steps_per_execution
-        begun = max(0, self._steps_seen - together)
-        batches = range(begun, begun + together)
-        strategy.sharding.end_check.check(self._distributed_dataset, batches)
-    return original(self)
-
-
-@hooks.replaces(TFEpochIterator, "__iter__")
-def begin_epoch(original, self):
-    """Replace a dataset of `replaceable_dataset`, and skip the batches that a `DataOrder` has done.
-
-    Keras uses one dataset for all epochs, and begins every epoch with the first batch. Workers
-    whose batches come from Python agree on the order of the batches. If the workers' datasets end
-    at different times, an epoch continues until all datasets have ended. (Keras would use the
-    number of batches before sharding.) If an epoch resumes with its validation, it has no steps
-    left, and this iterator yields nothing.
-    """
-    order = getattr(self, "data_order", None)
-    if order and order.take_validation():
-        self._epoch_iterator = iter(())
-        return self
-    if is_ours(self._distribute_strategy):
-        self._distribute_strategy.sharding.end_check.begin()
-        if self.steps_per_epoch and current_call() == "fit":
-            py_datasets.keep_reading(self.data_adapter)
-        py_datasets.begin_pass(
-            self._distribute_strategy, self.data_adapter, self.steps_per_epoch is not None
-        )
+        Keras uses one dataset for all epochs, and begins every epoch with the first batch. Workers
+        whose batches come from Python agree on the order of the batches. If the workers' datasets
+        end at different times, an epoch continues until all datasets have ended. (Keras would use
+        the number of batches before sharding.) If an epoch resumes with its validation, it has no
+        steps left, and this iterator yields nothing. A `DataOrder` knows which batches are done.
+        """
+        order = self.data_order
+        if order and order.take_validation():
+            self._epoch_iterator = iter(())
+            return self
+        if is_ours(self._distribute_strategy):
+            self._distribute_strategy.sharding.end_check.begin()
+            if self.steps_per_epoch and current_call() == "fit":
+                py_datasets.keep_reading(self.data_adapter)
+            py_datasets.begin_pass(
+                self._distribute_strategy, self.data_adapter, self.steps_per_epoch is not None
+            )
+            if isinstance(self.data_adapter, TFDatasetAdapter):
+                if tensorflow_compat.cardinality(self._distributed_dataset) == UNKNOWN_CARDINALITY:
+                    self._num_batches = None
+        following = None
         if isinstance(self.data_adapter, TFDatasetAdapter):
-            if tensorflow_compat.cardinality(self._distributed_dataset) == UNKNOWN_CARDINALITY:
-                self._num_batches = None
-    following = None
-    if isinstance(self.data_adapter, TFDatasetAdapter):
-        following = getattr(self.data_adapter.get_tf_dataset(), "next_dataset", lambda: None)()
-    if following is not None:
+            following = getattr(self.data_adapter.get_tf_dataset(), "next_dataset", lambda: None)()
+        if following is not None:
+            strategy = self._distribute_strategy
+            self._distributed_dataset = strategy.experimental_distribute_dataset(following)
+            cardinality = int(following.cardinality())
+            self._num_batches = cardinality if cardinality >= 0 else None
+            self._current_iterator = None
+        batch, position = order.take_start() if order else (0, 0)
+        if position > batch:
+            self._current_iterator = iter(self._get_iterator())
+            _leave_out(self._current_iterator, position - batch)
+            self._steps_seen = position - batch
+        begun = super().__iter__()
+        _leave_out_steps(self, batch)
+        return begun
+
+    @hooks.overrides(TFEpochIterator)
+    def __next__(self):
+        """Raise an error on all workers if the rows of some workers ended in the previous step.
+
+        Otherwise, the other workers would continue with only their own parts of the batches.
+        """
         strategy = self._distribute_strategy
-        self._distributed_dataset = strategy.experimental_distribute_dataset(following)
-        cardinality = int(following.cardinality())
-        self._num_batches = cardinality if cardinality >= 0 else None
-        self._current_iterator = None
-    batch, position = order.take_start() if order else (0, 0)
-    if position > batch:
-        self._current_iterator = iter(self._get_iterator())
-        _leave_out(self._current_iterator, position - batch)
-        self._steps_seen = position - batch
-    begun = original(self)
-    _leave_out_steps(self, batch)
-    return begun
+        if is_ours(strategy):
+            together = self.steps_per_execution
+            begun = max(0, self._steps_seen - together)
+            batches = range(begun, begun + together)
+            strategy.sharding.end_check.check(self._distributed_dataset, batches)
+        return super().__next__()
+
+    @hooks.overrides(TFEpochIterator)
+    def _get_iterator(self):
+        """Shuffle arrays on all workers with worker 0's seed, or with the seed of a `DataOrder`.
+
+        In Keras each worker shuffles separately, so some rows are used twice and others never. Here
+        all workers use the same seed, which changes in each epoch.
+
+        At the end of an epoch, Keras creates an iterator that it never uses if there is no
+        `steps_per_epoch`. It is not created here, because it would take time, and would take
+        batches from the threads that read a PyDataset.
+
+        Arrays end in the same step on all workers, so no step asks the workers for the end.
+        """
+        strategy = self._distribute_strategy
+        is_at_end = self._current_iterator is not None and self._steps_seen >= (
+            self._num_batches or 1
+        )
+        is_unused = is_ours(strategy) and is_at_end and not self.steps_per_epoch
+        order = self.data_order
+        if (order or is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
+            seed = (
+                order.seed_of_pass(self._steps_seen > 0)
+                if order
+                else strategy.seeds.shared_if_needed()
+            )
+            if seed is not None and not is_unused:
+                with tensorflow_compat.seeded(seed):
+                    dataset = self.data_adapter.get_tf_dataset()
+                self._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
+        if is_unused:
+            return ()
+        if is_ours(strategy) and isinstance(self.data_adapter, ArrayDataAdapter):
+            # The workers compare the numbers of rows, and raise an error if they differ.
+            strategy.sharding.skip_end_check(self._distributed_dataset)
+        return super()._get_iterator()
+
+
+@hooks.replaces(trainer, "TFEpochIterator")
+def make_epoch_iterator(original, *args, **kwargs):
+    """Let `fit`, `evaluate` and `predict` make an `EpochIterator`, a subclass."""
+    return EpochIterator(*args, **kwargs)
 
 
 def _leave_out_steps(epoch_iterator, batches):

@@ -6,22 +6,8 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.optimizers import is_ours, our_replica_context, tensorflow_variable
-from tf_adasum.compat.tracebacks import line_of_caller
+from tf_adasum.compat.keras.optimizers import our_replica_context, tensorflow_variable
 from tf_adasum.errors import see
-
-
-@hooks.replaces(keras.Variable, "__float__", "__int__", feature="float(variable), int(variable)")
-def to_number(original, self):
-    """Convert a variable that has a copy on each replica, such as `optimizer.learning_rate`.
-
-    Python cannot convert TensorFlow's distributed variables, only their value.
-    """
-    value = self.value
-    if not isinstance(value, tf.distribute.DistributedValues) or not tf.executing_eagerly():
-        return original(self)
-    return {"__float__": float, "__int__": int}[original.__name__](value.numpy())
-
 
 # For each strategy: for each replica, by their ids, the variables that it has assigned.
 _assigned = weakref.WeakKeyDictionary()
@@ -55,31 +41,17 @@ def assign(original, self, value):
     return result
 
 
-# For each metric that was created outside of the scope: the line that created the metric.
-_lines_of_metrics = weakref.WeakKeyDictionary()
-
-
-@hooks.replaces(keras.metrics.Metric, "__init__")
-def make_metric(original, self, *args, **kwargs):
-    """Store the line that creates a metric outside of the scope, for the error message."""
-    if not is_ours(tf.distribute.get_strategy()):
-        _lines_of_metrics[self] = line_of_caller(self)
-    return original(self, *args, **kwargs)
-
-
 def refuse_outside(strategy, variable):
     """Raise a ValueError if a metric's variable was created outside of the strategy's scope."""
     own = tensorflow_variable(variable)
     if not isinstance(own, tf.Variable) or strategy.extended.variable_created_in_scope(own):
         return
-    metrics = [m for m in _lines_of_metrics if any(variable is v for v in m.variables)]
-    name = metrics[-1].name if metrics else variable.path
-    # It is not known if the metric is older than the strategy.
-    line = _lines_of_metrics[metrics[-1]] if metrics else None
+    name = (
+        variable.path.rpartition("/")[0] or variable.path
+    )  # the path begins with the metric's name
     raise ValueError(
-        f"The metric {name!r} was created outside of the scope of the strategy"
-        f"{f', at {line}' if line else ''}, so each worker would measure only its own "
-        "rows. Create the metric inside of `with strategy.scope():`.\n\n"
+        f"The metric {name!r} was created outside of the scope of the strategy, so each worker "
+        "would measure only its own rows. Create the metric inside of `with strategy.scope():`.\n\n"
         "    with strategy.scope():\n        metric = ...\n        model.compile(...)\n\n"
         f"{see('TFA-301')}"
     )
