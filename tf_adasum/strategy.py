@@ -222,7 +222,7 @@ class AdasumMirroredStrategy(
         paths = [keras_compat.path_of(variable) for variable in variables]
         return marker.for_variables(self.aggregation_state(paths), range(len(paths)))
 
-    def aggregation_state(self, paths: Sequence[str], others: Sequence[str] = ()):
+    def aggregation_state(self, paths: Sequence[str], others: Sequence = ()) -> AggregationState:
         """See `GradientAggregatingStrategy.aggregation_state`."""
         with self.scope():
             return AggregationState(self._scheme, paths, others)

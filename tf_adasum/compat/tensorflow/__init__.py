@@ -27,9 +27,11 @@ from tf_adasum.compat.tensorflow.extended import (
 from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction, GradientSum
 from tf_adasum.compat.tensorflow.pipelines import (
     Pipeline,
+    begin_pass,
     pipeline_of,
     seed_datasets_by,
     unseeded_datasets,
+    why_not_repeatable,
 )
 from tf_adasum.compat.tensorflow.private_names import CommunicationOptions
 from tf_adasum.compat.tensorflow.registry import hooks
@@ -57,6 +59,7 @@ __all__ = [
     "GradientSum",
     "Pipeline",
     "abort_collectives",
+    "begin_pass",
     "cardinality",
     "clone_tf_function",
     "collective_error_of",
@@ -79,6 +82,7 @@ __all__ = [
     "skip_end_check",
     "trace",
     "unseeded_datasets",
+    "why_not_repeatable",
     "without_autotuning",
     "without_strategy",
 ]
