@@ -49,7 +49,8 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
         with contextlib.suppress(FileNotFoundError):
             os.remove(unfinished)
         raise
-    _flush(folder)  # so that the new name is on the disk
+    with contextlib.suppress(OSError):  # some file systems cannot flush a directory
+        _flush(folder)  # so that the new name is on the disk
 
 
 def remove_unfinished(folder: str | os.PathLike) -> None:

@@ -23,3 +23,10 @@ def test_says_what_to_write(group, rule):
         for name, error in zip(result["names"], result["errors"], strict=True):
             assert "strategy.run(train_step, args=(x, y))" in error, name
         assert result["moved"]
+
+
+@pytest.mark.keras3_only("steps of Keras 2 begin elsewhere")
+@pytest.mark.parametrize("group", ["1x2", "2x1"], indirect=True, scope="module")
+def test_a_step_within_a_branch_says_how_to_accumulate(group):
+    for result in group.run(scenarios.step_within_a_branch):
+        assert "pass gradient_accumulation_steps to the optimizer" in str(result["message"])

@@ -28,7 +28,14 @@ SUFFIX = ".backup"
 
 # The limits of the numbers in a file. Larger numbers make no sense, even if the digest is correct.
 COUNTS = ("epoch", "batch", "position", "pass")
-LATER_COUNTS = ("since", "validating", "rows", "batches")  # not in files of earlier versions
+LATER_COUNTS = (
+    "since",
+    "validating",
+    "rows",
+    "batches",
+    "passes",
+    "first",
+)  # not in files of earlier versions
 LARGEST_COUNT, LARGEST_SEED, MOST_COPIES = 10**12, 1 << 64, 1 << 16
 
 
@@ -56,7 +63,8 @@ class Backup:
             "pass" and "seed" belong to the `DataOrder`; "since" is how many batches were done after
             the last regular backup (a backup that was due by `save_freq`); "validating" is 1 if the
             steps of the epoch are done, but its validation is not. "rows" and "batches" are the
-            number of rows in a global batch and of batches in the data; 0 if not known.
+            number of rows in a global batch and of batches in the data; 0 if not known. "passes" is
+            how many passes through the data have ended, "first" the first epoch of the training.
         arrays: list of `Array`.
     """
 
@@ -121,7 +129,7 @@ class Backup:
         if bytes(data[:begin]) != MAGIC + _digest([data[begin:]]).encode() + b"\n":
             raise DamagedBackup(f"{name} is cut off or damaged ({len(data)} bytes)")
         try:
-            end = begin + bytes(data[begin:]).index(b"\n")
+            end = begin + re.search(b"\n", data[begin:]).start()  # without a copy of the file
             facts = json.loads(bytes(data[begin:end]))
             rows = facts.pop("arrays")
             _check_facts(facts)

@@ -4,6 +4,9 @@ A pass reads the data once, from the beginning to the end. It takes one epoch, o
 epochs if `steps_per_epoch` is less than the number of batches in the data. The seed of a shuffle
 depends on the epoch in which the pass began. So a resumed training reads the rows in the same order
 as the interrupted training.
+
+The order of a `tf.data.Dataset` depends on its seeds and on the number of earlier passes. So a
+resumed training first begins as many passes as the interrupted training, without reading them.
 """
 
 import random
@@ -23,6 +26,9 @@ class DataOrder:
         is_validating: whether the epoch that `fit` begins with has no steps left, only its
             validation. If so, `position` and `began` describe the pass after the validation.
             Defaults to `False`.
+        passes: int, how many passes of the interrupted training have ended. Defaults to 0.
+        first_epoch: int, the first epoch of the interrupted training. Defaults to `None`, which
+            means the epoch that `fit` begins with.
 
     Attributes:
         epoch: the current epoch.
@@ -30,8 +36,19 @@ class DataOrder:
         has_metrics: whether the metrics of the batches already done in the epoch were restored.
     """
 
-    def __init__(self, seed, batch=0, position=0, began=None, is_validating=False):
+    def __init__(
+        self,
+        seed,
+        batch=0,
+        position=0,
+        began=None,
+        is_validating=False,
+        *,
+        passes=0,
+        first_epoch=None,
+    ):
         self.seed, self.epoch, self.began = seed, 0, began or 0
+        self.passes_ahead, self.first_epoch = passes, first_epoch
         self._start, self.has_metrics = (batch, position), False
         self._resumes, self._is_validating = began is not None, is_validating
 
@@ -45,12 +62,27 @@ class DataOrder:
             self._resumes = False
         else:
             self.began = self.epoch + 1 if has_ended else self.epoch
-        return random.Random(f"{self.seed} {self.began}").getrandbits(31)
+        return self.seed_of_epoch(self.began)
+
+    def seed_of_epoch(self, epoch):
+        """Return the seed of a pass that begins in an epoch."""
+        return random.Random(f"{self.seed} {epoch}").getrandbits(31)
+
+    def take_passes(self):
+        """Return how many passes of the interrupted training have ended; 0 in later calls."""
+        passes, self.passes_ahead = self.passes_ahead, 0
+        return passes
 
     @property
     def position_ahead(self):
         """How many batches of the pass were done when `fit` began; 0 after `take_start`."""
         return self._start[1]
+
+    @property
+    def continues_pass(self):
+        """Whether `fit` begins within a pass that began in an earlier epoch."""
+        batch, position = self._start
+        return position > batch
 
     def take_validation(self):
         """Return whether the first epoch has only its validation left; False in later calls."""

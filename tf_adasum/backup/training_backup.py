@@ -164,6 +164,8 @@ class TrainingBackup:
     def begin_epoch(self, model, epoch):
         """Restore the metrics of an interrupted epoch; called after Keras resets the metrics."""
         self._epoch = self._order.epoch = epoch
+        if self._order.first_epoch is None:
+            self._order.first_epoch = epoch
         self._batch = 0
         if self._resumed is not None:
             self._batch = self._resumed.progress[1]  # `end_batch` counts only later batches
@@ -240,6 +242,13 @@ class TrainingBackup:
         self._save(model, epoch, batch, since=since, **where)
 
     def _save(self, model, epoch, batch, since=0, has_begun=False, is_validating=False):
+        if self._saved is None and self._is_writer():
+            if reason := keras_compat.why_not_repeatable(model):
+                warnings.warn(
+                    "If training resumes from a backup, some rows of the interrupted epoch will be "
+                    f"used twice and others left out, because {reason} {see('TFA-609')}",
+                    stacklevel=2,
+                )
         self._batches_since, self._saved = 0, (epoch, batch)
         position = keras_compat.position_in_data(model, 0 if is_validating else batch, has_begun)
         sections = [*training_state.SECTIONS, *([training_state.METRICS] if batch else [])]
@@ -254,16 +263,19 @@ class TrainingBackup:
             )
         if self._is_writer():
             rows, batches = keras_compat.batches_of_data(model, begins=False)
+            position = max(position, self._order.position_ahead)
             facts = {
                 "epoch": epoch,
                 "batch": batch,
-                "position": max(position, self._order.position_ahead),
+                "position": position,
                 "pass": self._order.began,
                 "seed": self._order.seed,
                 "since": since,
                 "validating": int(is_validating),
                 "rows": rows,
                 "batches": batches,
+                "passes": keras_compat.passes_of_data(model, 0 if is_validating else batch),
+                "first": self._order.first_epoch or 0,
                 "replicas": model.distribute_strategy.num_replicas_in_sync,
             }
             self._files.write(Backup(facts, arrays))
@@ -336,7 +348,13 @@ class TrainingBackup:
         is_validating = bool(facts.get("validating", 0))
         done = 0 if is_validating else batch
         self._order = DataOrder(
-            facts["seed"], done, facts["position"], facts["pass"], is_validating
+            facts["seed"],
+            done,
+            facts["position"],
+            facts["pass"],
+            is_validating,
+            passes=facts.get("passes", 0),
+            first_epoch=facts.get("first"),
         )
         if is_within_epoch:
             self._resumed = backup

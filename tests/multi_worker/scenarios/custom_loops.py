@@ -77,3 +77,26 @@ def wrong_loops(strategy, rule):
     strategy.check_replicas()
     moved = any(np.any(before[name] != value) for name, value in weights_of(model).items())
     return {"errors": list(errors.values()), "names": list(errors), "moved": moved}
+
+
+def step_within_a_branch(strategy):
+    """The message of the error of an accumulation that takes its steps within a tf.cond."""
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([6]), keras.layers.Dense(1)])
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build(model.trainable_variables)
+
+    def in_replica(rows):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(rows) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+
+        def step():
+            optimizer.apply(gradients, model.trainable_variables)
+            return tf.constant(0)
+
+        tf.cond(loss > 0, step, lambda: tf.constant(0))
+
+    step = tf.function(lambda rows: strategy.run(in_replica, args=(rows,)))
+    rows, _ = random_data(8)
+    return {"message": message_of(lambda: step(tf.constant(rows)))}

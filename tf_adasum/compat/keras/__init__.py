@@ -97,8 +97,10 @@ else:
     from tf_adasum.compat.keras.keras3.build import is_model_built
     from tf_adasum.compat.keras.keras3.epochs import (
         batches_of_data,
+        passes_of_data,
         position_in_data,
         set_data_order,
+        why_not_repeatable,
     )
     from tf_adasum.compat.keras.keras3.fit import (
         CALLBACKS_OF_WORKER_0,

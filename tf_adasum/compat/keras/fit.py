@@ -40,18 +40,29 @@ class _Call:
     steps: int = 0
 
 
-_calls: list[_Call] = []  # the outermost first
-_ends: list[contextlib.ExitStack] = []  # for each running `fit`, what is closed at its end
+class _Running(threading.local):
+    """What runs in this thread, because another thread may call `predict` during `fit`.
+
+    Attributes:
+        calls: list of `_Call`, the outermost first.
+        ends: for each running `fit`, the `contextlib.ExitStack` that is closed at its end.
+    """
+
+    def __init__(self):
+        self.calls, self.ends = [], []
+
+
+_running_here = _Running()
 
 
 @contextlib.contextmanager
 def _running(name, settings):
-    _calls.append(_Call(name, settings))
+    _running_here.calls.append(_Call(name, settings))
     try:
         with call_log.call(name):
             yield
     finally:
-        _calls.pop()
+        _running_here.calls.pop()
 
 
 @contextlib.contextmanager
@@ -60,22 +71,22 @@ def _ending(name):
         yield
         return
     with contextlib.ExitStack() as stack:
-        _ends.append(stack)
+        _running_here.ends.append(stack)
         try:
             yield
         finally:
-            _ends.pop()
+            _running_here.ends.pop()
 
 
 def are_calls_under_way():
     """Return whether `fit` or another call that all workers make is running."""
-    return bool(_calls)
+    return bool(_running_here.calls)
 
 
 def when_fit_ends(function):
     """Call a function when the running `fit` ends or fails. In a custom loop, do nothing."""
-    if _ends:
-        _ends[-1].callback(function)
+    if _running_here.ends:
+        _running_here.ends[-1].callback(function)
 
 
 def skip_log_reduction(names):
@@ -87,9 +98,11 @@ def skip_log_reduction(names):
     Args:
         names: "fit" or "evaluate" or both, within the innermost running call.
     """
-    if _calls:
-        before = _calls[-1].unread
-        _calls[-1].unread = frozenset(names) if before is None else before.intersection(names)
+    if _running_here.calls:
+        before = _running_here.calls[-1].unread
+        _running_here.calls[-1].unread = (
+            frozenset(names) if before is None else before.intersection(names)
+        )
 
 
 def reduces_logs(name):
@@ -98,29 +111,29 @@ def reduces_logs(name):
     Args:
         name: "fit" or "evaluate"; averages them if another call is running.
     """
-    decided = [call.unread for call in _calls if call.unread is not None]
-    return not decided or _calls[-1].name != name or name not in decided[-1]
+    decided = [call.unread for call in _running_here.calls if call.unread is not None]
+    return not decided or _running_here.calls[-1].name != name or name not in decided[-1]
 
 
 def count_step():
     """Count a step of the innermost running call, and return the number of its counted steps."""
-    _calls[-1].steps += 1
-    return _calls[-1].steps
+    _running_here.calls[-1].steps += 1
+    return _running_here.calls[-1].steps
 
 
 def current_call():
     """Return the name of the innermost running call that all workers make, or None."""
-    return _calls[-1].name if _calls else None
+    return _running_here.calls[-1].name if _running_here.calls else None
 
 
 def current_calls():
     """Return the names of all running calls as text, such as "evaluate within fit"."""
-    return " within ".join(call.name for call in reversed(_calls)) or "none"
+    return " within ".join(call.name for call in reversed(_running_here.calls)) or "none"
 
 
 def current_call_settings():
     """Return the `Settings` of the innermost running call. If no call runs, they are empty."""
-    return _calls[-1].settings if _calls else Settings()
+    return _running_here.calls[-1].settings if _running_here.calls else Settings()
 
 
 @hooks.replaces(private_names.Trainer, *CALLS, outermost=True)

@@ -28,9 +28,11 @@ from tf_adasum.compat.tensorflow.extended import (
 from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction
 from tf_adasum.compat.tensorflow.pipelines import (
     Pipeline,
+    begin_pass,
     pipeline_of,
     seed_datasets_by,
     unseeded_datasets,
+    why_not_repeatable,
 )
 from tf_adasum.compat.tensorflow.private_names import CommunicationOptions
 from tf_adasum.compat.tensorflow.registry import hooks
@@ -59,6 +61,7 @@ __all__ = [
     "GradientReduction",
     "Pipeline",
     "abort_collectives",
+    "begin_pass",
     "can_reduce",
     "cardinality",
     "clone_tf_function",
@@ -84,6 +87,7 @@ __all__ = [
     "skip_end_check",
     "trace",
     "unseeded_datasets",
+    "why_not_repeatable",
     "without_autotuning",
     "without_strategy",
 ]

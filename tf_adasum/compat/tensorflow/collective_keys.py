@@ -106,6 +106,7 @@ class ReusingLauncher(CollectiveReplicaLauncher):
         self._reuse = reuse
         self._signature: tuple | None = None
         self._made: collections.Counter = collections.Counter()
+        self._of_slot: dict[int, tuple] = {}  # the signature of each slot
         with tf.init_scope(), tf.device("CPU:0"):
             self._counted = ResourceVariable(0, dtype=tf.int32)
 
@@ -171,6 +172,8 @@ class ReusingLauncher(CollectiveReplicaLauncher):
         turn = self._made[signature] % KEYS_OF_A_SIGNATURE
         self._made[signature] += 1
         slot = zlib.crc32(repr(signature).encode()) % 2**27
+        while self._of_slot.setdefault(slot, signature) != signature:  # two with the same hash
+            slot = (slot + 1) % 2**27
         with tf.device("CPU:0"):
             return tf.constant(FIRST_REUSED_KEY + KEYS_OF_A_SIGNATURE * slot + turn, tf.int32)
 

@@ -1,8 +1,10 @@
 """Describes the pipeline of a `tf.data.Dataset`, and seeds shuffles without a seed."""
 
+import collections
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
@@ -126,6 +128,58 @@ def _makes(operations: tuple[str, ...], part: Any) -> bool:
     return any(node.op.startswith(operations) for node in nodes)
 
 
+# ---- the order of rows --------------------------------------------------------------------------
+
+# The operations whose results are other numbers in each process.
+RANDOM = ("Random", "StatefulRandom", "StatefulUniform", "StatefulStandard", "Multinomial")
+
+
+def begin_pass(dataset: tf.data.Dataset, parts: Iterable[tf.data.Dataset], is_first: bool) -> None:
+    """Begin a pass through a dataset, so that the next pass has the next order.
+
+    An iterator draws the seeds of the last `shuffle` when it is created, of an earlier `shuffle`
+    when it reads the first element, and of repeated or concatenated datasets while it reads all
+    elements. The first pass decides the order that a `cache` keeps.
+
+    Args:
+        dataset: the user's dataset.
+        parts: what a strategy has made of it.
+        is_first: whether no pass was begun before.
+    """
+    read_all = _is_shuffled_before(dataset, "RepeatDataset", "ConcatenateDataset") or (
+        is_first and _is_shuffled_before(dataset, "CacheDataset")
+    )
+    seeded = [part for part in _parts(dataset) if hasattr(part, "_seed2")]
+    for iterator in map(iter, parts):
+        if read_all or len(seeded) > 1:
+            collections.deque(iterator if read_all else itertools.islice(iterator, 1), maxlen=0)
+
+
+def _is_shuffled_before(dataset, *kinds):
+    parts = [part for part in _parts(dataset) if type(part).__name__.lstrip("_") in kinds]
+    return any(hasattr(each, "_seed2") for part in parts for each in _parts(part))
+
+
+def why_not_repeatable(dataset: tf.data.Dataset) -> str:
+    """Return why a new process cannot read the rows in the same order, or "" if it can."""
+    seed = "pass a seed, or call keras.utils.set_random_seed before the dataset is created."
+    if dataset.options().deterministic is False:
+        return "the dataset has the option deterministic=False."
+    for part in _parts(dataset):
+        pair = (_int(part._seed), _int(part._seed2)) if hasattr(part, "_seed2") else (1, 1)
+        if pair == (0, 0) or pair in _Seeds.drawn:
+            return f"the dataset is shuffled without a seed: {seed}"
+        if "DataService" in type(part).__name__:
+            return "a tf.data service decides the order."
+        function = getattr(getattr(part, "_map_func", None), "function", None)
+        for node in function.graph.get_operations() if function is not None else ():
+            if node.type.startswith(RANDOM):
+                return f"a function of the dataset draws random numbers with tf.{node.type}."
+            if node.type.startswith("ShuffleDataset") and not any(map(_int, node.inputs[2:4])):
+                return f"a function of the dataset shuffles without a seed: {seed}"
+    return ""
+
+
 # ---- seeds -------------------------------------------------------------------------------------
 
 
@@ -133,6 +187,7 @@ class _Seeds:
     """Holds the function that draws the seeds of datasets. With None, TensorFlow draws them."""
 
     draw: Callable[[], int] | None = None
+    drawn: ClassVar[set[tuple[int, int]]] = set()  # the seeds that datasets got from it
 
 
 def seed_datasets_by(draw: Callable[[], int] | None) -> None:
@@ -167,4 +222,6 @@ def get_seed(original, seed):
     is_unseeded = seed is None and _int(seeds[0]) == _int(seeds[1]) == 0
     if _Seeds.draw is None or not is_unseeded:
         return seeds
-    return original(_Seeds.draw())
+    seeds = original(_Seeds.draw())
+    _Seeds.drawn.add((_int(seeds[0]), _int(seeds[1])))
+    return seeds

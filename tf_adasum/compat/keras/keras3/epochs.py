@@ -1,5 +1,6 @@
 """The epochs of Keras 3: the order of rows, new datasets, and the start of an epoch."""
 
+import warnings
 import weakref
 
 import keras
@@ -63,12 +64,18 @@ class EpochIterator(TFEpochIterator):
         if order and order.take_validation():
             self._epoch_iterator = iter(())
             return self
+        if order:
+            begins_pass = not self.steps_per_epoch or self._current_iterator is None
+            py_datasets.set_order(self.data_adapter, order, begins_pass)
         if is_ours(self._distribute_strategy):
             self._distribute_strategy.sharding.end_check.begin()
             if self.steps_per_epoch and current_call() == "fit":
                 py_datasets.keep_reading(self.data_adapter)
             py_datasets.begin_pass(
-                self._distribute_strategy, self.data_adapter, self.steps_per_epoch is not None
+                self._distribute_strategy,
+                self.data_adapter,
+                self.steps_per_epoch is not None,
+                order is not None,
             )
             if isinstance(self.data_adapter, TFDatasetAdapter):
                 if tensorflow_compat.cardinality(self._distributed_dataset) == UNKNOWN_CARDINALITY:
@@ -87,6 +94,8 @@ class EpochIterator(TFEpochIterator):
             self._current_iterator = iter(self._get_iterator())
             _leave_out(self._current_iterator, position - batch)
             self._steps_seen = position - batch
+        if order:
+            py_datasets.use_seed_of_epoch(self.data_adapter, order)
         begun = super().__iter__()
         _leave_out_steps(self, batch)
         return begun
@@ -122,8 +131,8 @@ class EpochIterator(TFEpochIterator):
         is_at_end = self._current_iterator is not None and self._steps_seen >= (
             self._num_batches or 1
         )
-        is_unused = is_ours(strategy) and is_at_end and not self.steps_per_epoch
         order = self.data_order
+        is_unused = (order or is_ours(strategy)) and is_at_end and not self.steps_per_epoch
         if (order or is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
             seed = (
                 order.seed_of_pass(self._steps_seen > 0)
@@ -136,6 +145,9 @@ class EpochIterator(TFEpochIterator):
                 self._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
         if is_unused:
             return ()
+        if order:
+            _begin_earlier_passes(self, order.take_passes())
+        _passes[_data_of(self)] = _passes.get(_data_of(self), 0) + 1
         if is_ours(strategy) and isinstance(self.data_adapter, ArrayDataAdapter):
             # The workers compare the numbers of rows, and raise an error if they differ.
             strategy.sharding.skip_end_check(self._distributed_dataset)
@@ -146,6 +158,35 @@ class EpochIterator(TFEpochIterator):
 def make_epoch_iterator(original, *args, **kwargs):
     """Let `fit`, `evaluate` and `predict` make an `EpochIterator`, a subclass."""
     return EpochIterator(*args, **kwargs)
+
+
+# For each object with data: how many iterators of it have begun a pass in this process.
+_passes = weakref.WeakKeyDictionary()
+
+
+def _data_of(epoch_iterator):
+    adapter = epoch_iterator.data_adapter
+    return adapter.get_tf_dataset() if isinstance(adapter, TFDatasetAdapter) else adapter
+
+
+def _begin_earlier_passes(epoch_iterator, passes):
+    """Begin the earlier passes of a `tf.data.Dataset`, because each pass has another order."""
+    data = _data_of(epoch_iterator)
+    if not isinstance(data, Dataset):
+        return
+    missing = passes - _passes.get(data, 0)
+    if missing < 0:
+        warnings.warn(
+            "Some rows of the interrupted epoch are used twice and others are left out, because "
+            "this dataset was read before. Each pass has another order, so create the dataset "
+            f"again before `fit` resumes. {see('TFA-609')}",
+            stacklevel=2,
+        )
+    distributed = epoch_iterator._distributed_dataset
+    parts = getattr(distributed, "_cloned_datasets", [distributed])
+    for number in range(missing):
+        tensorflow_compat.begin_pass(data, parts, is_first=number == 0)
+    _passes[data] = max(passes, _passes.get(data, 0))
 
 
 def _leave_out_steps(epoch_iterator, batches):
@@ -251,12 +292,36 @@ def position_in_data(model, batch, has_begun=False):
     Args:
         model: the model.
         batch: how many batches of the epoch are done. `batch` is returned unchanged in a custom
-            loop, without `steps_per_epoch`, and for data of unknown length.
+            loop, and without `steps_per_epoch`.
         has_begun: whether the next step has begun, so that Keras has already counted this step.
             Defaults to `False`.
     """
     iterator = _iterator_of_training.get(model, lambda: None)()
-    if iterator is None or not iterator.steps_per_epoch or not iterator._num_batches:
+    if iterator is None or not iterator.steps_per_epoch:
         return batch
     begun = iterator.steps_per_execution if has_begun else 0
     return max(batch, iterator._steps_seen - begun)
+
+
+def passes_of_data(model, batch):
+    """Return how many passes through the data have ended.
+
+    Args:
+        model: the model. In a custom loop, the number is not known, and 0 is returned.
+        batch: how many batches of the epoch are done.
+    """
+    iterator = _iterator_of_training.get(model, lambda: None)()
+    if iterator is None:
+        return 0
+    is_within = iterator._current_iterator is not None if iterator.steps_per_epoch else batch > 0
+    begun = _passes.get(_data_of(iterator), 0) - is_within
+    return max(begun, getattr(iterator.data_order, "passes_ahead", 0))
+
+
+def why_not_repeatable(model):
+    """Return why a new process cannot read the rows in the same order, or "" if it can."""
+    iterator = _iterator_of_training.get(model, lambda: None)()
+    data = None if iterator is None else _data_of(iterator)
+    if isinstance(data, Dataset):
+        return tensorflow_compat.why_not_repeatable(data)
+    return py_datasets.why_not_repeatable(data)

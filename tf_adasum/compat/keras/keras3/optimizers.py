@@ -34,6 +34,13 @@ from tf_adasum.compat.keras.optimizers import (
     weighted,
 )
 
+WITHIN_A_BRANCH = (
+    "An optimizer takes a step within a branch or a loop of a replica's function, such as "
+    "`tf.cond`, where replicas cannot exchange gradients. Take a step in each call of the "
+    "function. To accumulate gradients, pass gradient_accumulation_steps to the optimizer, or "
+    "decide outside of `strategy.run` which function to run."
+)
+
 OPTIMIZERS = (keras.optimizers.Optimizer,)
 LOSS_SCALE_OPTIMIZERS = (keras.optimizers.LossScaleOptimizer,)
 
@@ -132,7 +139,12 @@ def apply_together(original, self, grads, trainable_variables=None):
     def step(gradients):
         original(self, gradients, trainable_variables)
 
-    apply_unless_nonfinite(self, grads, trainable_variables, step)
+    try:
+        apply_unless_nonfinite(self, grads, trainable_variables, step)
+    except RuntimeError as error:
+        if our_replica_context() and "merge_call" in str(error):
+            raise RuntimeError(WITHIN_A_BRANCH) from error
+        raise
 
 
 @hooks.replaces(keras.optimizers.LossScaleOptimizer, "check_finite")

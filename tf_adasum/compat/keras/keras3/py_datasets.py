@@ -3,8 +3,10 @@
 import contextlib
 import random
 
+import keras
 import numpy as np
 
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.fit import when_fit_ends
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.private_names import (
@@ -14,6 +16,8 @@ from tf_adasum.compat.keras.keras3.private_names import (
     OrderedEnqueuer,
     PyDatasetAdapter,
 )
+
+SEED = "call keras.utils.set_random_seed at the beginning of the program."
 
 # Workers compare the first batch of each of the first two passes. A PyDataset may shuffle its data
 # once before `fit`, and again at the end of each epoch.
@@ -32,10 +36,54 @@ def share_seed(strategy, adapter):
     """
     if strategy.workers.count == 1 or not isinstance(adapter, PyDatasetAdapter):
         return
-    adapter.common_seed = strategy.seeds.shared()
+    _set_seed(adapter, strategy.seeds.shared())
+
+
+def _set_seed(adapter, seed):
+    adapter.common_seed = seed
     if adapter.enqueuer is not None:
-        adapter.enqueuer.common_seed = adapter.common_seed if adapter.shuffle else None
+        adapter.enqueuer.common_seed = seed if adapter.shuffle else None
         adapter.enqueuer.shuffle = False  # Keras would use Python's random generator
+
+
+def set_order(adapter, order, begins_pass):
+    """Bring a PyDataset into the state in which the current pass of a `DataOrder` began.
+
+    When training resumes, the epochs that were done begin and end again, without their steps,
+    because a PyDataset may shuffle in `on_epoch_begin` and `on_epoch_end`.
+
+    Args:
+        adapter: Keras's adapter of the data. For other data than a PyDataset, nothing is done.
+        order: the `DataOrder`.
+        begins_pass: whether the epoch begins with a new iterator.
+    """
+    if not isinstance(adapter, PyDatasetAdapter):
+        return
+    if order.take_passes():
+        for epoch in range(order.first_epoch or 0, order.epoch):
+            seed = order.seed_of_epoch(epoch)
+            for call, own in (("on_epoch_begin", seed), ("on_epoch_end", seed ^ 1)):
+                with _seeded(own):
+                    getattr(adapter.py_dataset, call)()
+    if begins_pass and not order.continues_pass:
+        order.began = order.epoch
+    _set_seed(adapter, order.seed_of_epoch(order.began))
+
+
+def use_seed_of_epoch(adapter, order):
+    """Let a PyDataset shuffle in the epoch that begins with the seed of this epoch."""
+    if isinstance(adapter, PyDatasetAdapter):
+        adapter.common_seed = order.seed_of_epoch(order.epoch)
+
+
+def why_not_repeatable(adapter):
+    """Return why a new process cannot read the rows in the same order, or "" if it can."""
+    if isinstance(adapter, PyDatasetAdapter):
+        own = type(adapter.py_dataset).on_epoch_end
+        is_own = own is not keras.utils.PyDataset.on_epoch_end
+        if is_own and tensorflow_compat.global_seed() is None:
+            return "a PyDataset with its own `on_epoch_end` is used without a seed: " + SEED
+    return ""
 
 
 def keep_reading(adapter):
@@ -57,13 +105,14 @@ def reads_in_threads(adapter):
     return isinstance(adapter, PyDatasetAdapter) and adapter.enqueuer is not None
 
 
-def begin_pass(strategy, adapter, has_steps):
+def begin_pass(strategy, adapter, has_steps, has_order):
     """Agree with the other workers on the order of batches, and check that the data is the same.
 
     Args:
         strategy: the strategy of this package.
         adapter: Keras's adapter of the data. For a `tf.data.Dataset`, nothing is done.
         has_steps: whether `fit` got `steps_per_epoch`.
+        has_order: whether `set_order` has set the seed.
     """
     if strategy.workers.count == 1:
         return
@@ -76,7 +125,8 @@ def begin_pass(strategy, adapter, has_steps):
                 data.num_batches,
                 code="TFA-405",
             )
-        share_seed(strategy, adapter)
+        if not has_order:
+            share_seed(strategy, adapter)
         if passes <= PASSES_COMPARED:
             strategy.sharding.check_batches(lambda: data[0])
     elif isinstance(adapter, ArrayDataAdapter) and passes == 1:
