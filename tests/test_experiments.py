@@ -270,15 +270,14 @@ SLOWER = [
 
 @pytest.mark.parametrize("name", [*FAST, *SLOWER])
 def test_the_pages_are_what_the_committed_runs_give(load, monkeypatch, name):
-    """All verdicts, tables and numbers of docs/evidence."""
+    """All verdicts, tables and numbers of its README."""
     page = load("experiments.page")
     monkeypatch.setattr(load("experiments.figures").Figures, "drawn", undrawn)
     experiment = load("experiments.__main__").experiment_of(name)
-    claims, parts = page.parts_of(experiment, page.IMAGES, page.LINK)
-    parts |= {own: page.claim_table(claim) for own, claim in claims.items()}
-    text = "".join(path.read_text() for path in page.PAGES.glob("*.md"))
-    assert all(text.count(f"<!-- begin: {own} -->") == 1 for own in parts)
+    claims, parts = page.parts_of(experiment)
+    text = (experiment.folder / "README.md").read_text()
     assert page.rewritten(text, parts) == text
+    assert all(f"| {claim.text} | [{claim.word}](" in page.EVIDENCE.read_text() for claim in claims)
 
 
 def test_every_experiment_is_compared_with_the_pages(load):
