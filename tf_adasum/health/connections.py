@@ -41,6 +41,7 @@ from tf_adasum.health import messages
 _SECONDS_TO_CONNECT = 5.0
 _SECONDS_TO_CLOSE = 1.0
 _SECONDS_BETWEEN_TRIES = 2.0
+_SECONDS_OF_A_CALL = 0.02  # after which a client looks again whether its new connection is there
 
 # How many unauthenticated clients may keep a file descriptor, and how many clients the server
 # accepts in one round.
@@ -373,6 +374,8 @@ class Client:
     def wait(self, seconds: float) -> None:
         """Wait until data arrives, or the time is over."""
         is_open = self._server.is_open and not self._is_calling
+        if self._is_calling:
+            seconds = min(seconds, _SECONDS_OF_A_CALL)
         json_lines.wait([self._server.socket] if is_open else [], seconds)
 
     def receive(self) -> list[tuple[int, dict[str, Any] | None]]:
