@@ -304,7 +304,7 @@ class Largest(keras.metrics.Metric):
         self.smallest.assign(tf.minimum(self.smallest, tf.reduce_min(error)))
 
     def result(self):
-        return {"largest": self.largest.value, "smallest": self.smallest + 0.0}
+        return {"largest": self.largest + 0.0, "smallest": self.smallest + 0.0}
 
 
 def fit_with_extremes(strategy):

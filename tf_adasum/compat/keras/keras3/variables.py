@@ -78,4 +78,5 @@ def _note_extreme(variable, value):
 
 def reduction_of(variable):
     """Return the function that reduces the replicas' values of a metric's variable, or None."""
-    return getattr(variable, _REDUCTION, None)
+    # A distributed variable looks other attributes up in its value, which would be reduced.
+    return getattr(variable, "__dict__", {}).get(_REDUCTION)
