@@ -84,6 +84,7 @@ class FakeStrategyOfWorkers(FakeStrategy):
     def __init__(self, workers):
         super().__init__(workers.count)
         self.workers, self.checks = workers, 0
+        self.nonfinite = types.SimpleNamespace(warn_once=lambda: None)
 
     def check_model(self, model):
         self.checks += 1
