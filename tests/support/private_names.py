@@ -25,7 +25,8 @@ def private_names(module):
         and isinstance(node.ctx, ast.Store)
         and ast.unparse(node.value) == "self"
     }
-    return {name for name in used - own if name.startswith("_") and not name.startswith("__")}
+    names = used - own - {"_"}
+    return {name for name in names if name.startswith("_") and not name.startswith("__")}
 
 
 def missing_names(module, objects):

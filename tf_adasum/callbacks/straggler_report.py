@@ -78,7 +78,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
         >>> report = tf_adasum.callbacks.StragglerReport()
         >>> history = model.fit(x, y, batch_size=4, epochs=2, callbacks=[report], verbose=0)
         >>> history.history["slowest_worker"]
-        [-1, -1]
+        [-1.0, -1.0]
         >>> axes = report.plot().axes  # and .savefig("stragglers.png")
     """
 

@@ -19,6 +19,7 @@ from keras.src.backend.tensorflow import optimizer as keras_optimizer
 from keras.src.backend.tensorflow import trainer as keras_trainer
 from support.private_names import execute_again, missing_names
 
+import tf_adasum
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.keras import keras3
 from tf_adasum.compat.keras.keras3 import private_names as names_of_keras3
@@ -47,12 +48,14 @@ def of_keras():
     epoch_iterator = keras_trainer.TFEpochIterator(
         x=np.ones([2, 1]), batch_size=1, distribute_strategy=tf.distribute.get_strategy()
     )
+    strategy = tf_adasum.AdasumMirroredStrategy(["CPU:0"])
     model = keras.Sequential([keras.layers.Input([1])])
     model.compile(loss="mse")
     return [
         optimizer,
         epoch_iterator,
         epoch_iterator.data_adapter,
+        strategy.experimental_distribute_dataset(tf.data.Dataset.range(2).batch(1)),
         names_of_keras3.GeneratorDataAdapter(iter([(np.ones([2, 1]),)])),
         names_of_keras3.PyDatasetAdapter(keras.utils.PyDataset()),
         names_of_keras3.OrderedEnqueuer,

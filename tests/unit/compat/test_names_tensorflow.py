@@ -59,6 +59,7 @@ def of_tensorflow():
         tf.data.Dataset.from_tensor_slices(["a"]).flat_map(tf.data.TextLineDataset),
         tf.data.Dataset.from_tensor_slices([1]),
         tf.data.TextLineDataset(["a"]),
+        tf.train.CheckpointManager,
     ]
 
 

@@ -56,10 +56,12 @@ if IS_KERAS_2:
         flush_async_callbacks,
         initial_epoch,
         is_model_built,
+        passes_of_data,
         position_in_data,
         reduction_of,
         set_data_order,
         set_initial_epoch,
+        why_not_repeatable,
     )
     from tf_adasum.compat.keras.keras2.layers import WITHOUT_AUTOCAST
     from tf_adasum.compat.keras.keras2.optimizers import (

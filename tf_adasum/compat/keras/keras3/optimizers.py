@@ -33,12 +33,13 @@ from tf_adasum.compat.keras.optimizers import (
     tensorflow_variable,
     weighted,
 )
+from tf_adasum.errors import see
 
 WITHIN_A_BRANCH = (
     "An optimizer takes a step within a branch or a loop of a replica's function, such as "
     "`tf.cond`, where replicas cannot exchange gradients. Take a step in each call of the "
     "function. To accumulate gradients, pass gradient_accumulation_steps to the optimizer, or "
-    "decide outside of `strategy.run` which function to run."
+    f"decide outside of `strategy.run` which function to run. {see('TFA-315')}"
 )
 
 OPTIMIZERS = (keras.optimizers.Optimizer,)
