@@ -142,7 +142,7 @@ def train_with_local_steps(strategy, loop):
     def check(*_, **__):
         if optimizer.is_synchronized:
             strategy.check_replicas([v for v in model.weights if "seed" not in v.path])
-            checked.append(int(optimizer.iterations))
+            checked.append(int(optimizer.iterations.numpy()))
 
     if not loop:
         callback = keras.callbacks.LambdaCallback(on_train_batch_end=check)

@@ -415,6 +415,11 @@ def cross_device_ops(extended: tf.distribute.StrategyExtended) -> GradientCrossD
 _reads_alone = False  # True within `reading_alone`
 
 
+def reads_without_others() -> bool:
+    """Return whether this worker reads for itself only, or is not allowed to call the others."""
+    return _reads_alone or one_worker.is_alone()
+
+
 @contextlib.contextmanager
 def reading_alone() -> Iterator[None]:
     """Return a context manager in which this worker reads variables without the other workers.

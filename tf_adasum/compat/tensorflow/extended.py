@@ -13,6 +13,7 @@ from tf_adasum.compat.tensorflow.cross_device_ops import (
     CommunicationOptions,
     GradientCrossDeviceOps,
     GradientReduction,
+    reads_without_others,
 )
 from tf_adasum.compat.tensorflow.private_names import (
     CollectiveAllReduceExtended,
@@ -179,9 +180,10 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
     def _reduce_to(self, reduce_op, value, destinations, options):
         """Add a read of a variable that replicas update separately to the log of calls.
 
-        If only one worker saves or reads it, the error names the variable.
+        If only one worker saves or reads it, the error names the variable. Reads that need no
+        other worker, or that are refused, are not added.
         """
-        if isinstance(value, tf.Variable):
+        if isinstance(value, tf.Variable) and not reads_without_others():
             call_log.note(f"reads or saves the variable {value.name!r}, as all workers have to")
         return super()._reduce_to(reduce_op, value, destinations, options)
 
