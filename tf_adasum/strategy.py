@@ -197,6 +197,7 @@ class AdasumMirroredStrategy(
                 return super().run(self._empty_replicas.noting(fn), args, kwargs, options)
         finally:
             self._empty_replicas.forget()
+            keras_compat.forget_assigned(self)
 
     # ---- what workers do together --------------------------------------------------------------
 

@@ -47,7 +47,8 @@ def build(kind):
     """A model with two outputs, one of them masked, with a penalty and statistics."""
     words = keras.Input([LENGTH], dtype="int32")
     noting = Noting()
-    embedded = noting(keras.layers.Embedding(WORDS, 4, mask_zero=True)(words))
+    masks = kind != "unmasked"
+    embedded = noting(keras.layers.Embedding(WORDS, 4, mask_zero=masks)(words))
     scores = keras.layers.Dense(1, kernel_regularizer=keras.regularizers.L2(0.1), name="scores")
     # XLA compiles no GlobalAveragePooling1D of masked rows where there are none, up to Keras 3.14.
     flat = keras.ops.mean(embedded, axis=1)

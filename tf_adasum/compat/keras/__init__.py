@@ -54,6 +54,7 @@ if IS_KERAS_2:
         batches_of_data,
         disable_async_callbacks,
         flush_async_callbacks,
+        forget_assigned,
         initial_epoch,
         is_model_built,
         passes_of_data,
@@ -127,7 +128,7 @@ else:
         index_of,
         is_built,
     )
-    from tf_adasum.compat.keras.keras3.variables import reduction_of
+    from tf_adasum.compat.keras.keras3.variables import forget_assigned, reduction_of
     from tf_adasum.compat.keras.keras3.wrapper import (
         LAMB_MODULE,
         OF_SWAP_EMA_WEIGHTS,

@@ -5,6 +5,8 @@ rows. Other losses are multiplied by a factor first, so that their weighted mean
 is the loss of the whole batch.
 """
 
+import contextlib
+
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
@@ -47,6 +49,24 @@ def of_all_replicas(loss, divisor=None):
     return scaled if _is_mean() else loss + tf.stop_gradient(scaled - loss)
 
 
+class NeedsReplicas(RuntimeError):
+    """A loss that XLA compiles needs a number of the other replicas."""
+
+
+_compiles = False  # True within `compiling`
+
+
+@contextlib.contextmanager
+def compiling():
+    """Return a context manager in which losses raise `NeedsReplicas` if XLA cannot compile them."""
+    global _compiles
+    had, _compiles = _compiles, True
+    try:
+        yield
+    finally:
+        _compiles = had
+
+
 def factor_of_loss(divisor=None):
     """Return the factor of `of_all_replicas`; None outside of our replicas, or with one replica."""
     context = our_replica_context()
@@ -54,6 +74,8 @@ def factor_of_loss(divisor=None):
         return None
     replicas = context.num_replicas_in_sync
     if not tensorflow_compat.can_reduce():  # within a function or a loop of the user's step
+        if _compiles and divisor is not None and _is_mean():
+            raise NeedsReplicas
         return float(replicas) if divisor is None else None
     rows = context.strategy.empty_replicas
     total = rows.total_rows()

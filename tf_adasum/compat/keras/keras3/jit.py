@@ -21,6 +21,7 @@ from tf_adasum.compat.keras.keras3.private_names import (
     losses,
     set_keras_mask,
 )
+from tf_adasum.compat.keras.layers import NeedsReplicas, compiling
 from tf_adasum.errors import see
 
 
@@ -124,13 +125,17 @@ class _Compiler:
         """
         if self._is_possible:
             try:
-                return tf.function(function, jit_compile=True, autograph=False)()
+                with compiling():
+                    return tf.function(function, jit_compile=True, autograph=False)()
+            except NeedsReplicas:
+                pass
             except RuntimeError as error:
                 if "merge_call" not in str(error):  # the call that begins a collective
                     raise
             self._is_possible = False
             reason = (
-                "the passes reduce over the replicas, as a synchronized BatchNormalization does"
+                "the passes reduce over the replicas, as a synchronized BatchNormalization does, "
+                "or a loss of masked rows under the rule mean"
             )
             _warn(self._model, self._step, reason)
         return function()

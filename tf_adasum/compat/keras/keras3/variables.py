@@ -64,6 +64,11 @@ def take_assigned():
     return list(found.values())
 
 
+def forget_assigned(strategy):
+    """Forget what the replicas of a strategy have assigned, because their function has ended."""
+    _assigned.pop(strategy, None)
+
+
 def replica_of(context):
     """Return the id of the replica of a replica context, as an int."""
     return int(tf.get_static_value(context.replica_id_in_sync_group))
