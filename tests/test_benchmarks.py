@@ -71,6 +71,7 @@ def test_gpu_benchmark_says_that_there_is_no_gpu(run_main):
         run_main("kernels_gpu")
 
 
+@pytest.mark.version_independent
 def test_gpu_report_runs_dry_and_says_what_it_skipped(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / "gpu_report.py"), "--dry"]
     options = ["--parts", "tests", "fit", "--models", "embeddings", "--rounds", "2", "--steps", "3"]

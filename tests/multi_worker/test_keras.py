@@ -139,6 +139,10 @@ class TestKeras:
             assert actual["counts"][0] == actual["counts"][1]
 
 
+def is_loss_of_masked_rows(name):
+    return name.startswith("history") and name.endswith(("loss", "scores_loss"))
+
+
 @pytest.mark.keras3_only("Keras 2 trains without XLA, and says so")
 @on("1x2", "2x1", "2x2")
 class TestXla:
@@ -161,6 +165,8 @@ class TestXla:
         for actual, other in zip(compiled, others, strict=True):
             numbers = [name for name, value in actual.items() if value.dtype.kind == "f"]
             assert len(numbers) > 15
+            if options.get("kind") != "unmasked":  # each replica's mean over its unmasked rows
+                numbers = [name for name in numbers if not is_loss_of_masked_rows(name)]
             for name in numbers:  # XLA multiplies and adds in another order
                 np.testing.assert_allclose(
                     actual[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+
+pytest.importorskip("keras", minversion="3")  # Keras 2 backs up all workers by itself
+
 from scenarios import on
 from scenarios import resuming_data as scenarios
-
-pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
 
 def run(group, kind, place, stage, folder):

@@ -91,7 +91,7 @@ def test_lamb_takes_learning_rates_of_all_kinds(rate):
             lambda: optimizers.AdaScale(
                 tfa.optimizers.Lookahead(keras.optimizers.legacy.SGD(0.1)), scale=4
             ),
-            "learning rate.*Lookahead",
+            "cannot wrap another wrapper.*Lookahead",
         ),
     ],
     ids=["MultiOptimizer", "Lookahead"],
