@@ -255,6 +255,7 @@ def train_on_graphs(strategy, edges):
                 functools.partial(graphs, edges), output_signature=spec
             )
         ),
+        steps_per_epoch=16 // strategy.num_replicas_in_sync,  # Keras 2 asks for it
         verbose=0,
     )
     return weights_of(model)
