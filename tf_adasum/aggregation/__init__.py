@@ -60,8 +60,7 @@ def aggregate(
         bucket_bytes: size of a bucket. Defaults to the size in `buckets.assign`.
         application: the `RuleApplication` with the rule's state. Defaults to a `RuleApplication`
             with the state before the first step, which needs a rule of granularity ``"variable"``
-            or ``"model"``.
-            Gradients beyond its variables get their own coefficients.
+            or ``"model"``. Gradients beyond its variables get their own coefficients.
         is_last_early: whether the last gradient is in the first bucket. Defaults to `False`.
 
     Returns:

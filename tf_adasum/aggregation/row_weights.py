@@ -81,9 +81,8 @@ class SentRows:
         """Return the gradients to combine: the weighted gradients, and the digits of n_i."""
         factor = relative(self._rows, self._replicas, self._assumed)
         dense = [each.dtype for each in gradients if not isinstance(each, tf.IndexedSlices)]
-        dtype = (
-            dense[-1] if dense else tf.float32
-        )  # so that n_i is in the bucket that is sent first
+        # The dtype of the last gradient, so that n_i is in the bucket that is sent first.
+        dtype = dense[-1] if dense else tf.float32
         narrowest = wire_dtype if wire_dtype and wire_dtype.size < dtype.size else dtype
         self._base = _base(narrowest, self._replicas)
         digits = self._rows // self._powers % self._base
