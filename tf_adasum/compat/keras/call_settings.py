@@ -13,7 +13,7 @@ import hashlib
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -54,29 +54,22 @@ class Settings(dict):
         return {**(self.model or {}), **self}
 
 
-def settings_of(model: keras.Model, call: Callable, args: tuple, kwargs: Mapping) -> Settings:
+def settings_of(model: keras.Model, call: str, given: Mapping[str, Any]) -> Settings:
     """Return the `Settings` of a call.
 
     Args:
         model: the `keras.Model`.
-        call: the called method, such as `keras.Model.fit`.
-        args: positional arguments of the call, without the model.
-        kwargs: keyword arguments of the call.
+        call: the name of the called method, such as "fit".
+        given: all arguments of the call by name, with the default values.
     """
     settings = Settings(_of_compile(model))
     settings.model = _of_model(model)
     settings["keras.config.floatx"] = keras.backend.floatx()
-    try:
-        bound = _signature(call).bind(model, *args, **kwargs)
-    except TypeError:  # Keras raises an error for the same reason
-        return settings
-    bound.apply_defaults()
-    given = {**bound.arguments, **bound.arguments.get("kwargs", {})}
     for name, value in given.items():
         if name in DATA:
-            settings.update(_of_data(call.__name__, name, value, _is_any_length_open(model)))
+            settings.update(_of_data(call, name, value, _is_any_length_open(model)))
         elif name not in NOT_COMPARED and name != "kwargs" and not name.startswith("_"):
-            settings[f"{call.__name__}({name})"] = described(value)
+            settings[f"{call}({name})"] = described(value)
     return settings
 
 
@@ -87,11 +80,6 @@ def described(value: Any) -> str:
         return text
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return f"{text[:_LONGEST_VALUE]}… (hash {digest})"
-
-
-@functools.cache
-def _signature(call):
-    return inspect.signature(call)
 
 
 def _described(value):

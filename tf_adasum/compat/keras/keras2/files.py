@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import are_calls_under_way
+from tf_adasum.compat.keras.calls import are_calls_under_way
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras2.private_names import legacy_saving, saving_lib
 

@@ -5,7 +5,7 @@ import weakref
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import current_call
+from tf_adasum.compat.keras.calls import current_call
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import py_datasets
 from tf_adasum.compat.keras.keras3.epochs import dataset_of, note_iterator

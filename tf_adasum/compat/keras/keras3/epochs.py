@@ -7,7 +7,7 @@ import keras
 from tensorflow.data import UNKNOWN_CARDINALITY, Dataset
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import current_call, reduces_logs
+from tf_adasum.compat.keras.calls import current_call, reduces_logs
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import py_datasets
 from tf_adasum.compat.keras.keras3.logs import metrics_in_logs

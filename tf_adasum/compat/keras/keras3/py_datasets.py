@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import when_fit_ends
+from tf_adasum.compat.keras.calls import when_fit_ends
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.private_names import (
     PY_DATASETS,

@@ -10,10 +10,9 @@ import inspect
 import keras
 import tensorflow as tf
 
-from tf_adasum.compat.keras.fit import CALLS
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.optimizers import all_variables, bring_inside, outside
-from tf_adasum.compat.keras.keras3.private_names import BaseTrainer, Trainer
+from tf_adasum.compat.keras.keras3.private_names import BaseTrainer
 from tf_adasum.compat.keras.keras3.variables import refuse_outside
 from tf_adasum.compat.keras.optimizers import (
     is_ours,
@@ -56,21 +55,13 @@ def compile_in_scope(original, self, *args, **kwargs):
         return original(self, *args, **kwargs)
 
 
-@hooks.replaces(Trainer, *CALLS)
-def check_scope(original, self, *args, **kwargs):
-    """Before the first step, refuse objects that were created outside of the strategy's scope.
+def check(model, strategy, call):
+    """Before the first step of a call, refuse objects that were created outside of the scope.
 
     If an optimizer is not built yet, there is no error, and it is moved into the scope.
     """
-    strategy = self.distribute_strategy
-    name = original.__name__
-    is_traced = getattr(self, FUNCTIONS_OF_STEPS.get(name, ""), None) is not None
-    if is_ours(strategy) and not is_traced:
-        _check(self, strategy, name.startswith("predict"))
-    return original(self, *args, **kwargs)
-
-
-def _check(model, strategy, predicts):
+    if getattr(model, FUNCTIONS_OF_STEPS.get(call, ""), None) is not None:
+        return
     if model._distribute_strategy is not strategy:
         raise ValueError(MODEL_OUTSIDE.format(name=model.name))
     for variable in outside(strategy, model.trainable_variables):
@@ -80,7 +71,7 @@ def _check(model, strategy, predicts):
             "    with strategy.scope():\n        layer = ...\n\n"
             f"Or freeze it: layer.trainable = False {see('TFA-301')}"
         )
-    if predicts or not model.compiled:
+    if call.startswith("predict") or not model.compiled:
         return
     for optimizer in optimizers_of(model):
         bring_inside(strategy, optimizer)
