@@ -11,6 +11,7 @@ import weakref
 import tensorflow as tf
 
 from tf_adasum.aggregation.sparse import values_of, with_values
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
 
@@ -57,6 +58,7 @@ class EmptyReplicas:
     @tf.autograph.experimental.do_not_convert
     def _note(self, args, kwargs):
         self._rows[tensorflow_compat.replica()] = rows_of((args, kwargs))
+        keras_compat.share_global_seeds(tf.distribute.get_strategy())
 
     def forget(self):
         """Delete all notes, because their tensors belong to one graph."""

@@ -63,7 +63,7 @@ if IS_KERAS_2:
         set_initial_epoch,
         why_not_repeatable,
     )
-    from tf_adasum.compat.keras.keras2.layers import WITHOUT_AUTOCAST
+    from tf_adasum.compat.keras.keras2.layers import WITHOUT_AUTOCAST, share_global_seeds
     from tf_adasum.compat.keras.keras2.optimizers import (
         LOSS_SCALE_OPTIMIZERS,
         OPTIMIZERS,
@@ -90,7 +90,6 @@ if IS_KERAS_2:
         variables_to_save,
     )
 else:
-    from tf_adasum.compat.keras.keras3 import files as files_of_keras3
     from tf_adasum.compat.keras.keras3 import losses as losses_of_keras3
     from tf_adasum.compat.keras.keras3 import metrics as metrics_of_keras3
     from tf_adasum.compat.keras.keras3 import phases as phases_of_keras3
@@ -110,7 +109,7 @@ else:
         initial_epoch,
         set_initial_epoch,
     )
-    from tf_adasum.compat.keras.keras3.layers import WITHOUT_AUTOCAST
+    from tf_adasum.compat.keras.keras3.layers import WITHOUT_AUTOCAST, share_global_seeds
     from tf_adasum.compat.keras.keras3.optimizers import (
         LOSS_SCALE_OPTIMIZERS,
         OPTIMIZERS,

@@ -20,6 +20,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum.compat import tensorflow as tensorflow_compat
+
 # Arguments of `fit` and other methods that may differ between workers. Callbacks may differ
 # (`callbacks if rank == 0 else []`). Callbacks that wait for other workers are compared when
 # training starts. Of a `tf.data.Dataset`, only the dtypes and shapes of the elements are compared.
@@ -198,27 +200,22 @@ def _attributes(layer):
 
 # ---- the arguments of `compile` ----------------------------------------------------------------
 
-# For each optimizer: the learning rate that it was created with. In the scope of a strategy, the
-# learning rate becomes a variable, which has worker 0's value on all workers.
-_given_rates: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-
-
-def note_learning_rate(optimizer: Any, rate: Any) -> None:
-    """Store the learning rate that an optimizer was created with."""
-    _given_rates[optimizer] = _described(rate)
-
 
 def _of_compile(model):
     """Describe the optimizer and the other arguments of `compile`.
 
     The optimizer is not read from Keras's record of these arguments, because saving in the HDF5
-    format removes it from the record.
+    format removes it from the record. In the scope of a strategy, the learning rate becomes a
+    variable, which has worker 0's value on all workers. So its initial value on this worker is
+    compared too.
     """
     optimizer, settings = getattr(model, "optimizer", None), {}
     if optimizer is not None:
         settings["optimizer"] = type(optimizer).__name__
-        if optimizer in _given_rates:
-            settings["optimizer.learning_rate, as created"] = _given_rates[optimizer]
+        rate = getattr(optimizer, "_learning_rate", None)
+        own = tensorflow_compat.own_initial_value(getattr(rate, "_value", rate))
+        if own is not None:
+            settings["optimizer.learning_rate, as created"] = _described(own)
         for key, each in _config_of(optimizer).items():
             if key not in _OF_ONE_PROCESS:
                 settings[f"optimizer.{key}"] = described(each)

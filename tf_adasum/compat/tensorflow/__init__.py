@@ -24,6 +24,7 @@ from tf_adasum.compat.tensorflow.extended import (
     GradientAggregatingExtended,
     first_replica,
     making_own_variables,
+    own_initial_value,
 )
 from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction
 from tf_adasum.compat.tensorflow.pipelines import (
@@ -76,6 +77,7 @@ __all__ = [
     "hooks",
     "is_tf_function",
     "making_own_variables",
+    "own_initial_value",
     "per_replica",
     "pipeline_of",
     "placeholders",

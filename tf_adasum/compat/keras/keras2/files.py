@@ -9,10 +9,10 @@ from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras2.private_names import legacy_saving, saving_lib
 
 
-@hooks.replaces(saving_lib, "save_model", "save_weights_only", outermost=True)
-@hooks.replaces(legacy_saving, "save_model", "save_weights", outermost=True)
-@hooks.replaces(keras.Model, "get_weights", outermost=True)
-@hooks.replaces(tf.train.Checkpoint, "_write", outermost=True)
+@hooks.replaces(saving_lib, "save_model", "save_weights_only")
+@hooks.replaces(legacy_saving, "save_model", "save_weights")
+@hooks.replaces(keras.Model, "get_weights")
+@hooks.replaces(tf.train.Checkpoint, "_write")
 def read_alone(original, *args, **kwargs):
     """Let a single worker read all variables outside of `fit`, for example to save them.
 

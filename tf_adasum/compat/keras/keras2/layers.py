@@ -13,6 +13,10 @@ from tf_adasum.compat.keras.optimizers import our_replica_context
 WITHOUT_AUTOCAST = {"experimental_autocast": False}
 
 
+def share_global_seeds(strategy):
+    """Do nothing, because Keras 2 has no generator for each thread."""
+
+
 @hooks.replaces(losses, "reduce_weighted_loss")
 def reduce_weighted_loss(original, weighted_losses, *args, **kwargs):
     """Let sums of losses cover the rows of all replicas."""

@@ -50,7 +50,15 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
         return None
     if iterator is not None:
         data = tensorflow_compat.placeholders(data)
-    return original(self, data_batch=tf.nest.map_structure(_of_first_replica(strategy), data))
+    data = tf.nest.map_structure(_of_first_replica(strategy), data)
+    return original(self, data_batch=tf.nest.map_structure(_with_a_row, data))
+
+
+def _with_a_row(value):
+    """Return a row of zeros for a tensor without rows, as recurrent layers cannot be traced."""
+    if not isinstance(value, tf.Tensor) or not value.shape.rank or value.shape[0] != 0:
+        return value
+    return tf.zeros([1, *value.shape[1:]], value.dtype)
 
 
 def _of_first_replica(strategy):

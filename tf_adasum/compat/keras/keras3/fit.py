@@ -1,7 +1,6 @@
 """Hooks into training with Keras 3."""
 
 import keras
-import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.calls import count_step, reduces_logs
@@ -14,7 +13,6 @@ from tf_adasum.compat.keras.keras3.logs import (
 )
 from tf_adasum.compat.keras.keras3.private_names import (
     ENDING_CALLS,
-    BaseTrainer,
     Trainer,
 )
 from tf_adasum.compat.keras.optimizers import is_ours
@@ -72,23 +70,6 @@ def make_function(original, self, step_function):
         return alone(iterator)
 
     return strategy.nonfinite.raising_plain_errors(function)
-
-
-@hooks.replaces(BaseTrainer, "_symbolic_build")
-def symbolic_build(original, self, iterator=None, data_batch=None):
-    """Build the model with a row of zeros if this worker has no rows.
-
-    Recurrent layers cannot be traced without rows.
-    """
-    if data_batch is not None and is_ours(self._distribute_strategy):
-        data_batch = tf.nest.map_structure(_with_a_row, data_batch)
-    return original(self, iterator=iterator, data_batch=data_batch)
-
-
-def _with_a_row(value):
-    if not isinstance(value, tf.Tensor) or not value.shape.rank or value.shape[0] != 0:
-        return value
-    return tf.zeros([1, *value.shape[1:]], value.dtype)
 
 
 def disable_async_callbacks(callback_list):
