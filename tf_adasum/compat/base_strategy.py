@@ -8,21 +8,70 @@ every `tf.distribute.Strategy`.
 from __future__ import annotations
 
 import abc
-import typing
 import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-if typing.TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Sequence
 
-    from tf_adasum.aggregation.rules import AggregationRule
-    from tf_adasum.compat.tensorflow import GradientReduction
-    from tf_adasum.replicas.aggregation_state import AggregationState
-    from tf_adasum.replicas.empty_replicas import EmptyReplicas
-    from tf_adasum.replicas.nonfinite_gradients import NonFinite
-    from tf_adasum.workers.seeds import Seeds
-    from tf_adasum.workers.sharding import Sharding
-    from tf_adasum.workers.workers import Workers
+class Rule(Protocol):
+    """See `aggregation.rules.AggregationRule`."""
+
+    @property
+    def is_mean(self) -> bool: ...
+    @property
+    def is_tree_of_pairs(self) -> bool: ...
+    @property
+    def needs_gram(self) -> bool: ...
+
+
+class Workers(Protocol):
+    """See `workers.workers.Workers`: this worker's rank, and the exchange of values."""
+
+    rank: int
+    count: int
+    health: Any
+
+    def gather(self, numbers: Any, /) -> Any: ...
+    def check_same(self, what: str, value: Any, *, code: str) -> None: ...
+
+
+class Seeds(Protocol):
+    """See `workers.seeds.Seeds`: the seeds that workers use to shuffle."""
+
+    def shared(self) -> int: ...
+    def shared_if_needed(self) -> int | None: ...
+
+
+class Sharding(Protocol):
+    """See `workers.sharding.Sharding`, which shards datasets, and checks that they are the same."""
+
+    end_check: Any
+
+    def check_batches(self, first_batch: Callable[[], Any]) -> None: ...
+    def in_order(self) -> AbstractContextManager[None]: ...
+    def skip_end_check(self, distributed: Any) -> None: ...
+
+
+class EmptyReplicas(Protocol):
+    """See `replicas.empty_replicas.EmptyReplicas`, which counts the rows of each replica."""
+
+    @property
+    def is_empty(self) -> Any: ...
+    @property
+    def rows(self) -> Any: ...
+    def total_rows(self) -> Any: ...
+    def weight(self) -> Any: ...
+    def zero_where_empty(self, gradients: Any) -> list: ...
+
+
+class NonFinite(Protocol):
+    """See `replicas.nonfinite_gradients.NonFinite`, for gradients that are not finite."""
+
+    @property
+    def is_disabled(self) -> bool: ...
+    def warn_once(self) -> None: ...
+    def raising_plain_errors(self, function: Callable) -> Callable: ...
 
 
 # All strategies of this process that still exist.
@@ -36,18 +85,16 @@ class GradientAggregatingStrategy(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def aggregation(self) -> AggregationRule:
+    def aggregation(self) -> Rule:
         """The rule that combines the gradients."""
 
     @property
     @abc.abstractmethod
-    def gradient_reduction(self) -> GradientReduction:
+    def gradient_reduction(self) -> Any:
         """The options that mark an `all_reduce` as a reduction of gradients."""
 
     @abc.abstractmethod
-    def aggregation_state(
-        self, paths: Sequence[str], others: Sequence[str] = ()
-    ) -> AggregationState:
+    def aggregation_state(self, paths: Sequence[str], others: Sequence[str] = ()) -> Any:
         """Create the `AggregationState` for the gradients of some variables.
 
         Args:
@@ -60,7 +107,7 @@ class GradientAggregatingStrategy(abc.ABC):
         """
 
     @abc.abstractmethod
-    def gradients_are_combined(self) -> contextlib.AbstractContextManager[None]:
+    def gradients_are_combined(self) -> AbstractContextManager[None]:
         """Return a context in which optimizers of a replica do not combine gradients again."""
 
     @property
@@ -112,15 +159,15 @@ class GradientAggregatingStrategy(abc.ABC):
         """The object that shards datasets, and checks that workers have the same data."""
 
     @abc.abstractmethod
-    def working_together(self) -> contextlib.AbstractContextManager[None]:
+    def working_together(self) -> AbstractContextManager[None]:
         """Return a context manager for code that all workers run together, such as `fit`."""
 
     @abc.abstractmethod
-    def detecting_failures(self) -> contextlib.AbstractContextManager[None]:
+    def detecting_failures(self) -> AbstractContextManager[None]:
         """Return a context manager like `working_together` that does not reuse collective keys."""
 
     @abc.abstractmethod
-    def check_model(self, model: typing.Any) -> None:
+    def check_model(self, model: Any) -> None:
         """Check that the shared variables of a model have the same bits on all replicas.
 
         Args:
@@ -131,7 +178,7 @@ class GradientAggregatingStrategy(abc.ABC):
         """
 
     @abc.abstractmethod
-    def average_statistics(self, model: typing.Any) -> None:
+    def average_statistics(self, model: Any) -> None:
         """Average statistics that each replica computed from its own rows, such as moving means.
 
         Args:
@@ -139,7 +186,7 @@ class GradientAggregatingStrategy(abc.ABC):
         """
 
     @abc.abstractmethod
-    def split_batch(self, batch: typing.Any) -> typing.Any:
+    def split_batch(self, batch: Any) -> Any:
         """Divide one global batch among all replicas.
 
         Args:

@@ -71,7 +71,7 @@ def test_the_page_of_the_docs_is_up_to_date():
 
 
 def test_private_names_are_imported_in_the_seams_only():
-    """Those of Keras in one file of each generation."""
+    """Those of Keras in one file for each generation."""
     of_keras, of_tensorflow = set(), set()
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()
@@ -80,7 +80,7 @@ def test_private_names_are_imported_in_the_seams_only():
                 of_keras.add(name)
             if module.startswith(("tensorflow.python", "tensorflow.compiler", "tensorflow.tsl")):
                 of_tensorflow.add(name)
-    assert of_keras == {f"compat/keras/keras{each}/private_names.py" for each in (2, 3)}
+    assert of_keras == {f"compat/keras/private_names_keras{each}.py" for each in (2, 3)}
     assert of_tensorflow, "the search finds them"
     assert all(name.startswith("compat/tensorflow/") for name in of_tensorflow), of_tensorflow
 

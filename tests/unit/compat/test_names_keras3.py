@@ -22,7 +22,7 @@ from support.private_names import execute_again, missing_names
 import tf_adasum
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.keras import keras3
-from tf_adasum.compat.keras.keras3 import private_names as names_of_keras3
+from tf_adasum.compat.keras import private_names_keras3 as names_of_keras3
 
 NAMES = ["fit", "layers", "optimizers"]
 MODULES = [

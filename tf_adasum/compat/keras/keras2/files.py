@@ -6,7 +6,7 @@ import tensorflow as tf
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.calls import are_calls_under_way
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras2.private_names import legacy_saving, saving_lib
+from tf_adasum.compat.keras.private_names_keras2 import legacy_saving, saving_lib
 
 
 @hooks.replaces(saving_lib, "save_model", "save_weights_only")

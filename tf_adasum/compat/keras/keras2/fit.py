@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras2.private_names import DataHandler, TensorLikeDataAdapter
 from tf_adasum.compat.keras.optimizers import is_ours
+from tf_adasum.compat.keras.private_names_keras2 import DataHandler, TensorLikeDataAdapter
 from tf_adasum.errors import see
 
 # With Keras 2 all other callbacks write on all workers, because reading the statistics of replicas

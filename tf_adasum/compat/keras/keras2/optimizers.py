@@ -11,12 +11,6 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras2.private_names import (
-    BaseLossScaleOptimizer,
-    Optimizer,
-    OptimizerV2,
-    optimizer_utils,
-)
 from tf_adasum.compat.keras.optimizer_steps import step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     Optimizers,
@@ -24,6 +18,12 @@ from tf_adasum.compat.keras.optimizers import (
     is_ours,
     our_replica_context,
     path_of,
+)
+from tf_adasum.compat.keras.private_names_keras2 import (
+    BaseLossScaleOptimizer,
+    Optimizer,
+    OptimizerV2,
+    optimizer_utils,
 )
 
 OPTIMIZERS = (Optimizer, OptimizerV2)

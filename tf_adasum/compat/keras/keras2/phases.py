@@ -4,8 +4,8 @@ import keras
 
 from tf_adasum.compat.keras.calls import CALLS
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras2.private_names import flatten_metrics_in_order
 from tf_adasum.compat.keras.phases import Phases
+from tf_adasum.compat.keras.private_names_keras2 import flatten_metrics_in_order
 
 
 class PhasesOfKeras2(Phases):

@@ -9,8 +9,8 @@ from tf_adasum.compat.keras.calls import current_call
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import py_datasets
 from tf_adasum.compat.keras.keras3.epochs import dataset_of, note_iterator
-from tf_adasum.compat.keras.keras3.private_names import Trainer
 from tf_adasum.compat.keras.optimizers import is_ours
+from tf_adasum.compat.keras.private_names_keras3 import Trainer
 
 # Models that were built by tracing a step. Their attribute `built` may be False.
 _built_by_step = weakref.WeakSet()

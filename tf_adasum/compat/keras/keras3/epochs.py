@@ -11,14 +11,14 @@ from tf_adasum.compat.keras.calls import current_call, reduces_logs
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import py_datasets
 from tf_adasum.compat.keras.keras3.logs import metrics_in_logs
-from tf_adasum.compat.keras.keras3.private_names import (
+from tf_adasum.compat.keras.optimizers import is_ours
+from tf_adasum.compat.keras.private_names_keras3 import (
     ArrayDataAdapter,
     BaseTrainer,
     TFDatasetAdapter,
     TFEpochIterator,
     trainer,
 )
-from tf_adasum.compat.keras.optimizers import is_ours
 from tf_adasum.errors import see
 
 NO_BATCH = (

@@ -11,11 +11,11 @@ from tf_adasum.compat.keras.keras3.logs import (
     returning_logs,
     returning_own_logs,
 )
-from tf_adasum.compat.keras.keras3.private_names import (
+from tf_adasum.compat.keras.optimizers import is_ours
+from tf_adasum.compat.keras.private_names_keras3 import (
     ENDING_CALLS,
     Trainer,
 )
-from tf_adasum.compat.keras.optimizers import is_ours
 
 # Callbacks that write to a path. One worker is enough to write.
 CALLBACKS_OF_WORKER_0 = (

@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.private_names import trainer
 from tf_adasum.compat.keras.optimizers import is_ours, our_replica_context
+from tf_adasum.compat.keras.private_names_keras3 import trainer
 
 
 class _Logs(typing.NamedTuple):

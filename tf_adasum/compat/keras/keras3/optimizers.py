@@ -8,14 +8,6 @@ import tensorflow as tf
 
 from tf_adasum.compat.keras.custom_loops import refuse_update_outside
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.private_names import (
-    MOVING_AVERAGES,
-    MULTI_OPTIMIZER,
-    BaseOptimizer,
-    MultiOptimizer,
-    TFOptimizer,
-    filter_empty_gradients,
-)
 from tf_adasum.compat.keras.keras3.variables import take_assigned
 from tf_adasum.compat.keras.optimizer_steps import BaseStep, step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
@@ -29,6 +21,14 @@ from tf_adasum.compat.keras.optimizers import (
     our_replica_context,
     tensorflow_variable,
     weighted,
+)
+from tf_adasum.compat.keras.private_names_keras3 import (
+    MOVING_AVERAGES,
+    MULTI_OPTIMIZER,
+    BaseOptimizer,
+    MultiOptimizer,
+    TFOptimizer,
+    filter_empty_gradients,
 )
 from tf_adasum.errors import see
 

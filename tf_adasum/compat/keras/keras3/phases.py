@@ -7,12 +7,12 @@ from tf_adasum.compat.keras.calls import CALLS
 from tf_adasum.compat.keras.fit import synchronize
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import batch_axis, local_predict, scopes
-from tf_adasum.compat.keras.keras3.private_names import (
+from tf_adasum.compat.keras.phases import Phases
+from tf_adasum.compat.keras.private_names_keras3 import (
     Trainer,
     class_weight_to_sample_weights,
     pythonify_logs,
 )
-from tf_adasum.compat.keras.phases import Phases
 
 
 class PhasesOfKeras3(Phases):

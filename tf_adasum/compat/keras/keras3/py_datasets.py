@@ -9,7 +9,7 @@ import numpy as np
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.calls import when_fit_ends
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.private_names import (
+from tf_adasum.compat.keras.private_names_keras3 import (
     PY_DATASETS,
     ArrayDataAdapter,
     GeneratorDataAdapter,

@@ -13,17 +13,17 @@ import tensorflow as tf
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.optimizers import all_variables, bring_inside, outside
-from tf_adasum.compat.keras.keras3.private_names import (
-    SAVING_IN_SCOPE,
-    BaseTrainer,
-    get_attr_skipset,
-    library,
-)
 from tf_adasum.compat.keras.keras3.variables import refuse_outside
 from tf_adasum.compat.keras.optimizers import (
     is_ours,
     optimizers_of,
     path_of,
+)
+from tf_adasum.compat.keras.private_names_keras3 import (
+    SAVING_IN_SCOPE,
+    BaseTrainer,
+    get_attr_skipset,
+    library,
 )
 from tf_adasum.errors import see
 

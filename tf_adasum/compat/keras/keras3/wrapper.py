@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.optimizers import built_optimizers, overwrite_weights
-from tf_adasum.compat.keras.keras3.private_names import MOVING_AVERAGES, BaseOptimizer
+from tf_adasum.compat.keras.private_names_keras3 import MOVING_AVERAGES, BaseOptimizer
 
 # The module with the class `LAMB`.
 LAMB_MODULE = "tf_adasum.optimizers.lamb"

@@ -80,37 +80,3 @@ MOVING_AVERAGES = "_model_variables_moving_average"
 # Method that waits for a CallbackList's calls in other threads: its name since Keras 3.12, and its
 # name in older versions.
 ENDING_CALLS = ("_flush_futures", "_clear_futures")
-
-__all__ = [
-    "ENDING_CALLS",
-    "GLOBAL_SEED_GENERATOR",
-    "MOVING_AVERAGES",
-    "MULTI_OPTIMIZER",
-    "PY_DATASETS",
-    "SAVING_IN_SCOPE",
-    "SCALING_OF_LOSSES",
-    "XLA",
-    "ArrayDataAdapter",
-    "BaseOptimizer",
-    "BaseTrainer",
-    "GeneratorDataAdapter",
-    "MultiOptimizer",
-    "OrderedEnqueuer",
-    "PyDatasetAdapter",
-    "TFDatasetAdapter",
-    "TFEpochIterator",
-    "TFOptimizer",
-    "Trainer",
-    "class_weight_to_sample_weights",
-    "filter_empty_gradients",
-    "get_attr_skipset",
-    "get_keras_mask",
-    "global_state",
-    "library",
-    "losses",
-    "nn",
-    "pythonify_logs",
-    "saving_lib",
-    "set_keras_mask",
-    "trainer",
-]
