@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from tf_adasum.errors import deprecated
+
 
 class Rule(Protocol):
     """See `aggregation.rules.AggregationRule`."""
@@ -74,12 +76,26 @@ class NonFinite(Protocol):
     def raising_plain_errors(self, function: Callable) -> Callable: ...
 
 
+# Members of strategies that have an underscore now.
+FORMERLY_PUBLIC = frozenset(
+    "aggregation_state check_model check_same_gradients detecting_failures empty_replicas "
+    "nonfinite seeds sharding split_batch workers".split()
+)
+
 # All strategies of this process that still exist.
 live_strategies: weakref.WeakSet[GradientAggregatingStrategy] = weakref.WeakSet()
 
 
 class GradientAggregatingStrategy(abc.ABC):
     """A `tf.distribute.Strategy` that combines the replicas' gradients with an aggregation rule."""
+
+    # The rows of replicas; steps with gradients that are not finite; this worker's rank, and the
+    # exchange of values; the seeds that workers use to shuffle; datasets.
+    _empty_replicas: EmptyReplicas
+    _nonfinite: NonFinite
+    _workers: Workers
+    _seeds: Seeds
+    _sharding: Sharding
 
     # ---- how gradients are combined ------------------------------------------------------------
 
@@ -94,7 +110,7 @@ class GradientAggregatingStrategy(abc.ABC):
         """The options that mark an `all_reduce` as a reduction of gradients."""
 
     @abc.abstractmethod
-    def aggregation_state(self, paths: Sequence[str], others: Sequence[str] = ()) -> Any:
+    def _aggregation_state(self, paths: Sequence[str], others: Sequence[str] = ()) -> Any:
         """Create the `AggregationState` for the gradients of some variables.
 
         Args:
@@ -117,18 +133,8 @@ class GradientAggregatingStrategy(abc.ABC):
 
     # ---- what happens in a step ----------------------------------------------------------------
 
-    @property
     @abc.abstractmethod
-    def empty_replicas(self) -> EmptyReplicas:
-        """The object that detects replicas without rows in `run`, and zeroes their gradients."""
-
-    @property
-    @abc.abstractmethod
-    def nonfinite(self) -> NonFinite:
-        """The object that handles steps in which a gradient is not finite."""
-
-    @abc.abstractmethod
-    def check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
+    def _check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
         """Check that all replicas reduce gradients of the same shapes. Called in every reduction.
 
         Args:
@@ -143,38 +149,23 @@ class GradientAggregatingStrategy(abc.ABC):
 
     # ---- what workers do together between steps ------------------------------------------------
 
-    @property
-    @abc.abstractmethod
-    def workers(self) -> Workers:
-        """The `Workers`: this worker's rank, and the exchange of values (also with one worker)."""
-
-    @property
-    @abc.abstractmethod
-    def seeds(self) -> Seeds:
-        """The seeds that workers use to shuffle."""
-
-    @property
-    @abc.abstractmethod
-    def sharding(self) -> Sharding:
-        """The object that shards datasets, and checks that workers have the same data."""
-
     @abc.abstractmethod
     def working_together(self) -> AbstractContextManager[None]:
         """Return a context manager for code that all workers run together, such as `fit`."""
 
     @abc.abstractmethod
-    def detecting_failures(self) -> AbstractContextManager[None]:
+    def _detecting_failures(self) -> AbstractContextManager[None]:
         """Return a context manager like `working_together` that does not reuse collective keys."""
 
     @abc.abstractmethod
-    def check_model(self, model: Any) -> None:
+    def _check_model(self, model: Any) -> None:
         """Check that the shared variables of a model have the same bits on all replicas.
 
         Args:
             model: a `keras.Model` of this strategy.
 
         Raises:
-            tf_adasum.ReplicasDiffer: on all workers. It names the first variable that differs.
+            tf_adasum.ReplicasDifferError: on all workers. It names the first variable that differs.
         """
 
     @abc.abstractmethod
@@ -186,7 +177,7 @@ class GradientAggregatingStrategy(abc.ABC):
         """
 
     @abc.abstractmethod
-    def split_batch(self, batch: Any) -> Any:
+    def _split_batch(self, batch: Any) -> Any:
         """Divide one global batch among all replicas.
 
         Args:
@@ -198,3 +189,10 @@ class GradientAggregatingStrategy(abc.ABC):
         Raises:
             ValueError: if there are no rows, or if the arrays have different lengths.
         """
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an internal member that earlier had a public name, with a DeprecationWarning."""
+        if name not in FORMERLY_PUBLIC:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        deprecated(f"strategy.{name}", f"strategy._{name}, which is internal")
+        return getattr(self, f"_{name}")

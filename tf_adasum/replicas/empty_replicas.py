@@ -103,7 +103,7 @@ class EmptyReplicas:
 
     def _are_known_and_equal(self, strategy):
         rows = list(self._rows.values())
-        is_local = strategy.workers.count == 1 and all(isinstance(own, int) for own in rows)
+        is_local = strategy._workers.count == 1 and all(isinstance(own, int) for own in rows)
         return all(own is None for own in rows) or (is_local and len(set(rows)) == 1)
 
     def weight(self):

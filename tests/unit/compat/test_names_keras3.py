@@ -48,7 +48,7 @@ def of_keras():
     epoch_iterator = keras_trainer.TFEpochIterator(
         x=np.ones([2, 1]), batch_size=1, distribute_strategy=tf.distribute.get_strategy()
     )
-    strategy = tf_adasum.AdasumMirroredStrategy(["CPU:0"])
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
     model = keras.Sequential([keras.layers.Input([1])])
     model.compile(loss="mse")
     return [

@@ -77,7 +77,7 @@ def factor_of_loss(divisor=None):
         if _compiles and divisor is not None and _is_mean():
             raise NeedsReplicas
         return float(replicas) if divisor is None else None
-    rows = context.strategy.empty_replicas
+    rows = context.strategy._empty_replicas
     total = rows.total_rows()
     factor = float(replicas)
     if not isinstance(total, int):

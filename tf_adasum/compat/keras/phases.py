@@ -80,7 +80,7 @@ class Phases:
 
     def settings(self, call: Call) -> None:
         """Describe the call, if other workers have to make the same call."""
-        if call.strategy.workers.count > 1:
+        if call.strategy._workers.count > 1:
             one_worker.refuse(f"model.{call.name}")
             call.settings = settings_of(call.model, call.name, call.all_arguments())
 
@@ -91,7 +91,7 @@ class Phases:
         An exception is reported to the other workers, which would otherwise wait for this worker.
         """
         if call.name.endswith("on_batch"):
-            with calls.running(call), call.strategy.detecting_failures():
+            with calls.running(call), call.strategy._detecting_failures():
                 _compare_settings_of_batches(call)
                 yield
             return
@@ -102,7 +102,7 @@ class Phases:
             calls.ending(call.name),
         ):
             if is_nested:
-                call.strategy.workers.gather([])  # wait for all workers
+                call.strategy._workers.gather([])  # wait for all workers
             yield
 
     def scope(self, call: Call) -> None:
@@ -112,7 +112,7 @@ class Phases:
         """Check the data."""
         batch_size, replicas = call.arguments.get("batch_size"), call.strategy.num_replicas_in_sync
         is_small = isinstance(batch_size, int) and batch_size < replicas
-        if call.name == "fit" and is_small and call.strategy.workers.rank == 0:
+        if call.name == "fit" and is_small and call.strategy._workers.rank == 0:
             hint(
                 f"The batch size {batch_size} is that of all {replicas} replicas together, so some "
                 "replicas have no rows."
@@ -128,7 +128,7 @@ class Phases:
         if call.name in ("evaluate", "predict"):
             average_statistics(call.model)
         is_ordered = call.name == "predict"
-        with call.strategy.sharding.in_order() if is_ordered else contextlib.nullcontext():
+        with call.strategy._sharding.in_order() if is_ordered else contextlib.nullcontext():
             yield
 
     def call(self, call: Call) -> Any:
@@ -141,7 +141,7 @@ def _compare_settings_of_batches(call):
 
     A comparison in every call would take longer than a step of a small model.
     """
-    workers, settings = call.strategy.workers, call.settings
+    workers, settings = call.strategy._workers, call.settings
     known = _settings_of_batches.setdefault(call.model, {})
     before, known[call.name] = known.get(call.name), settings
     if before is None:
@@ -166,6 +166,6 @@ def refuse_no_strategy(model: Any) -> None:
         f"the model in the scope: with strategy.scope(): model = ... {see('TFA-301')}"
     )
     for strategy in live_strategies:
-        if strategy.workers.count > 1 and strategy.workers.health.others_fit_without_strategy():
+        if strategy._workers.count > 1 and strategy._workers.health.others_fit_without_strategy():
             raise RuntimeError(message)
     warnings.warn(message, stacklevel=5)  # hooks call this function

@@ -126,12 +126,12 @@ def calculate_replicas_with_values(original, strategy, input_workers, optional_l
         has_batch = [each.has_value() for own in optional_list for each in own]
         return tf.reduce_sum(tf.cast(tf.stack(has_batch), tf.int64))
     number = original(strategy, input_workers, optional_list)
-    if not isinstance(strategy, GradientAggregatingStrategy) or strategy.workers.count == 1:
+    if not isinstance(strategy, GradientAggregatingStrategy) or strategy._workers.count == 1:
         return number
     has_batch = tf.reduce_any([each.has_value() for own in optional_list for each in own])
 
     def note():
-        noted = tf.numpy_function(strategy.sharding.end_check.note, [has_batch], tf.bool)
+        noted = tf.numpy_function(strategy._sharding.end_check.note, [has_batch], tf.bool)
         with tf.control_dependencies([noted]):
             return tf.identity(number)
 

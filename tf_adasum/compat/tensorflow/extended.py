@@ -167,7 +167,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         if counters is None or not tf.executing_eagerly():
             variable = create(next_creator, **kwargs)
         else:
-            with self._container_strategy().detecting_failures():
+            with self._container_strategy()._detecting_failures():
                 variable = counters.during(lambda: create(next_creator, **kwargs))
         if self._own_initial_value is not None:
             setattr(variable, _OWN_INITIAL_VALUE, self._own_initial_value)

@@ -28,7 +28,7 @@ def adapt_arrays(original, self, *args, **kwargs):
     """
     strategy = tf.distribute.get_strategy()
     if kwargs.get("shuffle") and is_ours(strategy):
-        seed = strategy.seeds.shared_if_needed()
+        seed = strategy._seeds.shared_if_needed()
         if seed is not None:
             with tensorflow_compat.seeded(seed):
                 return original(self, *args, **kwargs)
@@ -48,7 +48,7 @@ def make_train_function(original, self, force=False):
     is_new = self.train_function is None or force
     function = original(self, force)
     if is_new:
-        self.train_function = function = strategy.nonfinite.raising_plain_errors(function)
+        self.train_function = function = strategy._nonfinite.raising_plain_errors(function)
     return function
 
 

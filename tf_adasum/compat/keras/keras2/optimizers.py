@@ -178,7 +178,7 @@ def aggregate_gradients(original, self, grads_and_vars):
         return grads_and_vars
     _optimizers.build(self, [variable for _, variable in grads_and_vars])
     gradients, variables = zip(*present, strict=True)
-    gradients = context.strategy.empty_replicas.zero_where_empty(gradients)
+    gradients = context.strategy._empty_replicas.zero_where_empty(gradients)
     present = list(zip(gradients, variables, strict=True))
     return _optimizers.combine_present(self, grads_and_vars, present)
 

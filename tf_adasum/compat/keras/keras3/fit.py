@@ -66,10 +66,10 @@ def make_function(original, self, step_function):
         if reduces_logs(call):
             return metrics.note(averaging(iterator))
         if call == "evaluate" and count_step() % STEPS_WITHOUT_SYNC == 0:
-            strategy.workers.gather([])
+            strategy._workers.gather([])
         return alone(iterator)
 
-    return strategy.nonfinite.raising_plain_errors(function)
+    return strategy._nonfinite.raising_plain_errors(function)
 
 
 def disable_async_callbacks(callback_list):

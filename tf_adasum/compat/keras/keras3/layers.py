@@ -67,7 +67,7 @@ def convolve_or_pool(original, inputs, *args, **kwargs):
     Without rows, TensorFlow's CPU kernels of the gradients raise an error or crash the process.
     """
     context = our_replica_context()
-    is_empty = context.strategy.empty_replicas.is_empty if context else None
+    is_empty = context.strategy._empty_replicas.is_empty if context else None
     has_own_kernels = tensorflow_compat.compiles_with_xla() or (
         context and "CPU" not in context.strategy.extended.worker_devices[0]
     )

@@ -12,7 +12,7 @@ _functions = weakref.WeakKeyDictionary()
 
 def is_alone(call):
     """Return whether a call of `predict` needs no other worker."""
-    if call.strategy.workers.count > 1 and _is_for_this_worker():
+    if call.strategy._workers.count > 1 and _is_for_this_worker():
         return True
     is_several = call.strategy.num_replicas_in_sync > 1
     return is_several and _is_one_fixed_batch(call.model, call.arguments["x"])

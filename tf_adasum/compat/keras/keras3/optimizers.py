@@ -148,7 +148,7 @@ def check_finite(original, self, grads):
     context = our_replica_context()
     if not context:
         return original(self, grads)
-    finite = original(self, context.strategy.empty_replicas.zero_where_empty(grads))
+    finite = original(self, context.strategy._empty_replicas.zero_where_empty(grads))
     return tf.logical_not(on_any_replica(tf.logical_not(finite)))
 
 

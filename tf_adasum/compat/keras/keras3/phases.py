@@ -81,7 +81,7 @@ def _split_batch(call):
         weights = class_weight_to_sample_weights(given.get("y"), given.pop("class_weight"))
         given["sample_weight"] = weights
     names = [name for name in ("x", "y", "sample_weight") if given.get(name) is not None]
-    parts = call.strategy.split_batch([given[name] for name in names])
+    parts = call.strategy._split_batch([given[name] for name in names])
     given.update(zip(names, parts, strict=True))
 
 

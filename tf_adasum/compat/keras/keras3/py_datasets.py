@@ -34,9 +34,9 @@ def share_seed(strategy, adapter):
         strategy: the strategy of this package.
         adapter: Keras's adapter of the data. For other data than a PyDataset, nothing is done.
     """
-    if strategy.workers.count == 1 or not isinstance(adapter, PyDatasetAdapter):
+    if strategy._workers.count == 1 or not isinstance(adapter, PyDatasetAdapter):
         return
-    _set_seed(adapter, strategy.seeds.shared())
+    _set_seed(adapter, strategy._seeds.shared())
 
 
 def _set_seed(adapter, seed):
@@ -114,13 +114,13 @@ def begin_pass(strategy, adapter, has_steps, has_order):
         has_steps: whether `fit` got `steps_per_epoch`.
         has_order: whether `set_order` has set the seed.
     """
-    if strategy.workers.count == 1:
+    if strategy._workers.count == 1:
         return
     passes = adapter.passes_begun = getattr(adapter, "passes_begun", 0) + 1
     if isinstance(adapter, PyDatasetAdapter):
         data = adapter.py_dataset
         if passes == 1:
-            strategy.workers.check_same(
+            strategy._workers.check_same(
                 "All workers need a PyDataset of the same number of batches.",
                 data.num_batches,
                 code="TFA-405",
@@ -128,11 +128,11 @@ def begin_pass(strategy, adapter, has_steps, has_order):
         if not has_order:
             share_seed(strategy, adapter)
         if passes <= PASSES_COMPARED:
-            strategy.sharding.check_batches(lambda: data[0])
+            strategy._sharding.check_batches(lambda: data[0])
     elif isinstance(adapter, ArrayDataAdapter) and passes == 1:
-        strategy.sharding.end_check.check_rows(adapter._num_samples, adapter.num_batches)
+        strategy._sharding.end_check.check_rows(adapter._num_samples, adapter.num_batches)
     elif isinstance(adapter, GeneratorDataAdapter) and passes == 1 and not has_steps:
-        strategy.sharding.check_batches(lambda: adapter._first_batches[0])
+        strategy._sharding.check_batches(lambda: adapter._first_batches[0])
 
 
 def _order(count, seed):
