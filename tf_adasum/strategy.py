@@ -321,6 +321,7 @@ class AdasumMirroredStrategy(
             dataset = batches.in_their_own_memory(dataset)
         dataset = tensorflow_compat.without_autotuning(dataset)
         distributed = super().experimental_distribute_dataset(dataset, options)
+        distributed = tensorflow_compat.with_end_check(distributed)
         self._sharding.note_length(dataset, distributed)
         return distributed
 
@@ -344,6 +345,7 @@ class AdasumMirroredStrategy(
 
         with tensorflow_compat.unseeded_datasets():  # each worker may shuffle as it likes
             distributed = super().distribute_datasets_from_function(make, options)
+        distributed = tensorflow_compat.with_end_check(distributed)
         if tf.executing_eagerly():
             own = tensorflow_compat.cardinality(distributed)
             if not agreement.is_same_length(self._workers, own):

@@ -20,6 +20,7 @@ from tf_adasum.compat.tensorflow.datasets import (
     cardinality,
     forget_cardinality,
     skip_end_check,
+    with_end_check,
     without_autotuning,
 )
 from tf_adasum.compat.tensorflow.extended import (
