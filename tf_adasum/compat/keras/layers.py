@@ -94,7 +94,7 @@ def sum_of_all_replicas(losses):
     return losses if factor is None else _with_gradient_times(losses, factor)
 
 
-@hooks.replaces(tf.nn, "compute_average_loss", "scale_regularization_loss")
+@tensorflow_compat.hooks.replaces(tf.nn, "compute_average_loss", "scale_regularization_loss")
 def loss_divided_by_replicas(original, *args, **kwargs):
     """Undo the division by the number of replicas in the gradient, as for Keras's losses.
 
