@@ -107,7 +107,6 @@ print("AFTER", len({*replaced()}))
 def test_nothing_is_replaced_before_the_first_strategy():
     printed = output_of(sys.executable, "-c", INSPECTED, cwd=PACKAGE.parent)
     targets = {hook.target for hook in HOOKS if not hook.is_override}
-    # The class `TFEpochIterator` is replaced by a function.
     assert "BEFORE 0" in printed and f"AFTER {len(targets)}" in printed
 
 
