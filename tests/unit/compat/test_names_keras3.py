@@ -24,12 +24,15 @@ from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.keras import keras3
 from tf_adasum.compat.keras import private_names_keras3 as names_of_keras3
 
-NAMES = ["fit", "layers", "optimizers"]
+NAMES = ["fit", "layers", "optimizers", "phases"]
 MODULES = [
     importlib.import_module(f"{package.__name__}.{name}")
     for package, names in (
         (keras_compat, ["files", *NAMES]),
-        (keras3, ["epochs", "jit", "py_datasets", "wrapper", *NAMES]),
+        (
+            keras3,
+            ["build", "epochs", "jit", "local_predict", "py_datasets", "scopes", "wrapper", *NAMES],
+        ),
     )
     for name in names
 ]
@@ -52,6 +55,7 @@ def of_keras():
     model = keras.Sequential([keras.layers.Input([1])])
     model.compile(loss="mse")
     return [
+        strategy,
         optimizer,
         epoch_iterator,
         epoch_iterator.data_adapter,

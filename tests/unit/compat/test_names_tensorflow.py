@@ -47,6 +47,7 @@ def of_tensorflow():
         collectives._collective_keys,
         distributed,
         strategy.distribute_datasets_from_function(lambda context: dataset),
+        iter(distributed),
         iter(distributed)._type_spec,
         seeded,
         tf.function(lambda: 0),

@@ -124,7 +124,7 @@ def apply_together(original, self, grads, trainable_variables=None):
     """
     variables = trainable_variables or getattr(self, "_trainable_variables", [])
     refuse_update_outside(variables)
-    if not hasattr(self, "_inner_optimizers"):  # an optimizer of a `MultiOptimizer` does it
+    if not isinstance(self, MultiOptimizer):  # its optimizers do it
         grads = _with_largest_scales(grads, variables)
 
     def step(gradients):
