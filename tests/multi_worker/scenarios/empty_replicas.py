@@ -102,7 +102,7 @@ def fit(strategy, rule, optimizer, fit_mode):
     ids, y = random_ids(2 * batch + 1)
     model = model_with_everything(strategy, optimizer, fit_mode)
     options = {"epochs": 2, "shuffle": False, "callbacks": [ReplicaCheck(check_freq=1)]}
-    with mock.patch.object(strategy, "check_model", wraps=strategy._check_model) as check:
+    with mock.patch.object(strategy, "_check_model", wraps=strategy._check_model) as check:
         logs = model.fit(ids, y, batch_size=batch, verbose=0, **options).history
     strategy.check_replicas()
     slots = keras_compat.all_variables(model.optimizer)
