@@ -24,6 +24,7 @@ from tf_adasum.compat.tensorflow.private_names import (
     multi_worker_util,
 )
 from tf_adasum.compat.tensorflow.registry import hooks
+from tf_adasum.compat.thread_flag import ThreadFlag
 from tf_adasum.health import call_log
 
 
@@ -160,7 +161,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
     @hooks.overrides(CollectiveAllReduceExtended)
     def _create_variable(self, next_creator, **kwargs):
         """Remember each new variable, and detect failures while its initial value is broadcast."""
-        if _makes_own_variables:
+        if _makes_own_variables.is_set:
             return next_creator(**kwargs)
         create, self._own_initial_value = super()._create_variable, None
         counters = self._cross_device_ops.counters
@@ -206,21 +207,10 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 # Attribute of a scalar variable: see `own_initial_value`.
 _OWN_INITIAL_VALUE = "own_initial_value_of_tf_adasum"
 
-_makes_own_variables = False  # True within `making_own_variables`
-
-
-@contextlib.contextmanager
-def making_own_variables() -> Iterator[None]:
-    """Return a context manager in which this worker creates variables for itself only.
-
-    Otherwise, in a strategy's scope, all workers have to create the same variables in one order.
-    """
-    global _makes_own_variables
-    had, _makes_own_variables = _makes_own_variables, True
-    try:
-        yield
-    finally:
-        _makes_own_variables = had
+# A context manager in which this worker creates variables for itself only. Otherwise, in the scope
+# of a strategy, all workers have to create the same variables in one order.
+_makes_own_variables = ThreadFlag()
+making_own_variables = _makes_own_variables.within
 
 
 def _server_runs(cluster_resolver) -> bool:
