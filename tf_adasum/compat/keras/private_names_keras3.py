@@ -22,7 +22,6 @@ TensorFlowTrainer = name("keras.src.backend.tensorflow.trainer", "TensorFlowTrai
 TFEpochIterator = name("keras.src.backend.tensorflow.trainer", "TFEpochIterator")
 losses = name("keras.src.losses", "loss")
 BaseOptimizer = name("keras.src.optimizers.base_optimizer", "BaseOptimizer")
-GLOBAL_SEED_GENERATOR = name("keras.src.random.seed_generator", "GLOBAL_SEED_GENERATOR")
 saving_lib = name("keras.src.saving", "saving_lib")
 TFDatasetAdapter = name(f"{OF_ADAPTERS}.tf_dataset_adapter", "TFDatasetAdapter")
 BaseTrainer = name("keras.src.trainers.trainer", "Trainer")
@@ -67,6 +66,9 @@ get_attr_skipset = name("keras.src.saving.saving_lib", "get_attr_skipset", featu
 library.check()
 
 # ------------------------------------------------------------------------------------------------
+
+# The name of the generator of seeds in Keras's global state.
+GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
 # The class with `fit`.
 Trainer = TensorFlowTrainer
