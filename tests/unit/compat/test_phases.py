@@ -81,7 +81,7 @@ class Noting(phases.Phases):
 
 def test_the_order_of_the_phases():
     model = Model()
-    assert Noting().run(Model.fit, model, (1,), {"batch_size": 8}) == (7, 8, "fit")
+    assert Noting().run(Model.fit, model, 1, batch_size=8) == (7, 8, "fit")
     assert model.distribute_strategy.noted == [
         *("settings", "together", "scope", "data", "statistics"),
         *("end of statistics", "end of together"),
@@ -93,7 +93,7 @@ def test_an_error_ends_all_phases_and_has_a_short_traceback():
     model = Model()
     with mock.patch.object(phases.tracebacks, "shorten") as shorten:
         with pytest.raises(ZeroDivisionError) as caught:
-            Noting().run(Model.evaluate, model, (1,), {})
+            Noting().run(Model.evaluate, model, 1)
     shorten.assert_called_once_with(caught.value)
     assert model.distribute_strategy.noted[-1] == "end of together"
     assert not calls.are_calls_under_way()
@@ -101,7 +101,7 @@ def test_an_error_ends_all_phases_and_has_a_short_traceback():
 
 def test_python_names_wrong_arguments():
     with pytest.raises(TypeError, match=r"fit\(\) got an unexpected keyword argument 'epoch'"):
-        phases.Phases().run(Model.fit, Model(), (1,), {"epoch": 2})
+        phases.Phases().run(Model.fit, Model(), 1, epoch=2)
 
 
 def test_statistics_alone():

@@ -44,8 +44,8 @@ _settings_of_batches: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 class Phases:
     """The phases of a call, each of which gets the `Call`."""
 
-    def run(self, method: Callable, model: Any, args: tuple, kwargs: dict) -> Any:
-        """Run all phases of a call, and return its result."""
+    def run(self, method: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a call in phases: settings, together, scope, data, statistics, call, tracebacks."""
         name = method.__name__
         try:
             call = Call(method, model, args, kwargs) if is_ours(model.distribute_strategy) else None

@@ -84,6 +84,8 @@ class _SpecWithEnd:
     does not ask whether other workers have a batch. Functions are traced again for other iterators.
     """
 
+    __slots__ = ()
+
     def _end(self):
         """Return how an iterator with this spec detects its end: two booleans."""
         is_endless = self._cardinality == tf.data.INFINITE_CARDINALITY
@@ -112,6 +114,8 @@ class _SpecWithEnd:
 class _HasSpecWithEnd:
     """A distributed dataset or iterator with a `_SpecWithEnd`."""
 
+    __slots__ = ()
+
     @property
     def _type_spec(self):
         return with_end_check(super()._type_spec)
@@ -119,6 +123,8 @@ class _HasSpecWithEnd:
 
 class _Dataset(_HasSpecWithEnd):
     """A distributed dataset that creates an `_Iterator`."""
+
+    __slots__ = ()
 
     def __iter__(self):
         """Return a new iterator."""
@@ -131,6 +137,8 @@ class _Iterator(_HasSpecWithEnd, DistributedIterator):
     TensorFlow counts the replicas of all workers that have a batch, and continues until no replica
     has a batch. After `skip_end_check`, only the local replicas are counted.
     """
+
+    __slots__ = ()
 
     @hooks.overrides(DistributedIterator, feature=UNEVEN)
     def get_next(self, name=None):
@@ -187,11 +195,12 @@ class _Iterator(_HasSpecWithEnd, DistributedIterator):
         return tf.cond(is_uneven, note, lambda: tf.identity(number))
 
 
-# For each class of TensorFlow: its subclass with `_SpecWithEnd`.
+# For each class of TensorFlow: its subclass with `_SpecWithEnd`. The subclasses have no slots of
+# their own, so that an object can change its class.
 _WITH_END = {
     DistributedIterator: _Iterator,
     **{
-        stock: type(f"_{stock.__name__}", (mixin, stock), {"__doc__": mixin.__doc__})
+        stock: type(f"_{stock.__name__}", (mixin, stock), {"__slots__": ()})
         for mixin, stock in (
             (_Dataset, DistributedDataset),
             (_Dataset, DistributedDatasetsFromFunction),

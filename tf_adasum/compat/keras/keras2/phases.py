@@ -23,10 +23,4 @@ class PhasesOfKeras2(Phases):
         return logs if wants_dict else flatten_metrics_in_order(logs, call.model.metrics_names)
 
 
-_phases = PhasesOfKeras2()
-
-
-@hooks.replaces(keras.Model, *CALLS)
-def run_phases(original, self, *args, **kwargs):
-    """Run the phases of a call: settings, together, data, statistics, call, tracebacks."""
-    return _phases.run(original, self, args, kwargs)
+hooks.replaces(keras.Model, *CALLS)(PhasesOfKeras2().run)

@@ -85,10 +85,4 @@ def _split_batch(call):
     given.update(zip(names, parts, strict=True))
 
 
-_phases = PhasesOfKeras3()
-
-
-@hooks.replaces(Trainer, *CALLS)
-def run_phases(original, self, *args, **kwargs):
-    """Run the phases of a call: settings, together, scope, data, statistics, call, tracebacks."""
-    return _phases.run(original, self, args, kwargs)
+hooks.replaces(Trainer, *CALLS)(PhasesOfKeras3().run)
