@@ -9,7 +9,6 @@ from tf_adasum.compat.tensorflow.private_names import (
     AUTOTUNING,
     UNEVEN,
     DistributedDataset,
-    DistributedDatasetAndIteratorSpec,
     DistributedDatasetsFromFunction,
     DistributedDatasetsFromFunctionSpec,
     DistributedDatasetSpec,
@@ -76,69 +75,65 @@ def read_directly(distributed: tf.distribute.DistributedDataset) -> None:
     distributed._cloned_datasets = [each.prefetch(1) for each in distributed._cloned_datasets]
 
 
-class _SpecWithEnd:
-    """The spec of a distributed dataset or iterator, and of how it detects the end of the data.
+def _spec_with_end(stock):
+    """Return a subclass of a spec, which also has how the end of the data is detected.
 
     TensorFlow compares only the shapes and dtypes of the batches. If a function was traced for an
     endless dataset, or for one that ends in the same step on all workers (`skip_end_check`), it
     does not ask whether other workers have a batch. Functions are traced again for other iterators.
     """
 
-    __slots__ = ()
+    class Spec(stock):
+        def _end(self):
+            is_endless = self._cardinality == tf.data.INFINITE_CARDINALITY
+            return self._enable_get_next_as_optional, is_endless
 
-    def _end(self):
-        """Return how an iterator with this spec detects its end: two booleans."""
-        is_endless = self._cardinality == tf.data.INFINITE_CARDINALITY
-        return self._enable_get_next_as_optional, is_endless
+        @hooks.overrides(stock, feature=UNEVEN)
+        def sanity_check_type(self, other):
+            """Let functions be traced again for an iterator that detects its end differently."""
+            super().sanity_check_type(other)
+            if self._end() != other._end():
+                raise ValueError(
+                    "One of the datasets asks in each step whether all workers have a batch."
+                )
 
-    @hooks.overrides(DistributedDatasetAndIteratorSpec, feature=UNEVEN)
-    def sanity_check_type(self, other):
-        """Let functions be traced again for an iterator that detects its end differently."""
-        super().sanity_check_type(other)
-        if self._end() != other._end():
-            raise ValueError(
-                "One of the datasets asks in each step whether all workers have a batch."
-            )
+        @hooks.overrides(stock, feature=UNEVEN)
+        def _serialize(self):
+            """Let functions be traced again for an iterator that detects its end differently."""
+            return *super()._serialize(), *self._end()  # specs with the same result are equal
 
-    @hooks.overrides(DistributedDatasetAndIteratorSpec, feature=UNEVEN)
-    def _serialize(self):
-        """Let functions be traced again for an iterator that detects its end differently."""
-        return *super()._serialize(), *self._end()  # specs with the same result are equal
+        @hooks.overrides(stock, feature=UNEVEN)
+        def _from_components(self, components):
+            """Create an object of this file also within a `tf.function`."""
+            return with_end_check(super()._from_components(components))
 
-    @hooks.overrides(DistributedIteratorSpec, feature=UNEVEN)
-    def _from_components(self, components):
-        """Create an object of this file also within a `tf.function`."""
-        return with_end_check(super()._from_components(components))
-
-
-class _HasSpecWithEnd:
-    """A distributed dataset or iterator with a `_SpecWithEnd`."""
-
-    __slots__ = ()
-
-    @property
-    def _type_spec(self):
-        return with_end_check(super()._type_spec)
+    return Spec
 
 
-class _Dataset(_HasSpecWithEnd):
-    """A distributed dataset that creates an `_Iterator`."""
+def _dataset_with_end(stock):
+    """Return a subclass of a distributed dataset that creates an `_Iterator`."""
 
-    __slots__ = ()
+    class Dataset(stock):
+        def __iter__(self):
+            return with_end_check(super().__iter__())
 
-    def __iter__(self):
-        """Return a new iterator."""
-        return with_end_check(super().__iter__())
+        @property
+        def _type_spec(self):
+            return with_end_check(super()._type_spec)
+
+    return Dataset
 
 
-class _Iterator(_HasSpecWithEnd, DistributedIterator):
+class _Iterator(DistributedIterator):
     """The iterator of a distributed dataset, which reports workers whose data ends early.
 
     TensorFlow counts the replicas of all workers that have a batch, and continues until no replica
     has a batch. After `skip_end_check`, only the local replicas are counted.
     """
 
-    __slots__ = ()
+    @property
+    def _type_spec(self):
+        return with_end_check(super()._type_spec)
 
     @hooks.overrides(DistributedIterator, feature=UNEVEN)
     def get_next(self, name=None):
@@ -195,18 +190,19 @@ class _Iterator(_HasSpecWithEnd, DistributedIterator):
         return tf.cond(is_uneven, note, lambda: tf.identity(number))
 
 
-# For each class of TensorFlow: its subclass with `_SpecWithEnd`. The subclasses have no slots of
-# their own, so that an object can change its class.
+# For each class of TensorFlow: its subclass.
 _WITH_END = {
     DistributedIterator: _Iterator,
     **{
-        stock: type(f"_{stock.__name__}", (mixin, stock), {"__slots__": ()})
-        for mixin, stock in (
-            (_Dataset, DistributedDataset),
-            (_Dataset, DistributedDatasetsFromFunction),
-            (_SpecWithEnd, DistributedDatasetSpec),
-            (_SpecWithEnd, DistributedDatasetsFromFunctionSpec),
-            (_SpecWithEnd, DistributedIteratorSpec),
+        stock: _dataset_with_end(stock)
+        for stock in (DistributedDataset, DistributedDatasetsFromFunction)
+    },
+    **{
+        stock: _spec_with_end(stock)
+        for stock in (
+            DistributedDatasetSpec,
+            DistributedDatasetsFromFunctionSpec,
+            DistributedIteratorSpec,
         )
     },
 }

@@ -51,9 +51,6 @@ OF_INPUT = f"{DISTRIBUTE}.input_lib"
 DistributedDataset = name(OF_INPUT, "DistributedDataset", feature=UNEVEN)
 DistributedDatasetsFromFunction = name(OF_INPUT, "DistributedDatasetsFromFunction", feature=UNEVEN)
 DistributedIterator = name(OF_INPUT, "DistributedIterator", feature=UNEVEN)
-DistributedDatasetAndIteratorSpec = name(
-    OF_INPUT, "DistributedDatasetAndIteratorSpec", feature=UNEVEN
-)
 DistributedDatasetSpec = name(OF_INPUT, "DistributedDatasetSpec", feature=UNEVEN)
 DistributedDatasetsFromFunctionSpec = name(
     OF_INPUT, "DistributedDatasetsFromFunctionSpec", feature=UNEVEN
