@@ -24,7 +24,7 @@ from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.keras import keras3
 from tf_adasum.compat.keras import private_names_keras3 as names_of_keras3
 
-OF_KERAS_3 = ["build", "epochs", "jit", "local_predict", "py_datasets", "scopes", "wrapper"]
+OF_KERAS_3 = ["epochs", "jit", "local_predict", "py_datasets", "scopes", "wrapper"]
 NAMES = ["fit", "layers", "optimizers", "phases"]
 MODULES = [
     importlib.import_module(f"{package.__name__}.{name}")
