@@ -91,7 +91,7 @@ def train(kind, steps, transport, out):
         custom_loop(strategy, model, x, y, steps, sample, kind == "stock epochs")
     if not kind.startswith("stock"):
         strategy.check_replicas()
-        strategy.check_model(model)
+        strategy._check_model(model)
     own = strategy.experimental_distribute_values_from_function(
         lambda context: tf.constant([samples], tf.float64)
     )

@@ -204,7 +204,7 @@ class Program:
 
         size = self._drawn["bytes_per_pack"]
         paths = [f"{number}/{place}" for place in range(len(self._drawn["lists"][number]))]
-        state = self._strategy.aggregation_state(paths)
+        state = self._strategy._aggregation_state(paths)
         return tensorflow_compat.GradientReduction(size).for_variables(state, range(len(paths)))
 
     def _exchanges(self, times):

@@ -126,7 +126,7 @@ def names(monkeypatch, tmp_path):
     dataset = tf.data.Dataset.from_tensor_slices((x, y))
     with tf.io.TFRecordWriter("train-0.tfrecord") as file:
         file.write(b"a record")
-    strategy = tf_adasum.AdasumMirroredStrategy(["CPU:0"])
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
 
     def build_model():
         return keras.Sequential([keras.Input([4]), keras.layers.Dense(2)])

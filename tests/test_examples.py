@@ -98,7 +98,7 @@ def test_the_class_in_the_docs_is_that_of_the_example():
 @pytest.mark.parametrize("step", ["distance", "loss"])
 def test_the_regression_takes_the_step_it_says(load, step):
     """One worker, against the same in NumPy on the same random numbers."""
-    strategy = tf_adasum.AdasumMirroredStrategy(["CPU:0"], aggregation="sum")
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], aggregation="sum")
     settings = {"batch": 6, "iterations": 8, "step": step, "seed": 5}
     loss = load("adacons_linear_regression").train(strategy, **settings)
 

@@ -15,6 +15,7 @@ import importlib
 import sys
 import typing
 
+from tf_adasum import errors
 from tf_adasum._version import (
     INSTALL_TENSORFLOW,
     INSTALL_WITH_GPUS,
@@ -27,7 +28,7 @@ if typing.TYPE_CHECKING:
     from tf_adasum import callbacks, ops, optimizers, schedules
     from tf_adasum.aggregation import adasum, rules
     from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
-    from tf_adasum.errors import ReplicasDiffer, WorkerLostError
+    from tf_adasum.errors import ReplicasDifferError, WorkerLostError
     from tf_adasum.launch.run import run
     from tf_adasum.strategy import AdasumMirroredStrategy
 
@@ -35,7 +36,7 @@ _MODULE_OF = {
     "AdasumCrossDeviceOps": "tf_adasum.cross_device_ops",
     "AdasumMirroredStrategy": "tf_adasum.strategy",
     "WorkerLostError": "tf_adasum.errors",
-    "ReplicasDiffer": "tf_adasum.errors",
+    "ReplicasDifferError": "tf_adasum.errors",
     "adasum": "tf_adasum.aggregation",
     "rules": "tf_adasum.aggregation",
     "run": "tf_adasum.launch.run",
@@ -44,7 +45,7 @@ _MODULE_OF = {
 __all__ = [
     "AdasumCrossDeviceOps",
     "AdasumMirroredStrategy",
-    "ReplicasDiffer",
+    "ReplicasDifferError",
     "WorkerLostError",
     "__version__",
     "adasum",
@@ -58,6 +59,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> typing.Any:
+    if name == "ReplicasDiffer":
+        errors.deprecated("tf_adasum.ReplicasDiffer", "tf_adasum.ReplicasDifferError")
+        return errors.ReplicasDifferError
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

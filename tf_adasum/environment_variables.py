@@ -47,7 +47,7 @@ def start_timeout(given: float | None, environment: Mapping[str, str] = os.envir
     """Return for how many seconds workers wait for each other at the start.
 
     Args:
-        given: ``communication_options.timeout_seconds``, which is returned if it is set.
+        given: the argument `start_timeout` of the strategy, which is returned if it is set.
         environment: the environment variables. Defaults to ``os.environ``.
 
     Raises:

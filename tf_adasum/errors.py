@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import sys
+import warnings
 from collections.abc import Callable
 
 LAUNCHER = "TF_ADASUM_LAUNCHER"  # the environment variable of the launcher's workers
@@ -29,6 +30,17 @@ def see(code: str) -> str:
     """
     page = f", {_site()}/troubleshooting.html#{code.lower()}" if _site() else ""
     return f"(tf-adasum-doctor --explain {code}{page})"
+
+
+def deprecated(old: str, new: str, stacklevel: int = 3) -> None:
+    """Warn that a name is deprecated.
+
+    Args:
+        old: the old name.
+        new: what to write.
+        stacklevel: as for `warnings.warn`. Defaults to 3, the caller of the calling function.
+    """
+    warnings.warn(f"{old} is deprecated. Use {new}.", DeprecationWarning, stacklevel=stacklevel)
 
 
 @functools.cache
@@ -69,7 +81,7 @@ class WorkerLostError(RuntimeError):
             report(self)
 
 
-class ReplicasDiffer(RuntimeError):
+class ReplicasDifferError(RuntimeError):
     """Replicas hold different values of a variable that should be equal; raised on all workers.
 
     The message names the first variable that differs and the replicas that differ.
@@ -77,10 +89,21 @@ class ReplicasDiffer(RuntimeError):
     Example:
         >>> try:
         ...     strategy.check_replicas()
-        ... except tf_adasum.ReplicasDiffer as error:
+        ... except tf_adasum.ReplicasDifferError as error:
         ...     print(error)
     """
 
 
-class DamagedBackup(Exception):
+class DamagedBackupError(Exception):
     """A backup is cut off or damaged; the message names the file."""
+
+
+# The old names of classes: they work, with a DeprecationWarning.
+RENAMED = {"ReplicasDiffer": ReplicasDifferError, "DamagedBackup": DamagedBackupError}
+
+
+def __getattr__(name: str) -> type[Exception]:
+    if name not in RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    deprecated(name, RENAMED[name].__name__)
+    return RENAMED[name]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 import keras
 import tensorflow as tf
 
-from tf_adasum import environment_variables
+from tf_adasum import arguments, environment_variables
 from tf_adasum.aggregation import Scheme
 from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.cluster import joining, ports, rendezvous, start_timeout
@@ -51,6 +51,13 @@ def checked_options(
             f"Received: communication_options={options!r}"
         )
     return options
+
+
+def check_timeouts(start_timeout: float | None, timeout: float | None) -> None:
+    """Raise a ValueError if a timeout is neither None nor a positive number."""
+    for name, seconds in (("start_timeout", start_timeout), ("timeout", timeout)):
+        if seconds is not None:
+            arguments.check_number(name, seconds, "must be a number of seconds", above=0)
 
 
 def options_of_collectives(
@@ -234,6 +241,7 @@ def start(
     *,
     settings: dict,
     options: tensorflow_compat.CommunicationOptions,
+    start_timeout: float | None,
     timeout: float | None,
     devices: tuple[str, ...],
     cross_device_ops: Callable,
@@ -247,7 +255,8 @@ def start(
         cluster: the cluster; None without a cluster.
         settings: the settings that must match on all workers, see `workers.agreement.settings`.
         options: the options of the strategy's collectives.
-        timeout: seconds, `communication_options.timeout_seconds`; None means the defaults.
+        start_timeout: seconds to wait for the other workers at the start; None for the default.
+        timeout: seconds to wait for a worker that runs, later; None for the default.
         devices: names of this worker's devices.
         cross_device_ops: function that makes the `AdasumCrossDeviceOps`.
         transport: the transport of the gradients, "tensorflow", "ucx" or "auto".
@@ -259,7 +268,7 @@ def start(
         RuntimeError: on several workers, if TensorFlow has already run an operation.
         OSError, TimeoutError, ValueError, WorkerLostError: as for `AdasumMirroredStrategy`.
     """
-    seconds = environment_variables.start_timeout(timeout)
+    seconds = environment_variables.start_timeout(start_timeout)
     deadline = time.monotonic() + seconds
 
     def make():
@@ -277,7 +286,7 @@ def start(
         return make(), NullMonitor()
     collective_error_of = tensorflow_compat.collective_error_of
     with _held_port(cluster), _forgotten_if_it_fails(cluster):
-        health = beginning.begin(cluster, settings, timeout)
+        health = beginning.begin(cluster, settings, timeout, seconds)
         is_first = health.status.state == "starting"
         if is_first:
             with _saying_what_to_do(cluster), _bounded(cluster, seconds, health):
@@ -415,7 +424,7 @@ def _naming_the_others(cluster, seconds) -> Iterator[None]:
             f"{cluster.names[cluster.rank]} has waited {seconds:.0f} s at the start of a strategy, "
             f"but not all of {cluster.named(others)} have joined. All workers have to make the "
             "same strategies, in the same order. Restart all workers, or wait longer with "
-            "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...). "
+            "AdasumMirroredStrategy(start_timeout=...). "
             f"{see('TFA-211')}"
         ) from error
 

@@ -17,6 +17,7 @@ from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy, live_strategies
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
+from tf_adasum.errors import deprecated
 from tf_adasum.replicas import average_statistics, batches, equal_variables, nonfinite_gradients
 from tf_adasum.replicas.empty_replicas import EmptyReplicas
 from tf_adasum.replicas.gradient_reductions import GradientReductions
@@ -46,13 +47,13 @@ class AdasumMirroredStrategy(
     with that batch. The loss of a replica is the mean over its own samples.
 
     Args:
-        devices: list of str, this worker's devices, such as ``["GPU:0", "GPU:1"]``; as many on all
-            workers. Defaults to all GPUs; without GPUs to all logical CPUs.
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to the
             cluster in ``TF_CONFIG``, or the cluster of the launcher that started this process.
         communication_options: `tf.distribute.experimental.CommunicationOptions`.
-            ``timeout_seconds`` sets how long workers wait for each other (docs/failures.md),
-            ``bytes_per_pack`` the size of a bucket. Defaults to `None`.
+            ``bytes_per_pack`` sets the size of a bucket, and ``timeout_seconds`` both timeouts
+            below. Defaults to `None`.
+        devices: list of str, this worker's devices, such as ``["GPU:0", "GPU:1"]``; as many on all
+            workers. Defaults to all GPUs; without GPUs to all logical CPUs.
         aggregation: str, the name of a rule (``"adasum"``, ``"adacons"``, ``"mean"``, ``"sum"``),
             or a `tf_adasum.rules.AggregationRule`. Defaults to `"adasum"`.
         radix_plan: list of int with the product N: the sizes of the groups in which gradients are
@@ -69,6 +70,11 @@ class AdasumMirroredStrategy(
             Defaults to `"propagate"`.
         transport: str, how CPUs of several workers exchange gradients: ``"tensorflow"``, ``"ucx"``
             or ``"auto"``. Defaults to `None`: ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
+        start_timeout: seconds to wait for the other workers at the start. Defaults to `None`:
+            ``TF_ADASUM_START_TIMEOUT``, or 60 s.
+        timeout: seconds to wait for a worker that runs, but does not take part in a step. A worker
+            counts as lost after half of them without a sign of life. Defaults to `None`: 600 s,
+            and 30 s without a sign of life.
 
     Raises:
         ValueError: on all workers, if an argument or the cluster is wrong on one, or if settings or
@@ -90,23 +96,36 @@ class AdasumMirroredStrategy(
         (arXiv 2006.02924).
     """
 
+    _workers: Workers
+    _seeds: Seeds
+    _sharding: Sharding
+    _empty_replicas: EmptyReplicas
+    _nonfinite: nonfinite_gradients.NonFinite
+
     def __init__(
         self,
-        devices: Sequence[str] | None = None,
         cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
         communication_options: tf.distribute.experimental.CommunicationOptions | None = None,
         *,
+        devices: Sequence[str] | None = None,
         aggregation: str | rules.AggregationRule = "adasum",
         radix_plan: Sequence[int] | None = None,
         local_reduction: str | None = None,
         wire_dtype: str | None = None,
         on_nonfinite: str = "propagate",
         transport: str | None = None,
+        start_timeout: float | None = None,
+        timeout: float | None = None,
     ):
+        if isinstance(cluster_resolver, list | tuple):  # earlier, `devices` was the first argument
+            deprecated("`devices` by position", "AdasumMirroredStrategy(devices=[...])")
+            devices, cluster_resolver = cluster_resolver, None
         worker_callbacks.install()
         tensorflow_compat.hooks.install()
-        timeout = getattr(communication_options, "timeout_seconds", None)
-        resolver, cluster, source = cluster_resolvers.resolve(cluster_resolver, timeout)
+        startup.check_timeouts(start_timeout, timeout)
+        seconds = getattr(communication_options, "timeout_seconds", None)
+        start_timeout, timeout = start_timeout or seconds, timeout or seconds
+        resolver, cluster, source = cluster_resolvers.resolve(cluster_resolver, start_timeout)
         with startup.refusing_together(cluster):
             self._aggregation = rules.get(aggregation)
             action = nonfinite_gradients.validated_action(on_nonfinite)
@@ -130,7 +149,8 @@ class AdasumMirroredStrategy(
             cluster,
             settings=agreement.settings(self._scheme, len(names), self._options, action, transport),
             options=self._options,
-            timeout=options.timeout_seconds,
+            start_timeout=start_timeout,
+            timeout=timeout,
             devices=names,
             cross_device_ops=functools.partial(AdasumCrossDeviceOps, self._scheme),
             transport=transport,
@@ -144,7 +164,7 @@ class AdasumMirroredStrategy(
         self._sharding = Sharding(self._workers)
         self._sharding.share_seeds(self._health.seed)
         self._same_gradients = agreement.SameGradients(self._workers)
-        startup.name_failures(extended, self.detecting_failures, self._same_gradients.check)
+        startup.name_failures(extended, self._detecting_failures, self._same_gradients.check)
         self._empty_replicas = EmptyReplicas()
         collectives = tensorflow_compat.cross_device_ops(extended)
         collectives.rows_of = self._empty_replicas.rows_of_replica
@@ -158,21 +178,11 @@ class AdasumMirroredStrategy(
         """The `tf_adasum.rules.AggregationRule` that combines the gradients."""
         return self._aggregation
 
-    def check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
+    def _check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
         """See `GradientAggregatingStrategy.check_same_gradients`."""
         self._same_gradients.check(names, shapes)
 
     # ---- what happens in a step ----------------------------------------------------------------
-
-    @property
-    def empty_replicas(self) -> EmptyReplicas:
-        """The `EmptyReplicas` object, which detects replicas without rows during `run`."""
-        return self._empty_replicas
-
-    @property
-    def nonfinite(self) -> nonfinite_gradients.NonFinite:
-        """The `NonFinite` object, which handles gradients that are not finite."""
-        return self._nonfinite
 
     @property
     def skipped_steps(self) -> int:
@@ -191,7 +201,7 @@ class AdasumMirroredStrategy(
         Replicas without samples of a small last batch contribute zeros instead of gradients.
         """
         keras_compat.refuse_tf_keras(fn)
-        detecting = self.detecting_failures if tf.executing_eagerly() else contextlib.nullcontext
+        detecting = self._detecting_failures if tf.executing_eagerly() else contextlib.nullcontext
         try:
             with detecting():  # a function that is being traced is called later
                 return super().run(self._empty_replicas.noting(fn), args, kwargs, options)
@@ -200,21 +210,6 @@ class AdasumMirroredStrategy(
             keras_compat.forget_assigned(self)
 
     # ---- what workers do together --------------------------------------------------------------
-
-    @property
-    def workers(self) -> Workers:
-        """The `Workers` object, which has this worker's rank and exchanges values between steps."""
-        return self._workers
-
-    @property
-    def seeds(self) -> Seeds:
-        """The `Seeds` object, which has the seed that all workers share."""
-        return self._seeds
-
-    @property
-    def sharding(self) -> Sharding:
-        """The `Sharding` object, which decides which rows each worker gets."""
-        return self._sharding
 
     @contextlib.contextmanager
     def working_together(self) -> Iterator[None]:
@@ -232,14 +227,14 @@ class AdasumMirroredStrategy(
             ...     results = [strategy.run(lambda: tf.constant(step)) for step in range(3)]
         """
         collectives = tensorflow_compat.cross_device_ops(self.extended)
-        with self.detecting_failures():
+        with self._detecting_failures():
             if collectives.all_local:
                 yield
                 return
             with collectives.key_reuse.within(lambda *own: self._workers.gather(own)):
                 yield
 
-    def detecting_failures(self) -> contextlib.AbstractContextManager[None]:
+    def _detecting_failures(self) -> contextlib.AbstractContextManager[None]:
         """Return `working_together`'s context manager, but without reuse of collective keys."""
         return self._health.call(tensorflow_compat.collective_error_of)
 
@@ -255,7 +250,7 @@ class AdasumMirroredStrategy(
                 call its `synchronize` first.
 
         Raises:
-            tf_adasum.ReplicasDiffer: on all workers, with the first variable that differs.
+            tf_adasum.ReplicasDifferError: on all workers, with the first variable that differs.
             ValueError: on all workers, if `variables` is no list of as many variables on each.
 
         Example:
@@ -264,7 +259,7 @@ class AdasumMirroredStrategy(
         """
         equal_variables.check(self, variables)
 
-    def check_model(self, model: typing.Any) -> None:
+    def _check_model(self, model: typing.Any) -> None:
         """Check the variables of a model that replicas share, as `check_replicas` does.
 
         The state of the aggregation rule is checked too. Between the local steps of an
@@ -287,7 +282,7 @@ class AdasumMirroredStrategy(
 
     # ---- data ----------------------------------------------------------------------------------
 
-    def split_batch(self, batch: typing.Any) -> typing.Any:
+    def _split_batch(self, batch: typing.Any) -> typing.Any:
         """Split one global batch over all replicas, in the order in which `predict` returns rows.
 
         Args:
@@ -301,7 +296,7 @@ class AdasumMirroredStrategy(
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()
-            >>> x, y = strategy.split_batch((np.ones([8, 3]), np.ones([8, 1])))
+            >>> x, y = strategy._split_batch((np.ones([8, 3]), np.ones([8, 1])))
         """
         return batches.split(self, batch)
 
@@ -326,6 +321,7 @@ class AdasumMirroredStrategy(
             dataset = batches.in_their_own_memory(dataset)
         dataset = tensorflow_compat.without_autotuning(dataset)
         distributed = super().experimental_distribute_dataset(dataset, options)
+        distributed = tensorflow_compat.with_end_check(distributed)
         self._sharding.note_length(dataset, distributed)
         return distributed
 
@@ -349,6 +345,7 @@ class AdasumMirroredStrategy(
 
         with tensorflow_compat.unseeded_datasets():  # each worker may shuffle as it likes
             distributed = super().distribute_datasets_from_function(make, options)
+        distributed = tensorflow_compat.with_end_check(distributed)
         if tf.executing_eagerly():
             own = tensorflow_compat.cardinality(distributed)
             if not agreement.is_same_length(self._workers, own):

@@ -28,7 +28,7 @@ SGD, Adam = keras.optimizers.SGD, keras.optimizers.Adam
 
 # The rule, and what makes the optimizer.
 TRAININGS = {
-    "adacons": (rules.AdaCons(momentum=0.9), lambda: SGD(0.05, momentum=0.9)),
+    "adacons": (rules.AdaCons(momentum=0.9, rescale=False), lambda: SGD(0.05, momentum=0.9)),
     "adascale": ("mean", lambda: optimizers.AdaScale(SGD(0.05, momentum=0.9))),
     "delta": (
         rules.AdaCons(momentum=0.9, rescale=True),

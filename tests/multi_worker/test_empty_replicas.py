@@ -16,8 +16,8 @@ ACCUMULATE = keras_versions.needs_accumulation
 CASES = [
     ("adasum", "momentum", "fit"),
     ("adasum of the model", "momentum", "fit"),
-    ("adacons", "momentum", "executions"),
-    ("rescaled adacons", "momentum", "fit"),
+    ("adacons of the paper", "momentum", "executions"),
+    ("adacons", "momentum", "fit"),
     pytest.param("sum", "momentum", "own step", marks=KERAS_3),
     ("mean", "momentum", "unbuilt"),
     ("adasum", "momentum", "eagerly"),

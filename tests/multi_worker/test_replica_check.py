@@ -9,7 +9,7 @@ from tf_adasum.errors import see
 
 def assert_named(group, message, path):
     worker = f" (worker {group.workers - 1})" if group.workers > 1 else ""
-    assert message.startswith("ReplicasDiffer: ") and repr(str(path)) in message
+    assert message.startswith("ReplicasDifferError: ") and repr(str(path)) in message
     assert message.endswith(f"on replica {group.replicas - 1}{worker} {see('TFA-508')}")
 
 
@@ -36,4 +36,4 @@ def test_every_dtype_is_compared_bit_by_bit(group):
         assert not any(map(str, result.values()))
     for result in group.run(scenarios.check_values, differs=True):
         for dtype, message in result.items():
-            assert str(message).startswith("ReplicasDiffer: ") and repr(dtype) in str(message)
+            assert str(message).startswith("ReplicasDifferError: ") and repr(dtype) in str(message)

@@ -83,10 +83,10 @@ class FakeStrategyOfWorkers(FakeStrategy):
 
     def __init__(self, workers):
         super().__init__(workers.count)
-        self.workers, self.checks = workers, 0
-        self.nonfinite = types.SimpleNamespace(warn_once=lambda: None)
+        self._workers, self.checks = workers, 0
+        self._nonfinite = types.SimpleNamespace(warn_once=lambda: None)
 
-    def check_model(self, model):
+    def _check_model(self, model):
         self.checks += 1
 
 

@@ -61,7 +61,7 @@ def inject_fault():
     elif fault == "differ":  # a collective of its own
         import tensorflow as tf
 
-        tf.distribute.get_strategy().seeds.shared_if_needed()
+        tf.distribute.get_strategy()._seeds.shared_if_needed()
 
 
 def inject_fault_at(injection_point, is_now=True):

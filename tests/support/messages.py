@@ -24,7 +24,7 @@ SAID_BY = {
     "cluster/start_round.py": "ValueError",
     "cluster/start_timeout.py": "the end of the process",
     "launch/failures.py": "the launcher",
-    "replicas/equal_variables.py": "ReplicasDiffer",
+    "replicas/equal_variables.py": "ReplicasDifferError",
     "replicas/nonfinite_gradients.py": "FloatingPointError",
     "health/diagnosis.py": "WorkerLostError",
     "workers/settings_mismatch.py": ON_ALL_WORKERS,

@@ -22,7 +22,7 @@ EPOCHS, BATCHES, BATCH = 4, 6, 8
 signal.alarm(ASKED.get("seconds", 240))
 
 strategy = tf_adasum.AdasumMirroredStrategy()
-RANK = strategy.workers.rank
+RANK = strategy._workers.rank
 MOMENT, *AT, SIGNAL = ASKED["signals"].get(str(RANK), ["none", 0, 0, "SIGTERM"])
 
 

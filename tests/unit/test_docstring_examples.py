@@ -68,7 +68,7 @@ def names(monkeypatch, tmp_path):
     keras.utils.disable_interactive_logging()  # no progress bars among the output
     x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(16, 4)
     y = x.sum(axis=1, keepdims=True)
-    strategy = tf_adasum.AdasumMirroredStrategy(["CPU:0"])
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
     with strategy.scope():
         model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
         model.compile(optimizer="sgd", loss="mse")

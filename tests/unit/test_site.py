@@ -73,7 +73,7 @@ PLAIN = {
     "doctor/": "they become findings of the doctor, which say what to do",
     "transport/network_interface.py": "it becomes a part of TFA-213",
     "transport/library.py": "they become a part of TFA-213",
-    "DamagedBackup": "it becomes a part of TFA-602",
+    "DamagedBackupError": "it becomes a part of TFA-602",
     "This attribute is called": "it says the new name",
     "launch/function_worker.py": "it says what to install, or to return",
     "launch/run.py": "the worker's own message follows",

@@ -1,5 +1,6 @@
 """Wrong arguments of AdasumMirroredStrategy are refused on all workers before TensorFlow starts."""
 
+import inspect
 import itertools
 import json
 import os
@@ -141,9 +142,24 @@ def test_hosts_with_different_numbers_of_workers():
         startup.reduction_size("mean", tasks, devices=2)
 
 
-def test_only_the_first_three_arguments_are_positional():
-    with pytest.raises(TypeError):
-        tf_adasum.AdasumMirroredStrategy(["CPU:0"], None, None, "sum")
+def test_only_the_arguments_of_the_stock_strategy_are_positional():
+    stock = inspect.signature(tf.distribute.MultiWorkerMirroredStrategy.__init__).parameters
+    own = inspect.signature(tf_adasum.AdasumMirroredStrategy.__init__).parameters
+    assert list(own)[:3] == list(stock)
+    assert {own[name].kind for name in list(own)[3:]} == {inspect.Parameter.KEYWORD_ONLY}
+
+
+def test_devices_by_position_work_with_a_warning():
+    with pytest.warns(DeprecationWarning, match=r"devices=\[...\]") as caught:
+        made = tf_adasum.AdasumMirroredStrategy(["CPU:0"])
+    assert made.extended.worker_devices[0].endswith("CPU:0") and caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("name", ["start_timeout", "timeout"])
+def test_timeouts(name):
+    make(**{name: 7})
+    with pytest.raises(ValueError, match=rf"`{name}` must be .* Received: {name}=0"):
+        make(**{name: 0})
 
 
 # ---- what the arguments set, on one device -----------------------------------------------------

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum import atomic_files
-from tf_adasum.errors import DamagedBackup, see
+from tf_adasum.errors import DamagedBackupError, see
 
 MAGIC = b"tf_adasum backup 1 "
 SUFFIX = ".backup"
@@ -122,12 +122,13 @@ class Backup:
             name: the name of the file, for messages.
 
         Raises:
-            tf_adasum.errors.DamagedBackup: if any byte has changed, or the content makes no sense.
+            tf_adasum.errors.DamagedBackupError: if any byte has changed, or the content makes no
+                sense.
         """
         data = memoryview(data)
         begin = len(MAGIC) + 2 * hashlib.sha256().digest_size + 1
         if bytes(data[:begin]) != MAGIC + _digest([data[begin:]]).encode() + b"\n":
-            raise DamagedBackup(f"{name} is cut off or damaged ({len(data)} bytes)")
+            raise DamagedBackupError(f"{name} is cut off or damaged ({len(data)} bytes)")
         try:
             end = begin + re.search(b"\n", data[begin:]).start()  # without a copy of the file
             facts = json.loads(bytes(data[begin:end]))
@@ -143,7 +144,7 @@ class Backup:
             ValueError,
         ) as error:
             what = f"{type(error).__name__}: {error}"
-            raise DamagedBackup(f"{name} makes no sense ({what:.200})") from error
+            raise DamagedBackupError(f"{name} makes no sense ({what:.200})") from error
 
 
 def _check_facts(facts):
@@ -308,16 +309,16 @@ class BackupFiles:
             The bytes of the file and the `Backup`; None if there is no file.
 
         Raises:
-            tf_adasum.errors.DamagedBackup: if there are files, but all of them are damaged.
+            tf_adasum.errors.DamagedBackupError: if there are files, but all of them are damaged.
             ValueError: if no file passes the check, and at least one file is not damaged.
         """
-        refused, error_of = [], DamagedBackup
+        refused, error_of = [], DamagedBackupError
         for path in self._paths():
             try:
                 data = path.read_bytes()
                 backup = Backup.decoded(data, path)
                 check(backup, path)
-            except (DamagedBackup, OSError, ValueError) as error:
+            except (DamagedBackupError, OSError, ValueError) as error:
                 refused.append(str(error).rstrip("."))
                 error_of = ValueError if isinstance(error, ValueError) else error_of
                 continue

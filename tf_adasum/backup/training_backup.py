@@ -19,7 +19,7 @@ from tf_adasum.backup.data_order import DataOrder
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
-from tf_adasum.errors import DamagedBackup, see
+from tf_adasum.errors import DamagedBackupError, see
 
 # The exit status after a signal has stopped a training: EX_TEMPFAIL of <sysexits.h>, "try again".
 EXIT_CODE = 75
@@ -131,7 +131,7 @@ class TrainingBackup:
 
         Raises:
             ValueError: if the model is not built, or the backup belongs to another model.
-            tf_adasum.errors.DamagedBackup: if there are backups, but none can be read.
+            tf_adasum.errors.DamagedBackupError: if there are backups, but none can be read.
             OSError: if worker 0 cannot write backups.
         """
         if not keras_compat.is_model_built(model):
@@ -309,7 +309,7 @@ class TrainingBackup:
         found, error = None, None
         try:
             found = self._files.newest(check) if self._files else None
-        except (DamagedBackup, ValueError) as refused:
+        except (DamagedBackupError, ValueError) as refused:
             error = refused
         progress = found[1].progress if found else (-1, -1)
         kind = 0 if error is None else 2 if isinstance(error, ValueError) else 1
@@ -319,7 +319,7 @@ class TrainingBackup:
             teller = max(range(len(table)), key=lambda rank: (table[rank][2], -rank))
             if table[teller][2]:
                 text = self._workers.broadcast_bytes(teller, str(error).encode()).decode()
-                raise (ValueError if table[teller][2] == 2 else DamagedBackup)(
+                raise (ValueError if table[teller][2] == 2 else DamagedBackupError)(
                     f"No backup can be used: {text}. To start from the beginning, remove the "
                     f"backup or use another `backup_dir`. {see('TFA-602')}"
                 )
@@ -411,6 +411,6 @@ def _draw_seed(model):
     """Draw a seed for the order of arrays, reproducible from TensorFlow's global seed."""
     strategy = model.distribute_strategy
     if isinstance(strategy, GradientAggregatingStrategy):
-        return strategy.seeds.draw()
+        return strategy._seeds.draw()
     own = tensorflow_compat.global_seed()
     return random.Random(None if own is None else int(own)).getrandbits(31)

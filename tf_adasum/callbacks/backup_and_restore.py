@@ -57,7 +57,7 @@ class BackupAndRestore(BackupArguments):
     Raises:
         ValueError: if an argument is wrong; with Keras 2; when training begins, if the model is not
             built, or the backup belongs to another model or optimizer.
-        tf_adasum.errors.DamagedBackup: if there are backups but none can be read.
+        tf_adasum.errors.DamagedBackupError: if there are backups but none can be read.
         OSError: if worker 0 cannot write a backup.
         FloatingPointError: when a backup is due, if a trainable weight is not finite.
         SystemExit: if a signal stops the training.

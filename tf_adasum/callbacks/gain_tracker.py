@@ -32,16 +32,16 @@ class GainTracker(StepTracker):
       Steps that a `LossScaleOptimizer` already skips are not counted.
 
     Args:
-        every: int, the number of steps (batches) between two measurements. Each measurement waits
-            for the step to end. Defaults to 1.
+        log_freq: int, the number of steps (batches) between two measurements. Each measurement
+            waits for the step to end. Defaults to 1.
 
     Attributes:
         steps: list of the measured steps, counted from 1 over all epochs.
         values: list of dicts with the names above, one for each measured step.
 
     Raises:
-        ValueError: if `every` is not a positive int; when training starts, if the optimizer neither
-            is nor wraps an `AdaScale`.
+        ValueError: if `log_freq` is not a positive int; when training starts, if the optimizer
+            neither is nor wraps an `AdaScale`.
 
     Example:
         >>> sgd = keras.optimizers.SGD(0.01, gradient_accumulation_steps=2)

@@ -7,6 +7,7 @@ import typing
 import keras
 import numpy as np
 
+from tf_adasum.callbacks.step_counter import frequency
 from tf_adasum.callbacks.step_tracker import StepTracker
 from tf_adasum.compat import keras as keras_compat
 
@@ -24,15 +25,15 @@ class OrthogonalityTracker(StepTracker):
     point in opposite directions. With `local_reduction`, g_i is the mean gradient of host i, and N
     is the number of hosts.
 
-    In every `every`-th step, ``logs["orthogonality"]`` is the value for all variables together. At
-    the end of an epoch, it is the mean of these values over the epoch, and
+    In every `log_freq`-th step, ``logs["orthogonality"]`` is the value for all variables together.
+    At the end of an epoch, it is the mean of these values over the epoch, and
     ``logs["orthogonality/PATH"]`` is the mean for one variable. History, CSVLogger and TensorBoard
     read the values from `logs`, so put loggers after this callback in the list. The progress bar
     shows only the value for all variables. The training step computes the values only while a
     tracker is in use, so `fit` traces the step again. Pass the tracker on all workers.
 
     Args:
-        every: int, the number of steps (batches) between two measurements. Defaults to 1.
+        log_freq: int, the number of steps (batches) between two measurements. Defaults to 1.
         per_variable: bool, whether the logs of an epoch include each variable. Defaults to `True`.
 
     Attributes:
@@ -43,11 +44,11 @@ class OrthogonalityTracker(StepTracker):
             variable whose gradients are all zero.
 
     Raises:
-        ValueError: if `every` is not a positive int; when training starts, if the model was not
+        ValueError: if `log_freq` is not a positive int; when training starts, if the model was not
             compiled under an `AdasumMirroredStrategy`.
 
     Example:
-        >>> tracker = tf_adasum.callbacks.OrthogonalityTracker(every=2)
+        >>> tracker = tf_adasum.callbacks.OrthogonalityTracker(log_freq=2)
         >>> history = model.fit(x, y, batch_size=4, callbacks=[tracker], verbose=0)
         >>> tracker.steps, history.history["orthogonality"]  # always 1 with one replica
         ([2, 4], [1.0])
@@ -57,8 +58,8 @@ class OrthogonalityTracker(StepTracker):
         Maleki et al., MLSys 2021 (arXiv 2006.02924), "Orthogonality of Gradients".
     """
 
-    def __init__(self, every: int = 1, per_variable: bool = True):
-        super().__init__(every)
+    def __init__(self, log_freq: int = 1, per_variable: bool = True, *, every: int | None = None):
+        super().__init__(frequency("log_freq", log_freq, every))
         self.per_variable = per_variable
         self.paths: list[str] = []
 

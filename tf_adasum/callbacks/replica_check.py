@@ -7,7 +7,7 @@ import typing
 import keras
 
 from tf_adasum import arguments
-from tf_adasum.callbacks.step_counter import StepCounter
+from tf_adasum.callbacks.step_counter import StepCounter, frequency
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 
@@ -26,30 +26,33 @@ class ReplicaCheck(keras.callbacks.Callback):
     replica, nothing is compared.
 
     Args:
-        every: int, the number of steps (batches) between two checks; or ``"epoch"``, for a check at
-            the end of each epoch. Defaults to `"epoch"`.
+        check_freq: int, the number of steps (batches) between two checks; or ``"epoch"``, for a
+            check at the end of each epoch. Defaults to `"epoch"`.
 
     Raises:
-        ValueError: if `every` is neither a positive int nor ``"epoch"``; when training starts, if
-            the model has several replicas under another strategy than an `AdasumMirroredStrategy`;
-            on all workers, if a worker does not have the callback.
-        tf_adasum.ReplicasDiffer: on all workers; the message names the first variable that differs.
+        ValueError: if `check_freq` is neither a positive int nor ``"epoch"``; when training starts,
+            if the model has several replicas under another strategy than an
+            `AdasumMirroredStrategy`; on all workers, if a worker does not have the callback.
+        tf_adasum.ReplicasDifferError: on all workers; the message names the first variable that
+            differs.
 
     Example:
-        >>> check = tf_adasum.callbacks.ReplicaCheck(every=1000)
+        >>> check = tf_adasum.callbacks.ReplicaCheck(check_freq=1000)
         >>> history = model.fit(dataset, callbacks=[check], verbose=0)
     """
 
-    def __init__(self, every: int | str = "epoch"):
+    def __init__(self, check_freq: int | str = "epoch", *, every: int | str | None = None):
         super().__init__()
-        if not (isinstance(every, str) and every == "epoch"):
-            arguments.check_count("every", every, "must be an int of 1 or more, or 'epoch'")
-        self.every = every
+        check_freq = frequency("check_freq", check_freq, every)
+        if not (isinstance(check_freq, str) and check_freq == "epoch"):
+            expected = "must be an int of 1 or more, or 'epoch'"
+            arguments.check_count("check_freq", check_freq, expected)
+        self.check_freq = check_freq
         self._counter: StepCounter | None = None  # counts steps while training
 
     def get_config(self) -> dict[str, typing.Any]:
         """Return the constructor's arguments."""
-        return {"every": self.every}
+        return {"check_freq": self.check_freq}
 
     @classmethod
     def from_config(cls, config: dict[str, typing.Any]) -> ReplicaCheck:
@@ -59,7 +62,7 @@ class ReplicaCheck(keras.callbacks.Callback):
     @property
     def settings_to_compare(self) -> str:
         """The setting that must match on all workers, because this callback waits for them."""
-        return f"ReplicaCheck(every={self.every!r})"
+        return f"ReplicaCheck(check_freq={self.check_freq!r})"
 
     def on_train_begin(self, logs=None):
         """Check the strategy, and start to count steps."""
@@ -69,7 +72,7 @@ class ReplicaCheck(keras.callbacks.Callback):
                 "ReplicaCheck needs a model that was created under an AdasumMirroredStrategy. "
                 f"Received: a model of {type(strategy).__name__}"
             )
-        self._counter = None if isinstance(self.every, str) else StepCounter(self.every)
+        self._counter = None if isinstance(self.check_freq, str) else StepCounter(self.check_freq)
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start an epoch."""
@@ -84,14 +87,14 @@ class ReplicaCheck(keras.callbacks.Callback):
             self._check()
 
     def on_epoch_end(self, epoch, logs=None):
-        """Check the replicas if `every` is "epoch"."""
+        """Check the replicas if `check_freq` is "epoch"."""
         if not self._counter:
             self._check()
 
     def _check(self):
         strategy = self.model.distribute_strategy
         if _is_ours(strategy):
-            strategy.check_model(self.model)
+            strategy._check_model(self.model)
 
 
 def _is_ours(strategy):

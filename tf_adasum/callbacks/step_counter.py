@@ -1,5 +1,23 @@
 """StepCounter: count the steps of a training over all epochs, and find every n-th step."""
 
+import typing
+
+from tf_adasum import errors
+
+
+def frequency(name: str, value: typing.Any, every: typing.Any) -> typing.Any:
+    """Return the frequency of a callback, which its old argument `every` may set.
+
+    Args:
+        name: the name of the argument.
+        value: the value of the argument.
+        every: the value of the old argument, or None.
+    """
+    if every is None:
+        return value
+    errors.deprecated("The argument `every`", f"`{name}`", stacklevel=4)
+    return every
+
 
 class StepCounter:
     """Counts steps (batches), and finds the steps in which an action is due.

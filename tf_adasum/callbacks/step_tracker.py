@@ -8,31 +8,33 @@ import keras
 
 from tf_adasum import arguments
 from tf_adasum.callbacks.plotting import Plotting
-from tf_adasum.callbacks.step_counter import StepCounter
+from tf_adasum.callbacks.step_counter import StepCounter, frequency
 from tf_adasum.compat import keras as keras_compat
 
 
 class StepTracker(Plotting, keras.callbacks.Callback):
-    """Callback that calls `measure` once in `every` steps, and keeps the result.
+    """Callback that calls `measure` once in `log_freq` steps, and keeps the result.
 
     Args:
-        every: int, the number of steps (batches) between two measurements. Defaults to 1.
+        log_freq: int, the number of steps (batches) between two measurements. Defaults to 1.
+        every: the old name of `log_freq`.
 
     Attributes:
         steps: list of the measured steps, counted from 1 over all epochs.
         values: list of the measurements, one for each of these steps.
 
     Raises:
-        ValueError: if `every` is not a positive int.
+        ValueError: if `log_freq` is not a positive int.
     """
 
-    def __init__(self, every: int = 1):
+    def __init__(self, log_freq: int = 1, *, every: int | None = None):
         super().__init__()
-        arguments.check_count("every", every)
-        self.every = every
+        log_freq = frequency("log_freq", log_freq, every)
+        arguments.check_count("log_freq", log_freq)
+        self.log_freq = log_freq
         self.steps: list[int] = []
         self.values: list[typing.Any] = []
-        self._counter = StepCounter(every)
+        self._counter = StepCounter(log_freq)
 
     def measure(self) -> typing.Any:
         """Return the value to keep for this step, or None to keep nothing."""
@@ -40,7 +42,7 @@ class StepTracker(Plotting, keras.callbacks.Callback):
 
     def get_config(self) -> dict[str, typing.Any]:
         """Return the constructor's arguments."""
-        return {"every": self.every}
+        return {"log_freq": self.log_freq}
 
     @classmethod
     def from_config(cls, config: dict[str, typing.Any]) -> StepTracker:

@@ -111,7 +111,7 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
                 "StragglerReport needs a model that was created under an AdasumMirroredStrategy. "
                 f"Received: a model of {type(strategy).__name__}"
             )
-        self._workers = strategy.workers
+        self._workers = strategy._workers
         counters = tensorflow_compat.cross_device_ops(
             self.model.distribute_strategy.extended
         ).counters

@@ -8,22 +8,79 @@ every `tf.distribute.Strategy`.
 from __future__ import annotations
 
 import abc
-import typing
 import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-if typing.TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Sequence
+from tf_adasum.errors import deprecated
 
-    from tf_adasum.aggregation.rules import AggregationRule
-    from tf_adasum.compat.tensorflow import GradientReduction
-    from tf_adasum.replicas.aggregation_state import AggregationState
-    from tf_adasum.replicas.empty_replicas import EmptyReplicas
-    from tf_adasum.replicas.nonfinite_gradients import NonFinite
-    from tf_adasum.workers.seeds import Seeds
-    from tf_adasum.workers.sharding import Sharding
-    from tf_adasum.workers.workers import Workers
 
+class Rule(Protocol):
+    """See `aggregation.rules.AggregationRule`."""
+
+    @property
+    def is_mean(self) -> bool: ...
+    @property
+    def is_tree_of_pairs(self) -> bool: ...
+    @property
+    def needs_gram(self) -> bool: ...
+
+
+class Workers(Protocol):
+    """See `workers.workers.Workers`: this worker's rank, and the exchange of values."""
+
+    rank: int
+    count: int
+    health: Any
+
+    def gather(self, numbers: Any, /) -> Any: ...
+    def check_same(self, what: str, value: Any, *, code: str) -> None: ...
+
+
+class Seeds(Protocol):
+    """See `workers.seeds.Seeds`: the seeds that workers use to shuffle."""
+
+    def shared(self) -> int: ...
+    def shared_if_needed(self) -> int | None: ...
+
+
+class Sharding(Protocol):
+    """See `workers.sharding.Sharding`, which shards datasets, and checks that they are the same."""
+
+    end_check: Any
+
+    def check_batches(self, first_batch: Callable[[], Any]) -> None: ...
+    def in_order(self) -> AbstractContextManager[None]: ...
+    def skip_end_check(self, distributed: Any) -> None: ...
+
+
+class EmptyReplicas(Protocol):
+    """See `replicas.empty_replicas.EmptyReplicas`, which counts the rows of each replica."""
+
+    @property
+    def is_empty(self) -> Any: ...
+    @property
+    def rows(self) -> Any: ...
+    def total_rows(self) -> Any: ...
+    def weight(self) -> Any: ...
+    def zero_where_empty(self, gradients: Any) -> list: ...
+
+
+class NonFinite(Protocol):
+    """See `replicas.nonfinite_gradients.NonFinite`, for gradients that are not finite."""
+
+    @property
+    def is_disabled(self) -> bool: ...
+    def warn_once(self) -> None: ...
+    def raising_plain_errors(self, function: Callable) -> Callable: ...
+
+
+# Members of strategies that have an underscore now.
+FORMERLY_PUBLIC = frozenset(
+    "aggregation_state check_model check_same_gradients detecting_failures empty_replicas "
+    "nonfinite seeds sharding split_batch workers".split()
+)
 
 # All strategies of this process that still exist.
 live_strategies: weakref.WeakSet[GradientAggregatingStrategy] = weakref.WeakSet()
@@ -32,22 +89,28 @@ live_strategies: weakref.WeakSet[GradientAggregatingStrategy] = weakref.WeakSet(
 class GradientAggregatingStrategy(abc.ABC):
     """A `tf.distribute.Strategy` that combines the replicas' gradients with an aggregation rule."""
 
+    # The rows of replicas; steps with gradients that are not finite; this worker's rank, and the
+    # exchange of values; the seeds that workers use to shuffle; datasets.
+    _empty_replicas: EmptyReplicas
+    _nonfinite: NonFinite
+    _workers: Workers
+    _seeds: Seeds
+    _sharding: Sharding
+
     # ---- how gradients are combined ------------------------------------------------------------
 
     @property
     @abc.abstractmethod
-    def aggregation(self) -> AggregationRule:
+    def aggregation(self) -> Rule:
         """The rule that combines the gradients."""
 
     @property
     @abc.abstractmethod
-    def gradient_reduction(self) -> GradientReduction:
+    def gradient_reduction(self) -> Any:
         """The options that mark an `all_reduce` as a reduction of gradients."""
 
     @abc.abstractmethod
-    def aggregation_state(
-        self, paths: Sequence[str], others: Sequence[str] = ()
-    ) -> AggregationState:
+    def _aggregation_state(self, paths: Sequence[str], others: Sequence[str] = ()) -> Any:
         """Create the `AggregationState` for the gradients of some variables.
 
         Args:
@@ -60,7 +123,7 @@ class GradientAggregatingStrategy(abc.ABC):
         """
 
     @abc.abstractmethod
-    def gradients_are_combined(self) -> contextlib.AbstractContextManager[None]:
+    def gradients_are_combined(self) -> AbstractContextManager[None]:
         """Return a context in which optimizers of a replica do not combine gradients again."""
 
     @property
@@ -70,18 +133,8 @@ class GradientAggregatingStrategy(abc.ABC):
 
     # ---- what happens in a step ----------------------------------------------------------------
 
-    @property
     @abc.abstractmethod
-    def empty_replicas(self) -> EmptyReplicas:
-        """The object that detects replicas without rows in `run`, and zeroes their gradients."""
-
-    @property
-    @abc.abstractmethod
-    def nonfinite(self) -> NonFinite:
-        """The object that handles steps in which a gradient is not finite."""
-
-    @abc.abstractmethod
-    def check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
+    def _check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
         """Check that all replicas reduce gradients of the same shapes. Called in every reduction.
 
         Args:
@@ -96,42 +149,27 @@ class GradientAggregatingStrategy(abc.ABC):
 
     # ---- what workers do together between steps ------------------------------------------------
 
-    @property
     @abc.abstractmethod
-    def workers(self) -> Workers:
-        """The `Workers`: this worker's rank, and the exchange of values (also with one worker)."""
-
-    @property
-    @abc.abstractmethod
-    def seeds(self) -> Seeds:
-        """The seeds that workers use to shuffle."""
-
-    @property
-    @abc.abstractmethod
-    def sharding(self) -> Sharding:
-        """The object that shards datasets, and checks that workers have the same data."""
-
-    @abc.abstractmethod
-    def working_together(self) -> contextlib.AbstractContextManager[None]:
+    def working_together(self) -> AbstractContextManager[None]:
         """Return a context manager for code that all workers run together, such as `fit`."""
 
     @abc.abstractmethod
-    def detecting_failures(self) -> contextlib.AbstractContextManager[None]:
+    def _detecting_failures(self) -> AbstractContextManager[None]:
         """Return a context manager like `working_together` that does not reuse collective keys."""
 
     @abc.abstractmethod
-    def check_model(self, model: typing.Any) -> None:
+    def _check_model(self, model: Any) -> None:
         """Check that the shared variables of a model have the same bits on all replicas.
 
         Args:
             model: a `keras.Model` of this strategy.
 
         Raises:
-            tf_adasum.ReplicasDiffer: on all workers. It names the first variable that differs.
+            tf_adasum.ReplicasDifferError: on all workers. It names the first variable that differs.
         """
 
     @abc.abstractmethod
-    def average_statistics(self, model: typing.Any) -> None:
+    def average_statistics(self, model: Any) -> None:
         """Average statistics that each replica computed from its own rows, such as moving means.
 
         Args:
@@ -139,7 +177,7 @@ class GradientAggregatingStrategy(abc.ABC):
         """
 
     @abc.abstractmethod
-    def split_batch(self, batch: typing.Any) -> typing.Any:
+    def _split_batch(self, batch: Any) -> Any:
         """Divide one global batch among all replicas.
 
         Args:
@@ -151,3 +189,10 @@ class GradientAggregatingStrategy(abc.ABC):
         Raises:
             ValueError: if there are no rows, or if the arrays have different lengths.
         """
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an internal member that earlier had a public name, with a DeprecationWarning."""
+        if name not in FORMERLY_PUBLIC:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        deprecated(f"strategy.{name}", f"strategy._{name}, which is internal")
+        return getattr(self, f"_{name}")

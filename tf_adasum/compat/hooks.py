@@ -43,7 +43,6 @@ class Hook:
         name: the function's name.
         function: the function that runs instead. Its arguments are the original function and the
             original arguments. With `is_override`, it is the method that overrides the function.
-        outermost: whether the hook wraps the function's other hooks. Defaults to `False`.
         is_override: whether the hook is a method of a subclass that overrides the function. Such a
             hook is not installed. Defaults to `False`.
         feature: the feature that needs the function, in words. Defaults to None: the whole package
@@ -56,13 +55,11 @@ class Hook:
         name: str,
         function: Callable,
         *,
-        outermost: bool = False,
         is_override: bool = False,
         feature: str | None = None,
     ):
         self.owner, self.name, self.function = owner, name, function
-        self.outermost, self.is_override = outermost, is_override
-        self.feature = feature
+        self.is_override, self.feature = is_override, feature
 
     @property
     def is_there(self) -> bool:
@@ -88,7 +85,7 @@ class Hook:
 
     @property
     def source(self) -> str:
-        """The full name of the hook, such as ``"tf_adasum.compat.keras.fit.call_together"``."""
+        """The full name of the hook, such as ``"tf_adasum.compat.keras.layers.next_seed"``."""
         return f"{self.function.__module__}.{self.function.__qualname__}"
 
     def install(self) -> None:
@@ -130,32 +127,30 @@ class Hooks:
         return iter(self._hooks)
 
     def replaces(
-        self,
-        owner: type | types.ModuleType,
-        *names: str,
-        outermost: bool = False,
-        feature: str | None = None,
+        self, owner: type | types.ModuleType, *names: str, feature: str | None = None
     ) -> Callable:
         """Return a decorator for a function that runs instead of functions of `owner`.
+
+        If several hooks replace the same function, the hook that was defined last runs first.
 
         Args:
             owner: a class or module.
             names: names of functions or methods.
-            outermost: whether the hook wraps all other hooks of the same functions. Defaults to
-                `False`.
             feature: the feature that needs the functions, in words. Defaults to None: the whole
                 package needs the functions.
         """
-        return self._adding(owner, names, outermost=outermost, feature=feature)
+        return self._adding(owner, names, feature=feature)
 
-    def overrides(self, owner: type, *names: str) -> Callable:
+    def overrides(self, owner: type, *names: str, feature: str | None = None) -> Callable:
         """Return a decorator for a method that overrides private methods of `owner`.
 
         Args:
             owner: a class.
             names: names of methods of `owner`. Defaults to the name of the decorated method.
+            feature: the feature that needs the methods, in words. Defaults to None: the whole
+                package needs the methods.
         """
-        return self._adding(owner, names, is_override=True)
+        return self._adding(owner, names, is_override=True, feature=feature)
 
     def _adding(self, owner, names, **kind):
         def add(function):
@@ -192,7 +187,7 @@ class Hooks:
             ImportError: if required functions are missing. The message lists all of them.
         """
         self.check()
-        for hook in sorted(self, key=lambda hook: hook.outermost):
+        for hook in self:
             if hook.is_there:
                 hook.install()
         if self.off and not self._has_warned:

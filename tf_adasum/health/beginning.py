@@ -8,7 +8,7 @@ from typing import Any
 
 from tf_adasum.cluster import error_file, rendezvous, secret
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.environment_variables import failure_detector_port, start_timeout
+from tf_adasum.environment_variables import failure_detector_port
 from tf_adasum.health import connections, monitor
 
 
@@ -18,14 +18,15 @@ def has_begun(cluster: Cluster) -> bool:
 
 
 def begin(
-    cluster: Cluster, settings: dict[str, Any], timeout: float | None
+    cluster: Cluster, settings: dict[str, Any], timeout: float | None, start_timeout: float
 ) -> monitor.HealthMonitor:
     """Run the rendezvous with the other workers, and start the failure detector.
 
     Args:
         cluster: the `Cluster`.
         settings: dict of the settings that must match on all workers, see `cluster.rendezvous`.
-        timeout: `communication_options.timeout_seconds`, or None.
+        timeout: the argument `timeout` of the strategy.
+        start_timeout: seconds to wait for the other workers now.
 
     Returns:
         The `HealthMonitor`, which all strategies with the same cluster share. The rendezvous may
@@ -42,7 +43,7 @@ def begin(
     with contextlib.ExitStack() as stack:
         if server:
             stack.callback(server.close)
-        payloads = rendezvous.run(cluster, settings, start_timeout(timeout), payload)
+        payloads = rendezvous.run(cluster, settings, start_timeout, payload)
         stack.pop_all()
     made = monitor.HealthMonitor(cluster, server, timeout)
     made.seed = seed if server else payloads[0].get("seed")

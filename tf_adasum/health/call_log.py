@@ -48,7 +48,8 @@ class CallLog:
         self._entries: collections.deque[Entry] = collections.deque(maxlen=KEPT)
         self._changes: collections.deque[Entry] = collections.deque(maxlen=SENT)
         self._lock = threading.Lock()
-        self._calls: list[str] = []  # the running calls: the first one contains the second, etc.
+        # For each thread, the running calls: the first one contains the second, etc.
+        self._calls: dict[int, list[str]] = {}
         self._left = ""  # the last call that has ended
 
     def note(self, name: str, same: str | None = None) -> None:
@@ -69,24 +70,28 @@ class CallLog:
     @contextlib.contextmanager
     def call(self, name: str) -> Iterator[None]:
         """Return a context manager for a call that all workers make, such as "fit"."""
-        self._calls.append(name)
-        self.note(f"calls {' within '.join(reversed(self._calls))}")
+        thread = threading.get_ident()
+        calls = self._calls.setdefault(thread, [])
+        calls.append(name)
+        self.note(f"calls {' within '.join(reversed(calls))}")
         try:
             yield
         finally:
-            self._left = self._calls.pop()
+            self._left = calls.pop()
+            if not calls:
+                del self._calls[thread]
 
     def epoch(self, number: int) -> None:
         """Add an entry for an epoch that begins in the innermost call; `number` counts from 1."""
-        name = self._calls[-1].partition(", ")[0] if self._calls else "a training"
-        if self._calls:
-            self._calls[-1] = f"{name}, epoch {number}"
+        calls = self._calls.get(threading.get_ident())
+        name = calls[-1].partition(", ")[0] if calls else "a training"
+        if calls:
+            calls[-1] = f"{name}, epoch {number}"
         self.note(f"begins epoch {number} of {name}")
 
     def doing(self) -> str:
         """Return what this worker does now, such as "in fit, epoch 2"; "" before the first call."""
-        calls = list(self._calls)
-        if calls:
+        for calls in list(self._calls.values()):  # of the thread that began first
             return f"in {' within '.join(reversed(calls))}"
         return f"after {self._left}" if self._left else ""
 

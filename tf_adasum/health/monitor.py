@@ -30,7 +30,7 @@ from tf_adasum.health.reachability import Reachability
 from tf_adasum.health.reason import reason_of
 
 SECONDS_BETWEEN_MESSAGES = 1.0
-# Used if communication_options.timeout_seconds is not set. HEARTBEAT_TIMEOUT: seconds after which a
+# Used if the strategy's `timeout` is not set. HEARTBEAT_TIMEOUT: seconds after which a
 # silent worker counts as lost; all workers should detect the loss within a minute.
 # COLLECTIVE_TIMEOUT: seconds to wait for a worker that is alive, and may write a large checkpoint.
 HEARTBEAT_TIMEOUT, COLLECTIVE_TIMEOUT = 30.0, 600.0
@@ -58,7 +58,7 @@ class HealthMonitor:
     Args:
         cluster: the `Cluster`.
         channel: the `connections.Server` or `connections.Client`; None for no failure detection.
-        timeout: `communication_options.timeout_seconds`. Defaults to None: a worker counts
+        timeout: the argument `timeout` of the strategy. Defaults to None: a worker counts
             as lost after 30 s of silence, and `collective_timeout` is 600 s.
 
     Attributes:

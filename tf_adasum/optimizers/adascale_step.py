@@ -69,7 +69,7 @@ class AdaScaleStep(keras_compat.Step):
         strategy = _our_strategy()
         if not strategy:
             return [self.replicas * measured]
-        is_empty = strategy.empty_replicas.is_empty
+        is_empty = strategy._empty_replicas.is_empty
         return [measured if is_empty is None else tf.where(is_empty, NOT_MEASURED, measured)]
 
     def update(self, values, variables):

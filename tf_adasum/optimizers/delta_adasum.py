@@ -54,7 +54,7 @@ class DeltaAdasum(WrapperOptimizer):
     Raises:
         ValueError: if `optimizer` is not a Keras optimizer or is already wrapped, or `local_steps`
             is below 1. When DeltaAdasum is created, built or used: if the strategy is not an
-            `AdasumMirroredStrategy`, or if its rule is ``"mean"`` or `AdaCons` without `rescale`.
+            `AdasumMirroredStrategy`, or if its rule is ``"mean"`` or `AdaCons(rescale=False)`.
             TensorFlow's default strategy is an error only when a step is taken.
 
     Example:
@@ -196,7 +196,7 @@ class DeltaStep(keras_compat.Step):
         """Return whether this replica has no rows, and so skips the step; None if none skips it."""
         if self.replicas == 1 or keras_compat.accumulation_steps(self.optimizer) > 1:
             return None
-        return tf.distribute.get_strategy().empty_replicas.is_empty_if_any()
+        return tf.distribute.get_strategy()._empty_replicas.is_empty_if_any()
 
     def _update_in_turn(self, values, variables):
         self.assigned = keras_compat.assigned_in_forward_pass()

@@ -109,11 +109,11 @@ def extreme(strategy, variable, reduction, reduce):
     """
     copies = [tf.convert_to_tensor(own) for own in strategy.experimental_local_results(variable)]
     own = reduction(tf.stack(copies), axis=0)
-    workers = strategy.workers.count
+    workers = strategy._workers.count
     if workers == 1:
         return own
     # Each worker sends its value in its own place, and 1 in the same place of a mask.
-    place = tf.reshape(tf.one_hot(strategy.workers.rank, workers), [-1] + [1] * own.shape.rank)
+    place = tf.reshape(tf.one_hot(strategy._workers.rank, workers), [-1] + [1] * own.shape.rank)
     place = tf.broadcast_to(tf.cast(place, own.dtype), [workers, *own.shape])
     sent = tf.stack([tf.where(place > 0, own, tf.zeros_like(place)), place])
     others = [tf.zeros_like(sent)] * (len(copies) - 1)

@@ -11,6 +11,7 @@ import weakref
 import tensorflow as tf
 
 from tf_adasum.aggregation.sparse import values_of, with_values
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
 
@@ -57,6 +58,7 @@ class EmptyReplicas:
     @tf.autograph.experimental.do_not_convert
     def _note(self, args, kwargs):
         self._rows[tensorflow_compat.replica()] = rows_of((args, kwargs))
+        keras_compat.share_global_seeds(tf.distribute.get_strategy())
 
     def forget(self):
         """Delete all notes, because their tensors belong to one graph."""
@@ -101,7 +103,7 @@ class EmptyReplicas:
 
     def _are_known_and_equal(self, strategy):
         rows = list(self._rows.values())
-        is_local = strategy.workers.count == 1 and all(isinstance(own, int) for own in rows)
+        is_local = strategy._workers.count == 1 and all(isinstance(own, int) for own in rows)
         return all(own is None for own in rows) or (is_local and len(set(rows)) == 1)
 
     def weight(self):

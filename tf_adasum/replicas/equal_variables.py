@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.compat import keras as keras_compat
-from tf_adasum.errors import ReplicasDiffer, see
+from tf_adasum.errors import ReplicasDifferError, see
 
 NOT_HERE = 0  # the digest of a variable that does not exist on a worker (any more)
 
@@ -80,7 +80,7 @@ def check(strategy, variables=None):
             to all shared variables that were created under the strategy and still exist.
 
     Raises:
-        ReplicasDiffer: on all workers; the message names the first variable that differs.
+        ReplicasDifferError: on all workers; the message names the first variable that differs.
         ValueError: on all workers, if they pass different numbers of variables; if this function is
             called in a `tf.function`; if an element of `variables` is not a variable.
     """
@@ -99,12 +99,12 @@ def check(strategy, variables=None):
     for number, variable in enumerate(variables):
         if variable is not None:
             digests[:, number] = _digests(strategy, _tf_variable(variable), len(local_replicas))
-    gather = functools.partial(_from_all_replicas, strategy.workers)
+    gather = functools.partial(_from_all_replicas, strategy._workers)
     counts_and_sums = gather([[len(variables), zlib.crc32(own.tobytes())] for own in digests])
     if (counts_and_sums == counts_and_sums[0]).all():
         return
     if (counts_and_sums[:, 0] != len(variables)).any():
-        strategy.workers.check_same(
+        strategy._workers.check_same(
             "All workers have to check the same variables.",
             f"{len(variables)} variable{'s' * (len(variables) != 1)}",
             code="TFA-508",
@@ -115,7 +115,7 @@ def check(strategy, variables=None):
     if different_V.any():
         first = int(np.argmax(different_V))
         others = np.flatnonzero(digests_NV[:, first] != digests_NV[0, first])
-        raise ReplicasDiffer(
+        raise ReplicasDifferError(
             _message(variables[first], others, int(different_V.sum()), len(local_replicas))
         )
 

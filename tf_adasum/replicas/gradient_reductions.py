@@ -65,10 +65,10 @@ class GradientReductions:
                 f"`variables` must be a list of Keras variables. Received: variables={variables!r}"
             )
         paths = [keras_compat.path_of(variable) for variable in variables]
-        state = self.aggregation_state(paths)
+        state = self._aggregation_state(paths)
         return self.gradient_reduction.for_variables(state, range(len(paths)))
 
-    def aggregation_state(
+    def _aggregation_state(
         self, paths: Sequence[str], others: Sequence[str] = ()
     ) -> AggregationState:
         """See `GradientAggregatingStrategy.aggregation_state`."""

@@ -17,7 +17,7 @@ support several workers and are not changed.)
   callbacks, worker 0 sends the restored state to the other workers: the epoch, and every variable
   of the model and the optimizer.
 * Then all workers compare their weights, bit for bit. Otherwise, a worker that restored or assigned
-  other weights would continue with these weights. `strategy.check_model` names the first weight
+  other weights would continue with these weights. `strategy._check_model` names the first weight
   that differs.
 * If one worker has set `model.stop_training` by the end of an epoch, all workers stop. A callback
   that stops the training *within* an epoch must do so on all workers after the same batch.
@@ -120,7 +120,7 @@ class EqualReplicas(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         """Average statistics such as those of BatchNormalization, and warn of skipped steps."""
         keras_compat.average_statistics(self.model)
-        self.model.distribute_strategy.nonfinite.warn_once()
+        self.model.distribute_strategy._nonfinite.warn_once()
 
 
 class StepsOfStatus(keras.callbacks.Callback):
@@ -206,7 +206,7 @@ class AfterUserCallbacks(keras.callbacks.Callback):
             ", ".join(self.first.waiting) or "none",
             code="TFA-510",
         )
-        self.model.distribute_strategy.check_model(self.model)
+        self.model.distribute_strategy._check_model(self.model)
 
     def on_epoch_begin(self, epoch, logs=None):
         """Find out in the first epoch whether a callback reads the logs of batches."""

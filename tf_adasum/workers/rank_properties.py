@@ -1,21 +1,12 @@
 """Properties with the rank of this worker and the number of workers, for users."""
 
-from __future__ import annotations
-
-import abc
-import typing
-
-if typing.TYPE_CHECKING:
-    from tf_adasum.workers.workers import Workers
+from tf_adasum.compat.base_strategy import Workers
 
 
 class RankProperties:
     """The properties of a strategy for the rank of this worker and the number of workers."""
 
-    @property
-    @abc.abstractmethod
-    def workers(self) -> Workers:
-        """The `Workers`, with the rank of this worker and methods to exchange values."""
+    _workers: Workers
 
     @property
     def rank(self) -> int:
@@ -26,12 +17,12 @@ class RankProperties:
             >>> strategy.rank, strategy.num_workers
             (0, 1)
         """
-        return self.workers.rank
+        return self._workers.rank
 
     @property
     def num_workers(self) -> int:
         """The number of workers, at least 1. All workers have the same number of replicas."""
-        return self.workers.count
+        return self._workers.count
 
     @property
     def is_first_worker(self) -> bool:

@@ -112,7 +112,7 @@ class Workers:
         """Return a model's workers; one worker if the model has no strategy of this package."""
         strategy = getattr(model, "distribute_strategy", None)
         if isinstance(strategy, GradientAggregatingStrategy):
-            return strategy.workers
+            return strategy._workers
         return cls(0, 1, gather=None, add=None)
 
     def gather(self, numbers: Sequence[int] | np.ndarray) -> np.ndarray:

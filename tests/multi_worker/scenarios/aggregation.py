@@ -176,7 +176,7 @@ def track_orthogonality(strategy, every=1, **compile_options):
         given = [keras.callbacks.LambdaCallback(on_train_end=note), *given]
         return fit(model, 12 * replicas, batch_size=4 * replicas, epochs=2, callbacks=given)
 
-    tracker = callbacks.OrthogonalityTracker(every=every)
+    tracker = callbacks.OrthogonalityTracker(log_freq=every)
     history = train([tracker])
     later = train([])
     return {
@@ -198,7 +198,7 @@ def orthogonality_of_known_gradients(strategy, **options):
     use_rule(strategy, "adasum", **options)
     gradients = [g for g in known_gradients(strategy.num_replicas_in_sync) if g.dtype == tf.float32]
     paths = [f"variable{number}" for number in range(len(gradients))]
-    state = strategy.aggregation_state(paths)
+    state = strategy._aggregation_state(paths)
     with strategy.scope():
         state.measure_orthogonality()
     marker = strategy.gradient_reduction.for_variables(state, range(len(paths)))
@@ -231,7 +231,7 @@ def custom_loop(strategy, built):
 
     step = tf.function(lambda x, y: strategy.run(in_replica, args=(x, y)))
     for _ in range(3):
-        step(*strategy.split_batch((x, y)))
+        step(*strategy._split_batch((x, y)))
     state = optimizer.gradient_reductions.rule_state.of_name
     return {**weights_of(model), **{name: value.numpy() for name, value in state.items()}}
 

@@ -36,7 +36,7 @@ OPTIMIZERS = {
 }
 RULES = {
     "adasum of the model": rules.Adasum("model"),
-    "rescaled adacons": rules.AdaCons(rescale=True),
+    "adacons of the paper": rules.AdaCons(rescale=False),
 }
 
 

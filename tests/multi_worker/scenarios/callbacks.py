@@ -89,7 +89,7 @@ class Alone(keras.callbacks.Callback):
             lambda: self.model.evaluate(x, y, verbose=0),
             lambda: self.model.train_on_batch(x, y),
             lambda: self.model.metrics[0].result(),
-            lambda: self.model.distribute_strategy.workers.any(True),
+            lambda: self.model.distribute_strategy._workers.any(True),
         ]:
             try:
                 call()

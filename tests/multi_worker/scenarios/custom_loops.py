@@ -73,7 +73,7 @@ def wrong_loops(strategy, rule):
             way()
         except RuntimeError as error:
             errors[name] = str(error)
-    strategy.run(step, args=strategy.split_batch((x, y)))
+    strategy.run(step, args=strategy._split_batch((x, y)))
     strategy.check_replicas()
     moved = any(np.any(before[name] != value) for name, value in weights_of(model).items())
     return {"errors": list(errors.values()), "names": list(errors), "moved": moved}

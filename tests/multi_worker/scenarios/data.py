@@ -31,7 +31,7 @@ def write_files(strategy, folder):
                     for row in rows:
                         writer.write(str(row).encode())
         pathlib.Path(folder, "rows.txt").write_text("".join(f"{row}\n" for row in range(ROWS)))
-    strategy.workers.gather([0])  # wait for the files
+    strategy._workers.gather([0])  # wait for the files
 
 
 class Batches(PyDataset):
@@ -61,7 +61,7 @@ def pair(text):
 
 def python_data(case, strategy):
     """Return what `fit` gets in a case of arrays or Python's own iterators; None in others."""
-    rank, workers = strategy.workers.rank, strategy.workers.count
+    rank, workers = strategy._workers.rank, strategy._workers.count
     own_rows = X[rank * ROWS // workers :][: ROWS // workers]
     match case:
         case "arrays":
@@ -82,7 +82,7 @@ def python_data(case, strategy):
 
 def dataset_of(kind, strategy, folder):
     """Return a `tf.data.Dataset` of rows."""
-    rank, workers = strategy.workers.rank, strategy.workers.count
+    rank, workers = strategy._workers.rank, strategy._workers.count
     tensors = tf.data.Dataset.from_tensor_slices((X, X))
     records = tf.data.TFRecordDataset
 

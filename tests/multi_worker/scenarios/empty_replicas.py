@@ -101,8 +101,8 @@ def fit(strategy, rule, optimizer, fit_mode):
     batch = 8 * strategy.num_replicas_in_sync
     ids, y = random_ids(2 * batch + 1)
     model = model_with_everything(strategy, optimizer, fit_mode)
-    options = {"epochs": 2, "shuffle": False, "callbacks": [ReplicaCheck(every=1)]}
-    with mock.patch.object(strategy, "check_model", wraps=strategy.check_model) as check:
+    options = {"epochs": 2, "shuffle": False, "callbacks": [ReplicaCheck(check_freq=1)]}
+    with mock.patch.object(strategy, "_check_model", wraps=strategy._check_model) as check:
         logs = model.fit(ids, y, batch_size=batch, verbose=0, **options).history
     strategy.check_replicas()
     slots = keras_compat.all_variables(model.optimizer)

@@ -51,7 +51,7 @@ def fit_until_stopped(strategy, count):
         strategy = tf.distribute.get_strategy()
     model = compiled(strategy, build_mlp, **options)
     x, y = random_data(ROWS * count * UPDATES)
-    tracker = GainTracker(every=accumulation)
+    tracker = GainTracker(log_freq=accumulation)
     history = model.fit(
         x,
         y,

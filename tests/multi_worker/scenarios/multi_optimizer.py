@@ -129,7 +129,7 @@ def train(strategy, folder, together, kind, rule, way):
             with scope(strategy):
                 model = keras.models.load_model(f"{path}.keras")
         model.fit(x, y, epochs=3, **options)
-    strategy.check_model(model)
+    strategy._check_model(model)
     return {f"weight{i}": value for i, value in enumerate(model.get_weights())}
 
 

@@ -76,7 +76,7 @@ def train(strategy, replicas):
     """
     if strategy:
         use_rule(strategy, "adasum")
-    keras.utils.set_random_seed(1 + (strategy.workers.rank if strategy else 0))
+    keras.utils.set_random_seed(1 + (strategy._workers.rank if strategy else 0))
     x, y = (
         np.concatenate([block for block in np.split(each, STEPS) for _ in range(replicas)])
         for each in random_data(8 * STEPS)

@@ -57,7 +57,7 @@ def check_spoiled(strategy, replica):
         results[f"{name} path"] = keras_compat.path_of(variable)
         results[f"{name} errors"] = [
             message_of(strategy.check_replicas),
-            message_of(lambda: strategy.check_model(model)),
+            message_of(lambda: strategy._check_model(model)),
             message_of(lambda own=[*others, variable]: strategy.check_replicas(own)),
         ]
         nothing.append(message_of(lambda own=others: strategy.check_replicas(own)))

@@ -49,7 +49,7 @@ def save_on_all_workers(strategy, folder):
         if strategy.rank == 0:  # worker 0 may save alone, as long as no variable is ON_READ
             tf.train.Checkpoint(model=model).write(f"{folder}/alone")
     before = model.get_weights()
-    strategy.workers.gather([])
+    strategy._workers.gather([])
     strategy.run(lambda: average.assign(3.0))
     model.set_weights([0 * each for each in before])
     checkpoint.restore(manager.latest_checkpoint)
@@ -66,7 +66,7 @@ def save_in_scope(strategy, folder, within_fit):
     x, y = random_data(48)
 
     def save(*_):
-        for name, save_as in FORMATS.items() if strategy.workers.rank == 0 else ():
+        for name, save_as in FORMATS.items() if strategy._workers.rank == 0 else ():
             save_as(model, f"{folder}/{name}")
 
     callbacks = [
@@ -94,7 +94,7 @@ def copy_alone(strategy, folder):
     model.fit(x, y, batch_size=24, verbose=0)
     expected = model.evaluate(x, y, batch_size=24, verbose=0)
     losses = []
-    if strategy.workers.rank == 0:
+    if strategy._workers.rank == 0:
         model.save(f"{folder}/model.keras")
         model.save_weights(f"{folder}/model.weights.h5")
         model.save(f"{folder}/model.h5")

@@ -35,8 +35,8 @@ def messages(strategy, folder):
     """The error of each program that makes a part of a model outside of the scope; "" for none."""
     use_rule(strategy, "adasum")
     data = random_data(24)
-    keras.utils.set_random_seed(3 + strategy.workers.rank)
-    path = f"{folder}/{strategy.workers.rank}.keras"
+    keras.utils.set_random_seed(3 + strategy._workers.rank)
+    path = f"{folder}/{strategy._workers.rank}.keras"
 
     def compile_inside(model, *given, **options):
         with strategy.scope():

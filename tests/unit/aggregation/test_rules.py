@@ -127,7 +127,7 @@ def test_inner_products_obey_cauchy_schwarz():
 
 
 def test_get_returns_the_rule():
-    own = {"adasum": Adasum(), "adacons": AdaCons(0.99, "model", False)}
+    own = {"adasum": Adasum(), "adacons": AdaCons(0.99, "model", True)}
     for name, rule in {**own, "mean": Mean(), "sum": Sum()}.items():
         assert repr(rules.get(name)) == repr(rules.get(name.upper())) == repr(rule)
         assert rules.get(rule) is rule

@@ -13,7 +13,7 @@ import pytest
 
 from tf_adasum import atomic_files
 from tf_adasum.backup import backup_files
-from tf_adasum.backup.backup_files import MAGIC, Array, Backup, BackupFiles, DamagedBackup
+from tf_adasum.backup.backup_files import MAGIC, Array, Backup, BackupFiles, DamagedBackupError
 
 BITS = np.random.default_rng(0).integers(0, 256, 24, "uint8")
 ARRAYS = [
@@ -99,7 +99,9 @@ def test_cut_off_or_changed_anywhere_it_is_refused():
         changed[position] ^= 1 << position % 8
         damaged.append(bytes(changed))
     for each in damaged:
-        with pytest.raises(DamagedBackup, match=rf"the name is cut off or damaged \({len(each)} "):
+        with pytest.raises(
+            DamagedBackupError, match=rf"the name is cut off or damaged \({len(each)} "
+        ):
             Backup.decoded(each, "the name")
 
 
@@ -134,7 +136,7 @@ def test_if_the_newest_is_refused_an_older_one_is_used_with_a_warning(tmp_path):
     with pytest.raises(ValueError, match=r"epoch-2-batch-0.backup is another's; .*-1-.*cut off"):
         files.newest(check)
     newest.write_bytes(b"half")
-    with pytest.raises(DamagedBackup, match=r"epoch-2-.*; .*epoch-1-"):
+    with pytest.raises(DamagedBackupError, match=r"epoch-2-.*; .*epoch-1-"):
         files.newest(check)
     older.write_bytes(data)
     with pytest.warns(UserWarning, match=f"{names} cut"):
@@ -204,7 +206,7 @@ def test_what_nonsense_differs_from_is_read():
 
 @pytest.mark.parametrize("name", NONSENSE)
 def test_nonsense_is_refused(name):
-    with pytest.raises(DamagedBackup, match=r"^the file makes no sense \("):
+    with pytest.raises(DamagedBackupError, match=r"^the file makes no sense \("):
         Backup.decoded(NONSENSE[name], "the file")
 
 
@@ -228,7 +230,7 @@ def test_fuzz_what_is_read_is_bounded(facts, changes, data):
     rows = [ROW | change for change in changes]
     try:
         read = Backup.decoded(whole({**FACTS, "arrays": rows} | facts, data), "the file")
-    except DamagedBackup as error:
+    except DamagedBackupError as error:
         assert str(error).startswith("the file makes no sense")
         return
     assert all(type(each) is int and 0 <= each <= 10**12 for each in read.progress)

@@ -169,7 +169,7 @@ PLACES = [
 def test_it_resumes_as_unbroken(tmp_path, chain, capfd):
     """A backup holds what other callbacks change, wherever in the list it stands."""
     data, save_freq, steps_per_execution, is_ours, is_first = CHAINS[chain]
-    strategy = tf_adasum.AdasumMirroredStrategy(["CPU:0"]) if is_ours else None
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"]) if is_ours else None
 
     def fitted(model, folder, *more):
         backup = BackupAndRestore(tmp_path / folder, save_freq=save_freq)

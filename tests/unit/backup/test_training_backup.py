@@ -13,7 +13,7 @@ from tf_adasum.backup import backup_files
 from tf_adasum.backup.backup_files import Array, Backup, BackupFiles
 from tf_adasum.backup.training_backup import TrainingBackup
 from tf_adasum.compat import keras as keras_compat
-from tf_adasum.errors import DamagedBackup
+from tf_adasum.errors import DamagedBackupError
 from tf_adasum.workers.workers import Workers
 
 pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
@@ -132,7 +132,7 @@ def test_all_resume_from_the_same_one(written, expected, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (DAMAGED, DamagedBackup, "1/epoch-1-batch-0.backup is cut off"),
+        (DAMAGED, DamagedBackupError, "1/epoch-1-batch-0.backup is cut off"),
         (OF_ANOTHER_MODEL, ValueError, "1/epoch-1-batch-0.backup is the backup of another model"),
     ],
 )

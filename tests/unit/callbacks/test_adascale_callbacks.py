@@ -76,7 +76,7 @@ def test_logs_what_the_optimizer_has(capsys):
 
 
 def test_between_measurements_steps_log_the_last_values_and_epochs_the_present_ones():
-    tracker, model, seen, gains = callbacks.GainTracker(every=10), compiled(), [], []
+    tracker, model, seen, gains = callbacks.GainTracker(log_freq=10), compiled(), [], []
     look = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: seen.append(logs.get("scale_invariant_steps")),
         on_epoch_end=lambda epoch, logs: gains.append(float(model.optimizer.gain)),

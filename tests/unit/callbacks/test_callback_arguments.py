@@ -31,11 +31,25 @@ def train(callback, optimizer="sgd"):
 @pytest.mark.parametrize(
     "callback", [callbacks.GainTracker, callbacks.OrthogonalityTracker, callbacks.ReplicaCheck]
 )
-@pytest.mark.parametrize("every", [0, -1, 1.0, True, None, "2"])
-def test_another_distance_is_refused(callback, every):
-    message = f"`every` must be an int of 1 or more.* Received: every={every!r}"
+@pytest.mark.parametrize("freq", [0, -1, 1.0, True, None, "2"])
+def test_another_distance_is_refused(callback, freq):
+    message = rf"_freq` must be an int of 1 or more.* Received: \w+_freq={freq!r}"
     with pytest.raises(ValueError, match=message):
-        callback(every=every)
+        callback(freq)
+
+
+@pytest.mark.parametrize(
+    "callback", [callbacks.GainTracker, callbacks.OrthogonalityTracker, callbacks.ReplicaCheck]
+)
+def test_the_old_name_of_the_frequency_warns(callback):
+    with pytest.warns(
+        DeprecationWarning, match="The argument `every` is deprecated. Use `"
+    ) as caught:
+        old = callback.from_config({"every": 3})
+    assert old.get_config() == callback(3).get_config()
+    with pytest.warns(DeprecationWarning) as caught:
+        callback(every=3)
+    assert caught[0].filename == __file__
 
 
 @pytest.mark.parametrize("total", [0, -1, math.nan, math.inf, True, None, "9"], ids=str)
@@ -91,17 +105,20 @@ def test_models_of_another_strategy_are_refused(name):
 
 
 def test_workers_compare_the_arguments_of_callbacks_that_wait_for_all():
-    """With another `every` on each worker, they would wait for each other."""
-    assert callbacks.ReplicaCheck(7).settings_to_compare == "ReplicaCheck(every=7)"
+    """With another frequency on each worker, they would wait for each other."""
+    assert callbacks.ReplicaCheck(7).settings_to_compare == "ReplicaCheck(check_freq=7)"
     assert callbacks.StragglerReport().settings_to_compare.startswith("StragglerReport(")
 
 
 @pytest.mark.parametrize(
     ("callback", "names"),
     [
-        (callbacks.GainTracker(every=3), ["every"]),
-        (callbacks.OrthogonalityTracker(every=3, per_variable=False), ["every", "per_variable"]),
-        (callbacks.ReplicaCheck(7), ["every", "settings_to_compare"]),
+        (callbacks.GainTracker(log_freq=3), ["log_freq"]),
+        (
+            callbacks.OrthogonalityTracker(log_freq=3, per_variable=False),
+            ["log_freq", "per_variable"],
+        ),
+        (callbacks.ReplicaCheck(7), ["check_freq", "settings_to_compare"]),
         (callbacks.StopAtScaleInvariantStep(1000.5), ["total"]),
         (callbacks.StragglerReport(), ["settings_to_compare"]),
         (callbacks.ElasticScale({0: 2, 3: 4.5}), ["schedule", "make_dataset", "dataset"]),

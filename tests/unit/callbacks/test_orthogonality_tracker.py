@@ -42,7 +42,7 @@ def test_it_needs_a_strategy_of_ours():
 
 @pytest.mark.parametrize("rule", ["adasum", "mean"])
 def test_one_replica_is_orthogonal(strategies, rule):
-    tracker = callbacks.OrthogonalityTracker(every=2)
+    tracker = callbacks.OrthogonalityTracker(log_freq=2)
     model = compiled(strategies[rule])
     history = train(model, [tracker], epochs=2)
     assert tracker.steps == [2, 4, 6, 8, 10, 12]
@@ -53,7 +53,7 @@ def test_one_replica_is_orthogonal(strategies, rule):
 
 
 def test_steps_are_counted_over_several_fits(strategies):
-    tracker = callbacks.OrthogonalityTracker(every=4, per_variable=False)
+    tracker = callbacks.OrthogonalityTracker(log_freq=4, per_variable=False)
     model = compiled(strategies["adasum"])
     histories = [train(model, [tracker]) for _ in range(2)]
     assert tracker.steps == [4, 8, 12] and len(tracker.values) == 3
@@ -61,7 +61,7 @@ def test_steps_are_counted_over_several_fits(strategies):
 
 
 def test_an_epoch_without_a_measurement_logs_nan(strategies):
-    history = train(compiled(strategies["adasum"]), [callbacks.OrthogonalityTracker(every=7)])
+    history = train(compiled(strategies["adasum"]), [callbacks.OrthogonalityTracker(log_freq=7)])
     assert np.isnan(history["orthogonality"]).all()
 
 

@@ -15,7 +15,7 @@ class Strategy:
     num_replicas_in_sync = 2
 
     def __init__(self, check_model):
-        self.check_model = check_model
+        self._check_model = check_model
 
 
 def steps_checked(check, epochs=2, steps_per_execution=1):

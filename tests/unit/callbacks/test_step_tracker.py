@@ -41,14 +41,14 @@ def run(tracker, epochs, steps, calls=1):
     ],
 )
 def test_measures_every_so_many_steps(every, calls, steps):
-    tracker = Counting(every=every)
+    tracker = Counting(log_freq=every)
     run(tracker, epochs=2, steps=5, calls=calls)
     assert tracker.steps == steps
     assert len(tracker.values) == len(steps) and None not in tracker.values
 
 
 def test_an_epoch_that_ends_early_and_one_that_begins_late():
-    tracker = Counting(every=7)
+    tracker = Counting(log_freq=7)
     tracker.on_epoch_begin(0)
     tracker.on_train_batch_end(1)
     tracker.on_epoch_begin(1)

@@ -136,7 +136,7 @@ def test_what_is_in_the_logs_and_in_the_picture(monkeypatch, capsys):
 
 
 def test_one_process_waits_for_nobody():
-    with tf_adasum.AdasumMirroredStrategy(["CPU:0"]).scope():
+    with tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"]).scope():
         model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(2)])
         model.compile("sgd", "mse")
     report = StragglerReport()

@@ -17,15 +17,15 @@ def owner():
 def with_two_hooks(cls):
     hooks = Hooks("a class")
 
-    @hooks.replaces(cls, "double", outermost=True)
-    def outer(original, self, number, **kwargs):
-        """Is around the other one."""
-        return f"outer({original(self, number, **kwargs)})"
-
     @hooks.replaces(cls, "double")
     def inner(original, self, number, **kwargs):
         """Is inside."""
         return f"inner({original(self, number, **kwargs)})"
+
+    @hooks.replaces(cls, "double")
+    def outer(original, self, number, **kwargs):
+        """Is around the other one."""
+        return f"outer({original(self, number, **kwargs)})"
 
     return hooks
 

@@ -7,15 +7,19 @@ name shows what.
 import ast
 import inspect
 import re
+import sys
 from pathlib import Path
 
 import keras
 import pytest
 from support import hooks_page
+from support.launching import output_of
 
 import tf_adasum
 from tf_adasum import _version
 from tf_adasum._version import major_minor
+from tf_adasum.compat.keras.calls import CALLS
+from tf_adasum.compat.keras.generation import IS_KERAS_2, private_names
 
 PACKAGE = Path(tf_adasum.__file__).parent
 ALL_HOOKS = [hook for hooks in hooks_page.registries() for hook in hooks]
@@ -65,13 +69,54 @@ def test_no_feature_is_off():
     )
 
 
+def test_few_functions_are_replaced():
+    """A function counts once, however many hooks it has. Each can break with a new version."""
+    targets = {hook.target for hook in HOOKS if not hook.is_override}
+    of_tensorflow = {each for each in targets if each.startswith("tensorflow.")}
+    assert len(of_tensorflow) <= (8 if IS_KERAS_2 else 7), sorted(of_tensorflow)
+    assert len(targets - of_tensorflow) <= (38 if IS_KERAS_2 else 36)
+    hooks_of_calls = [
+        hook for hook in HOOKS if hook.name in CALLS and hook.owner is private_names.Trainer
+    ]
+    assert sorted(hook.name for hook in hooks_of_calls) == sorted(CALLS)
+
+
+INSPECTED = """
+import inspect, keras, tensorflow as tf
+import tf_adasum
+from tf_adasum import callbacks, optimizers, rules, schedules
+from tf_adasum.compat import keras as keras_compat, tensorflow as tensorflow_compat
+import tf_adasum.strategy
+rules.Adasum(), callbacks.GainTracker()
+
+def replaced():
+    for hooks in (keras_compat.hooks, tensorflow_compat.hooks):
+        for hook in hooks:
+            function = inspect.getattr_static(hook.owner, hook.name, None)
+            if not hook.is_override and "tf_adasum" in getattr(
+                getattr(function, "__code__", None), "co_filename", ""
+            ):
+                yield hook.target
+
+print("BEFORE", len({*replaced()}))
+tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
+print("AFTER", len({*replaced()}))
+"""
+
+
+def test_nothing_is_replaced_before_the_first_strategy():
+    printed = output_of(sys.executable, "-c", INSPECTED, cwd=PACKAGE.parent)
+    targets = {hook.target for hook in HOOKS if not hook.is_override}
+    assert "BEFORE 0" in printed and f"AFTER {len(targets)}" in printed
+
+
 def test_the_page_of_the_docs_is_up_to_date():
     text = hooks_page.PAGE.read_text()
     assert hooks_page.renewed(text) == text, "run: python tests/support/hooks_page.py"
 
 
 def test_private_names_are_imported_in_the_seams_only():
-    """Those of Keras in one file of each generation."""
+    """Those of Keras in one file for each generation."""
     of_keras, of_tensorflow = set(), set()
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).as_posix()
@@ -80,7 +125,7 @@ def test_private_names_are_imported_in_the_seams_only():
                 of_keras.add(name)
             if module.startswith(("tensorflow.python", "tensorflow.compiler", "tensorflow.tsl")):
                 of_tensorflow.add(name)
-    assert of_keras == {f"compat/keras/keras{each}/private_names.py" for each in (2, 3)}
+    assert of_keras == {f"compat/keras/private_names_keras{each}.py" for each in (2, 3)}
     assert of_tensorflow, "the search finds them"
     assert all(name.startswith("compat/tensorflow/") for name in of_tensorflow), of_tensorflow
 

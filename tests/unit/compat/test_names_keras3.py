@@ -22,14 +22,18 @@ from support.private_names import execute_again, missing_names
 import tf_adasum
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.keras import keras3
-from tf_adasum.compat.keras.keras3 import private_names as names_of_keras3
+from tf_adasum.compat.keras import private_names_keras3 as names_of_keras3
 
-NAMES = ["fit", "layers", "optimizers"]
+OF_KERAS_3 = ["epochs", "jit", "local_predict", "py_datasets", "scopes", "wrapper"]
+NAMES = ["fit", "layers", "optimizers", "phases"]
 MODULES = [
     importlib.import_module(f"{package.__name__}.{name}")
     for package, names in (
         (keras_compat, ["files", *NAMES]),
-        (keras3, ["epochs", "jit", "py_datasets", "wrapper", *NAMES]),
+        (
+            keras3,
+            ["build", "epochs", "jit", "local_predict", "py_datasets", "scopes", "wrapper", *NAMES],
+        ),
     )
     for name in names
 ]
@@ -48,10 +52,11 @@ def of_keras():
     epoch_iterator = keras_trainer.TFEpochIterator(
         x=np.ones([2, 1]), batch_size=1, distribute_strategy=tf.distribute.get_strategy()
     )
-    strategy = tf_adasum.AdasumMirroredStrategy(["CPU:0"])
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
     model = keras.Sequential([keras.layers.Input([1])])
     model.compile(loss="mse")
     return [
+        strategy,
         optimizer,
         epoch_iterator,
         epoch_iterator.data_adapter,

@@ -14,7 +14,7 @@ pytest.importorskip("keras", minversion="3")  # of Keras 2 there is no newer one
 
 import tf_adasum
 from tf_adasum._version import SUPPORTED_VERSIONS
-from tf_adasum.compat.keras.keras3.private_names import MULTI_OPTIMIZER
+from tf_adasum.compat.keras.private_names_keras3 import MULTI_OPTIMIZER
 
 PACKAGE = Path(tf_adasum.__file__).parent
 

@@ -33,10 +33,7 @@ def first_weight(strategy, path):
     return model.get_weights()[0][0, 0]
 
 
-H5 = pytest.param("new/a.h5", marks=pytest.mark.keras3_only("Keras 2 saves .h5 under its own name"))
-
-
-@pytest.mark.parametrize("name", ["a.keras", "a.weights.h5", H5])
+@pytest.mark.parametrize("name", ["a.keras", "a.weights.h5"])
 def test_is_written_beside_and_renamed(strategy, name, tmp_path):
     path = tmp_path / name
     for value in 1.0, 2.0:

@@ -1,5 +1,7 @@
 """The log of what workers do together, and where two logs part."""
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +68,24 @@ def test_what_a_worker_does():
         with log.call("evaluate"):
             assert log.doing() == "in evaluate within fit, epoch 2"
     assert log.doing() == "after fit, epoch 2"
+
+
+def test_each_thread_has_its_own_calls():
+    log, seen = CallLog(), []
+
+    def predict():
+        with log.call("predict"):
+            seen.append(log.doing())
+
+    with log.call("fit"):
+        thread = threading.Thread(target=predict)
+        thread.start()
+        thread.join()
+        log.epoch(2)
+        assert (seen, log.doing()) == (["in fit"], "in fit, epoch 2")
+    assert [entry.name for entry in parsed(log.to_send())] == [
+        *("calls fit", "calls predict", "begins epoch 2 of fit")
+    ]
 
 
 @pytest.mark.parametrize("sent", ["", "1", "{}", "[[1, 2]]", '[["1", 2, "a"]]', "[" * 5000])

@@ -249,5 +249,5 @@ def test_nadam_on_several_devices_is_refused(strategy):
         optimizer = keras.optimizers.Nadam(0.1)
     with pytest.raises(ValueError, match=r"legacy\.Nadam.*Received: 2 devices"):
         step_of(strategy, optimizer, [variable])(tf.ones([2, 1]))
-    with tf_adasum.AdasumMirroredStrategy(["CPU:0"]).scope():
+    with tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"]).scope():
         keras.optimizers.Nadam(0.1).build([tf.Variable([1.0])])

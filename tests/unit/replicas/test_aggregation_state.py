@@ -19,7 +19,7 @@ def strategy_of(rule):
 
 
 def state_of(rule, paths=PATHS):
-    return strategy_of(rule).aggregation_state(paths)
+    return strategy_of(rule)._aggregation_state(paths)
 
 
 def test_rules_without_state_have_no_variables():
@@ -54,7 +54,7 @@ def test_further_variables_are_refused_if_the_rule_has_a_state():
 
 def test_the_orthogonality_of_the_last_reduction():
     strategy = strategy_of("adasum")
-    state = strategy.aggregation_state(PATHS)
+    state = strategy._aggregation_state(PATHS)
     application = types.SimpleNamespace(
         measures_orthogonality=True,
         state={},

@@ -35,12 +35,12 @@ def test_every_row_goes_to_one_replica(rows, workers, devices):
 )
 def test_a_batch_without_rows_of_one_number_is_refused(strategy, batch, message):
     with pytest.raises(ValueError, match=message):
-        strategy.split_batch(batch)
+        strategy._split_batch(batch)
 
 
 def test_one_replica_gets_all_rows_in_their_structure(strategy):
     batch = {"x": np.arange(6.0).reshape(3, 2), "y": np.array([1, 2, 3]), "w": None}
-    split = strategy.split_batch(batch)
+    split = strategy._split_batch(batch)
     assert split.keys() == batch.keys() and split["w"] is None
     for name in ("x", "y"):
         (own,) = strategy.experimental_local_results(split[name])

@@ -74,7 +74,7 @@ def test_gradients_of_no_rows_are_zeros_and_others_stay(strategy, kind):
     def in_replica(x):
         nan = tf.reduce_mean(x) * 0 / tf.cast(tf.shape(x)[0], tf.float32)
         slices = tf.IndexedSlices(tf.fill([2, 3], nan), tf.constant([1, 4]), tf.constant([5, 3]))
-        one, nothing, other = strategy.empty_replicas.zero_where_empty(
+        one, nothing, other = strategy._empty_replicas.zero_where_empty(
             [tf.fill([3], nan + 1), None, slices]
         )
         assert nothing is None
@@ -98,29 +98,29 @@ def test_gradients_of_no_rows_are_zeros_and_others_stay(strategy, kind):
 
 def test_the_notes_are_deleted_after_run(strategy):
     seen = []
-    strategy.run(lambda x: seen.append(bool(strategy.empty_replicas.is_empty)), [dense(0)])
+    strategy.run(lambda x: seen.append(bool(strategy._empty_replicas.is_empty)), [dense(0)])
     assert seen == [True]
-    assert strategy.empty_replicas.is_empty is None, "its tensors belong to one graph"
+    assert strategy._empty_replicas.is_empty is None, "its tensors belong to one graph"
 
     def fail(x):
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
         strategy.run(fail, args=(dense(0),))
-    strategy.run(lambda: seen.append(strategy.empty_replicas.is_empty))
+    strategy.run(lambda: seen.append(strategy._empty_replicas.is_empty))
     assert seen == [True, None]
 
 
 def test_a_tf_function_is_replaced_once(strategy):
     function = tf.function(lambda x: x)
-    noting = strategy.empty_replicas.noting(function)
+    noting = strategy._empty_replicas.noting(function)
     assert noting is not function
-    assert strategy.empty_replicas.noting(function) is noting, "or it would be traced every time"
+    assert strategy._empty_replicas.noting(function) is noting, "or it would be traced every time"
 
 
 def test_a_tensor_if_any_local_replica_may_be_empty(strategy):
     def in_replica(x):
-        found = strategy.empty_replicas.is_empty_if_any()
+        found = strategy._empty_replicas.is_empty_if_any()
         return tf.constant(-1) if found is None else tf.cast(found, tf.int32)
 
     def step(x):

@@ -33,7 +33,7 @@ def test_what_replicas_share(options, is_shared):
 
 
 def test_shared_variables_of_a_model_with_a_frozen_layer():
-    with tf_adasum.AdasumMirroredStrategy(["CPU:0"], aggregation="adacons").scope():
+    with tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], aggregation="adacons").scope():
         inputs = keras.layers.Input([3])
         dense, norm = keras.layers.Dense(2), keras.layers.BatchNormalization()
         model = keras.Model(inputs, norm(dense(inputs)))
@@ -50,7 +50,7 @@ def test_shared_variables_of_a_model_with_a_frozen_layer():
 def strategy_of(workers, copies, created=()):
     """Two devices on each of three workers; `copies` holds all copies of each variable."""
     return types.SimpleNamespace(
-        workers=workers,
+        _workers=workers,
         num_replicas_in_sync=6,
         extended=types.SimpleNamespace(
             worker_devices=["CPU:0"] * 2, created_variables=lambda: created
@@ -94,7 +94,7 @@ def test_the_first_variable_that_differs_is_named(value, other):
         equal_variables.check(strategy, variables)
 
     errors = run_on_workers(3, check)
-    assert {type(error) for error in errors} == {tf_adasum.ReplicasDiffer}
+    assert {type(error) for error in errors} == {tf_adasum.ReplicasDifferError}
     (message,) = {str(error) for error in errors}
     assert "'kernel' (the first of 2 variables)" in message
     assert message.endswith(

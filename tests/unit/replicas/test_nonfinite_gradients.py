@@ -41,7 +41,7 @@ def slices(values):
 def test_the_first_gradient_that_is_not_finite_is_found(strategies, kind, gradients, first):
     strategy = strategies["skip"]
     find = tf.function(
-        lambda: strategy.run(lambda: strategy.nonfinite.find([kind(each) for each in gradients]))
+        lambda: strategy.run(lambda: strategy._nonfinite.find([kind(each) for each in gradients]))
     )
     np.testing.assert_array_equal(find(), [first])
 
@@ -50,7 +50,7 @@ def test_the_first_gradient_that_is_not_finite_is_found(strategies, kind, gradie
     ("action", "is_disabled"), [("propagate", True), ("skip", False), ("raise", False)]
 )
 def test_gradients_are_left_alone_if_nothing_has_to_be_done(strategies, action, is_disabled):
-    nonfinite = strategies[action].nonfinite
+    nonfinite = strategies[action]._nonfinite
 
     def in_replica():
         before = nonfinite.is_disabled
@@ -70,7 +70,7 @@ def raising(strategy):
     found, paths = tf.constant([2.0]), ["layer/kernel", "layer/bias"]
     return tf.function(
         lambda: strategy.run(
-            lambda: strategy.nonfinite.skip_or_raise(found, paths) or tf.constant(0)
+            lambda: strategy._nonfinite.skip_or_raise(found, paths) or tf.constant(0)
         )
     )
 
@@ -81,7 +81,7 @@ def test_the_error_names_worker_replica_and_variable(strategies):
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(received)):
         step()
     with pytest.raises(FloatingPointError) as caught:  # in `fit`
-        strategies["raise"].nonfinite.raising_plain_errors(step)()
+        strategies["raise"]._nonfinite.raising_plain_errors(step)()
     message = str(caught.value)
     assert message.startswith(nonfinite_gradients.MESSAGE) and received in message
     assert message.endswith(nonfinite_gradients.MESSAGE_END)
@@ -89,7 +89,7 @@ def test_the_error_names_worker_replica_and_variable(strategies):
 
 
 def test_other_errors_stay_as_they_are(strategies):
-    @strategies["raise"].nonfinite.raising_plain_errors
+    @strategies["raise"]._nonfinite.raising_plain_errors
     def step(error):
         """A step."""
         raise error
@@ -104,4 +104,4 @@ def test_other_errors_stay_as_they_are(strategies):
 @pytest.mark.parametrize("action", ["propagate", "skip"])
 def test_functions_stay_unchanged_if_nothing_raises(strategies, action):
     function = raising(strategies["raise"])
-    assert strategies[action].nonfinite.raising_plain_errors(function) is function
+    assert strategies[action]._nonfinite.raising_plain_errors(function) is function

@@ -77,7 +77,7 @@ def test_all_workers_name_what_each_of_them_has(values, shown, received):
 
 
 def test_a_strategy_of_one_process_has_one_worker():
-    workers = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"]).workers
+    workers = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])._workers
     assert (workers.rank, workers.count) == (0, 1)
     assert workers.gather([3, 4]).tolist() == [[3, 4]]
     assert workers.broadcast_bytes(0, b"abc") == b"abc"
@@ -86,7 +86,7 @@ def test_a_strategy_of_one_process_has_one_worker():
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_users_ask_for_the_place_of_a_worker(rank):
     class Own(RankProperties):
-        workers = module.Workers(rank, 3, None, None)
+        _workers = module.Workers(rank, 3, None, None)
 
     place = Own()
     assert (place.rank, place.num_workers, place.is_first_worker) == (rank, 3, rank == 0)

@@ -33,10 +33,10 @@ class AdaCons(AggregationRule):
     on all replicas, and is saved with the optimizer.
 
     *The norm of the result.* The result is a sum of the unit vectors ``g_i / ‖g_i‖`` with the
-    weights α_i, whose sum is 1. So its norm is of order 1 for any norm of the gradients, and you
-    need another learning rate than for the mean. With ``rescale=True`` the result is multiplied by
-    ``Σ_i α_i (‖g_i‖ + ε)``: identical gradients are returned unchanged, and you can keep the
-    learning rate of one replica.
+    weights α_i, whose sum is 1. So its norm is of order 1 for any norm of the gradients. With
+    ``rescale=True`` the result is multiplied by ``Σ_i α_i (‖g_i‖ + ε)``: identical gradients are
+    returned unchanged, and you can keep the learning rate of one replica. With ``rescale=False``,
+    as in the paper, you need another learning rate.
 
     If Σα consists only of rounding errors and ε, because the α cancel or all gradients are zero,
     every replica gets the same α. A negative Σα is not treated specially.
@@ -46,14 +46,14 @@ class AdaCons(AggregationRule):
         granularity: ``"model"``: each replica has one coefficient for all variables;
             ``"variable"``: one coefficient for each variable; ``{regular expression on variable
             paths: group}``: one coefficient for each group. Defaults to ``"model"``.
-        rescale: whether the result has the norm of the gradients. Defaults to `False`.
+        rescale: whether the result has the norm of the gradients. Defaults to `True`.
 
     Raises:
         ValueError: if `momentum` is outside [0, 1), `granularity` has another form, or `rescale` is
             not a bool.
 
     Example:
-        >>> rule = tf_adasum.rules.AdaCons(rescale=True)
+        >>> rule = tf_adasum.rules.AdaCons()
         >>> identical = tf.fill([1, 4, 4], tf.constant(25.0, tf.float64))
         >>> rule.coefficients(identical).numpy().round(6)
         array([[0.25, 0.25, 0.25, 0.25]])
@@ -66,7 +66,7 @@ class AdaCons(AggregationRule):
     """
 
     def __init__(
-        self, momentum: float = 0.99, granularity: Granularity = "model", rescale: bool = False
+        self, momentum: float = 0.99, granularity: Granularity = "model", rescale: bool = True
     ):
         expected = "of AdaCons must be in [0, 1)"
         arguments.check_number("momentum", momentum, expected, at_least=0, below=1)

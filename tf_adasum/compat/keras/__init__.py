@@ -15,16 +15,14 @@ import keras
 
 from tf_adasum.compat.keras import files, layers
 from tf_adasum.compat.keras.batch_logs import ignores_batch_logs, reads_batch_logs, reads_logs_of
-from tf_adasum.compat.keras.fit import (
+from tf_adasum.compat.keras.calls import (
     are_calls_under_way,
-    average_statistics,
     current_call_settings,
     current_calls,
-    replaceable_dataset,
     skip_log_reduction,
-    variables_so_far,
     when_fit_ends,
 )
+from tf_adasum.compat.keras.fit import average_statistics, replaceable_dataset, variables_so_far
 from tf_adasum.compat.keras.generation import IS_KERAS_2, hooks
 from tf_adasum.compat.keras.optimizer_steps import install_step, is_wrapped
 from tf_adasum.compat.keras.optimizers import (
@@ -48,6 +46,7 @@ from tf_adasum.errors import see
 
 if IS_KERAS_2:
     from tf_adasum.compat.keras.keras2 import files as files_of_keras2
+    from tf_adasum.compat.keras.keras2 import phases as phases_of_keras2
     from tf_adasum.compat.keras.keras2.fit import (
         CALLBACKS_OF_WORKER_0,
         KERAS_BACKUP_IS_SINGLE_WORKER,
@@ -64,7 +63,7 @@ if IS_KERAS_2:
         set_initial_epoch,
         why_not_repeatable,
     )
-    from tf_adasum.compat.keras.keras2.layers import WITHOUT_AUTOCAST
+    from tf_adasum.compat.keras.keras2.layers import WITHOUT_AUTOCAST, share_global_seeds
     from tf_adasum.compat.keras.keras2.optimizers import (
         LOSS_SCALE_OPTIMIZERS,
         OPTIMIZERS,
@@ -91,12 +90,9 @@ if IS_KERAS_2:
         variables_to_save,
     )
 else:
-    from tf_adasum.compat.keras.keras3 import batch_axis as batch_axis_of_keras3
-    from tf_adasum.compat.keras.keras3 import files as files_of_keras3
-    from tf_adasum.compat.keras.keras3 import local_predict as local_predict_of_keras3
     from tf_adasum.compat.keras.keras3 import losses as losses_of_keras3
     from tf_adasum.compat.keras.keras3 import metrics as metrics_of_keras3
-    from tf_adasum.compat.keras.keras3 import scopes as scopes_of_keras3
+    from tf_adasum.compat.keras.keras3 import phases as phases_of_keras3
     from tf_adasum.compat.keras.keras3.build import is_model_built
     from tf_adasum.compat.keras.keras3.epochs import (
         batches_of_data,
@@ -113,7 +109,7 @@ else:
         initial_epoch,
         set_initial_epoch,
     )
-    from tf_adasum.compat.keras.keras3.layers import WITHOUT_AUTOCAST
+    from tf_adasum.compat.keras.keras3.layers import WITHOUT_AUTOCAST, share_global_seeds
     from tf_adasum.compat.keras.keras3.optimizers import (
         LOSS_SCALE_OPTIMIZERS,
         OPTIMIZERS,
@@ -140,8 +136,6 @@ else:
         update_weight_ema,
         variables_to_save,
     )
-
-from tf_adasum.compat.keras import tracebacks  # isort: skip  (its hooks wrap all others)
 
 
 def install():

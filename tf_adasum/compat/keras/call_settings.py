@@ -13,12 +13,14 @@ import hashlib
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+
+from tf_adasum.compat import tensorflow as tensorflow_compat
 
 # Arguments of `fit` and other methods that may differ between workers. Callbacks may differ
 # (`callbacks if rank == 0 else []`). Callbacks that wait for other workers are compared when
@@ -54,29 +56,22 @@ class Settings(dict):
         return {**(self.model or {}), **self}
 
 
-def settings_of(model: keras.Model, call: Callable, args: tuple, kwargs: Mapping) -> Settings:
+def settings_of(model: keras.Model, call: str, given: Mapping[str, Any]) -> Settings:
     """Return the `Settings` of a call.
 
     Args:
         model: the `keras.Model`.
-        call: the called method, such as `keras.Model.fit`.
-        args: positional arguments of the call, without the model.
-        kwargs: keyword arguments of the call.
+        call: the name of the called method, such as "fit".
+        given: all arguments of the call by name, with the default values.
     """
     settings = Settings(_of_compile(model))
     settings.model = _of_model(model)
     settings["keras.config.floatx"] = keras.backend.floatx()
-    try:
-        bound = _signature(call).bind(model, *args, **kwargs)
-    except TypeError:  # Keras raises an error for the same reason
-        return settings
-    bound.apply_defaults()
-    given = {**bound.arguments, **bound.arguments.get("kwargs", {})}
     for name, value in given.items():
         if name in DATA:
-            settings.update(_of_data(call.__name__, name, value, _is_any_length_open(model)))
+            settings.update(_of_data(call, name, value, _is_any_length_open(model)))
         elif name not in NOT_COMPARED and name != "kwargs" and not name.startswith("_"):
-            settings[f"{call.__name__}({name})"] = described(value)
+            settings[f"{call}({name})"] = described(value)
     return settings
 
 
@@ -87,11 +82,6 @@ def described(value: Any) -> str:
         return text
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return f"{text[:_LONGEST_VALUE]}… (hash {digest})"
-
-
-@functools.cache
-def _signature(call):
-    return inspect.signature(call)
 
 
 def _described(value):
@@ -210,27 +200,22 @@ def _attributes(layer):
 
 # ---- the arguments of `compile` ----------------------------------------------------------------
 
-# For each optimizer: the learning rate that it was created with. In the scope of a strategy, the
-# learning rate becomes a variable, which has worker 0's value on all workers.
-_given_rates: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-
-
-def note_learning_rate(optimizer: Any, rate: Any) -> None:
-    """Store the learning rate that an optimizer was created with."""
-    _given_rates[optimizer] = _described(rate)
-
 
 def _of_compile(model):
     """Describe the optimizer and the other arguments of `compile`.
 
     The optimizer is not read from Keras's record of these arguments, because saving in the HDF5
-    format removes it from the record.
+    format removes it from the record. In the scope of a strategy, the learning rate becomes a
+    variable, which has worker 0's value on all workers. So its initial value on this worker is
+    compared too.
     """
     optimizer, settings = getattr(model, "optimizer", None), {}
     if optimizer is not None:
         settings["optimizer"] = type(optimizer).__name__
-        if optimizer in _given_rates:
-            settings["optimizer.learning_rate, as created"] = _given_rates[optimizer]
+        rate = getattr(optimizer, "_learning_rate", None)
+        own = tensorflow_compat.own_initial_value(getattr(rate, "_value", rate))
+        if own is not None:
+            settings["optimizer.learning_rate, as created"] = _described(own)
         for key, each in _config_of(optimizer).items():
             if key not in _OF_ONE_PROCESS:
                 settings[f"optimizer.{key}"] = described(each)

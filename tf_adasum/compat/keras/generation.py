@@ -22,9 +22,9 @@ if what := newer(tf.__version__, keras.__version__):
     )
 IS_KERAS_2 = keras.__version__.startswith("2.")
 if IS_KERAS_2:
-    from tf_adasum.compat.keras.keras2 import private_names
+    from tf_adasum.compat.keras import private_names_keras2 as private_names
 else:
-    from tf_adasum.compat.keras.keras3 import private_names
+    from tf_adasum.compat.keras import private_names_keras3 as private_names
 
 hooks = Hooks("Keras 2" if IS_KERAS_2 else "Keras 3", private_names.library)
 

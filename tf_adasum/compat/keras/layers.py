@@ -5,13 +5,12 @@ rows. Other losses are multiplied by a factor first, so that their weighted mean
 is the loss of the whole batch.
 """
 
-import contextlib
-
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks, private_names
 from tf_adasum.compat.keras.optimizers import is_ours, our_replica_context
+from tf_adasum.compat.thread_flag import ThreadFlag
 
 # This number is odd, so that no two replicas get the same seed. It is large, so that the seeds of
 # the replicas look unrelated.
@@ -53,18 +52,9 @@ class NeedsReplicas(RuntimeError):
     """A loss that XLA compiles needs a number of the other replicas."""
 
 
-_compiles = False  # True within `compiling`
-
-
-@contextlib.contextmanager
-def compiling():
-    """Return a context manager in which losses raise `NeedsReplicas` if XLA cannot compile them."""
-    global _compiles
-    had, _compiles = _compiles, True
-    try:
-        yield
-    finally:
-        _compiles = had
+# A context manager in which losses raise `NeedsReplicas` if XLA cannot compile them.
+_compiles = ThreadFlag()
+compiling = _compiles.within
 
 
 def factor_of_loss(divisor=None):
@@ -74,10 +64,10 @@ def factor_of_loss(divisor=None):
         return None
     replicas = context.num_replicas_in_sync
     if not tensorflow_compat.can_reduce():  # within a function or a loop of the user's step
-        if _compiles and divisor is not None and _is_mean():
+        if _compiles.is_set and divisor is not None and _is_mean():
             raise NeedsReplicas
         return float(replicas) if divisor is None else None
-    rows = context.strategy.empty_replicas
+    rows = context.strategy._empty_replicas
     total = rows.total_rows()
     factor = float(replicas)
     if not isinstance(total, int):
@@ -94,7 +84,7 @@ def sum_of_all_replicas(losses):
     return losses if factor is None else _with_gradient_times(losses, factor)
 
 
-@hooks.replaces(tf.nn, "compute_average_loss", "scale_regularization_loss")
+@tensorflow_compat.hooks.replaces(tf.nn, "compute_average_loss", "scale_regularization_loss")
 def loss_divided_by_replicas(original, *args, **kwargs):
     """Undo the division by the number of replicas in the gradient, as for Keras's losses.
 

@@ -66,8 +66,8 @@ class Optimizers:
         if not context or is_wrapped(optimizer):
             return step(gradients)
         if not context.strategy.are_gradients_combined:
-            gradients = context.strategy.empty_replicas.zero_where_empty(gradients)
-        nonfinite = context.strategy.nonfinite
+            gradients = context.strategy._empty_replicas.zero_where_empty(gradients)
+        nonfinite = context.strategy._nonfinite
         present = [gradient for gradient in gradients if gradient is not None]
         if nonfinite.is_disabled or not present:
             return step(gradients)
@@ -152,7 +152,7 @@ class Optimizers:
         """Create and store the `AggregationState` of a built optimizer."""
         paths = [path_of(variable) for variable in self.variables_of(optimizer)]
         others = _paths_of_others.get(optimizer, ())
-        optimizer.gradient_reductions = strategy.aggregation_state(paths, others)
+        optimizer.gradient_reductions = strategy._aggregation_state(paths, others)
         rule_state = optimizer.gradient_reductions.rule_state
         if rule_state:
             optimizer.rule_state = rule_state  # Keras saves this attribute with the optimizer
@@ -192,7 +192,7 @@ def _check_same_gradients(replica_context, gradients, variables, groups):
 
     def across_replicas(strategy, names, shapes):
         local = strategy.experimental_local_results
-        strategy.check_same_gradients(local(names), local(shapes))
+        strategy._check_same_gradients(local(names), local(shapes))
 
     replica_context.merge_call(across_replicas, args=(names, shapes))
 
@@ -261,7 +261,7 @@ def weighted(optimizer, values):
     """Return gradients of an accumulation, weighted by this replica's rows for the rule mean."""
     context = our_replica_context()
     is_needed = context and context.strategy.aggregation.is_mean
-    weight = context.strategy.empty_replicas.weight() if is_needed else None
+    weight = context.strategy._empty_replicas.weight() if is_needed else None
     if weight is None or accumulation_steps(optimizer) == 1:
         return list(values)
     return [value * tf.cast(weight, value.dtype) for value in values]
@@ -270,7 +270,7 @@ def weighted(optimizer, values):
 def hint_at_delta_adasum(optimizer, strategy):
     """Say once that Adasum combines the steps of adaptive optimizers better than gradients."""
     is_adaptive = hasattr(optimizer, "beta_2") or hasattr(optimizer, "rho")
-    is_several = strategy.num_replicas_in_sync > 1 and strategy.workers.rank == 0
+    is_several = strategy.num_replicas_in_sync > 1 and strategy._workers.rank == 0
     if is_adaptive and is_several and strategy.aggregation.is_tree_of_pairs:
         if not is_wrapped(optimizer):
             name = type(optimizer).__name__
@@ -285,10 +285,10 @@ def check_same_settings(strategy, settings):
     what = "All workers need an optimizer with the same settings."
     if our_replica_context():
         tf.distribute.get_replica_context().merge_call(
-            lambda strategy: strategy.workers.check_same(what, settings, code="TFA-310")
+            lambda strategy: strategy._workers.check_same(what, settings, code="TFA-310")
         )
     elif is_ours(strategy):
-        strategy.workers.check_same(what, settings, code="TFA-310")
+        strategy._workers.check_same(what, settings, code="TFA-310")
 
 
 def on_any_replica(flag):

@@ -5,7 +5,9 @@ hooks, and `README.md` of compat is generated from this list. All other packages
 TensorFlow's internals only through this package.
 """
 
-from tf_adasum.compat.tensorflow import checkpoints  # noqa: F401  (for its hooks)
+# ruff: noqa: F401  (other packages import these names; `checkpoints` is imported for its hooks)
+
+from tf_adasum.compat.tensorflow import checkpoints
 from tf_adasum.compat.tensorflow.broken_collectives import collective_error_of
 from tf_adasum.compat.tensorflow.collective_keys import CallKeys
 from tf_adasum.compat.tensorflow.cross_device_ops import (
@@ -18,12 +20,14 @@ from tf_adasum.compat.tensorflow.datasets import (
     cardinality,
     forget_cardinality,
     skip_end_check,
+    with_end_check,
     without_autotuning,
 )
 from tf_adasum.compat.tensorflow.extended import (
     GradientAggregatingExtended,
     first_replica,
     making_own_variables,
+    own_initial_value,
 )
 from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction
 from tf_adasum.compat.tensorflow.pipelines import (
@@ -52,42 +56,3 @@ from tf_adasum.compat.tensorflow.runtime import (
     trace,
     without_strategy,
 )
-
-__all__ = [
-    "CallKeys",
-    "CommunicationOptions",
-    "GradientAggregatingExtended",
-    "GradientCrossDeviceOps",
-    "GradientReduction",
-    "Pipeline",
-    "abort_collectives",
-    "begin_pass",
-    "can_reduce",
-    "cardinality",
-    "clone_tf_function",
-    "collective_error_of",
-    "compiles_with_xla",
-    "cross_device_ops",
-    "first_replica",
-    "forget_cardinality",
-    "function_without_retrace_warning",
-    "global_seed",
-    "global_seed_token",
-    "hooks",
-    "is_tf_function",
-    "making_own_variables",
-    "per_replica",
-    "pipeline_of",
-    "placeholders",
-    "python_function_of",
-    "reading_alone",
-    "replica",
-    "seed_datasets_by",
-    "seeded",
-    "skip_end_check",
-    "trace",
-    "unseeded_datasets",
-    "why_not_repeatable",
-    "without_autotuning",
-    "without_strategy",
-]

@@ -22,7 +22,7 @@ from tf_adasum.compat.tensorflow.registry import hooks
 @hooks.replaces(TrackableSaver, "save", feature=CHECKPOINTS)
 def save_checkpoint(original, self, file_prefix, *args, **kwargs):
     """Write the files of a checkpoint under names of this worker, and rename them at the end."""
-    ranks = [each.workers.rank for each in live_strategies if each.workers.count > 1]
+    ranks = [each._workers.rank for each in live_strategies if each._workers.count > 1]
     is_path = isinstance(file_prefix, str | os.PathLike) and atomic_files.is_local(file_prefix)
     if not ranks or not is_path or not tf.executing_eagerly():
         return original(self, file_prefix, *args, **kwargs)

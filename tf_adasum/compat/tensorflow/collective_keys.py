@@ -4,11 +4,9 @@ TensorFlow uses a new key for every collective, and never frees the 1.6 kB of me
 needs on every worker (observed with TensorFlow 2.21).
 """
 
-import collections
 import contextlib
 import functools
 import itertools
-import zlib
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -23,8 +21,10 @@ from tf_adasum.compat.tensorflow.private_names import (
 )
 from tf_adasum.compat.tensorflow.registry import hooks
 
-# Reused keys are far above the keys that TensorFlow counts up from 100.
-FIRST_REUSED_KEY, KEYS_OF_A_SIGNATURE = 2**24, 8
+# Reused keys are far above the keys that TensorFlow counts up from 100. After an error, the next
+# generation of keys begins. There are keys for 2^13 generations.
+FIRST_REUSED_KEY, KEYS_OF_A_SIGNATURE, SIGNATURES = 2**24, 8, 2**14
+GENERATIONS = 2**30 // (KEYS_OF_A_SIGNATURE * SIGNATURES)
 FIRST_COUNTED_KEY, COUNTED_KEYS = 2**30 + 2**25, 2**30 - 2**26
 _COUNTED = ("counted",)
 
@@ -91,10 +91,12 @@ class ReusingLauncher(CollectiveReplicaLauncher):
     The collectives of a device run one after the other, and no collective ends before all members
     have received the data. So collectives with the same operation, dtype and shape use 8 keys in
     rotation. All workers count these keys in the same way, however often each worker traces a
-    function. If a shape is not known in advance, as for sparse gradients, keys are counted when the
-    function runs. Every iteration of a loop then needs a new key, because the shapes may differ,
-    and all collectives with the same key need the same shape. In eager code, and if `KeyReuse` is
-    off, TensorFlow chooses the keys.
+    function. They number these signatures in the order of their first use since the last error.
+    This order is the same on all workers, because a device runs its collectives in one order: in
+    another order, two workers would wait for each other. If a shape is not known in advance, as for
+    sparse gradients, keys are counted when the function runs. Every iteration of a loop then needs
+    a new key, because the shapes may differ, and all collectives with the same key need the same
+    shape. In eager code, and if `KeyReuse` is off, TensorFlow chooses the keys.
 
     Args:
         reuse: the `KeyReuse`.
@@ -105,8 +107,9 @@ class ReusingLauncher(CollectiveReplicaLauncher):
         super().__init__(*args)
         self._reuse = reuse
         self._signature: tuple | None = None
-        self._made: collections.Counter = collections.Counter()
-        self._of_slot: dict[int, tuple] = {}  # the signature of each slot
+        # For each signature: its number, and how many keys were chosen for it.
+        self._made: dict[tuple, tuple[int, int]] = {}
+        self._generation = 0  # the generation of the keys in `_made`
         with tf.init_scope(), tf.device("CPU:0"):
             self._counted = ResourceVariable(0, dtype=tf.int32)
 
@@ -168,14 +171,17 @@ class ReusingLauncher(CollectiveReplicaLauncher):
             return graph.capture_call_time_value(ask, tf.TensorSpec([], tf.int32))
         if not self._reuse.is_on:
             return super()._next_instance_key()
-        signature = (self._reuse.generation, *signature)
-        turn = self._made[signature] % KEYS_OF_A_SIGNATURE
-        self._made[signature] += 1
-        slot = zlib.crc32(repr(signature).encode()) % 2**27
-        while self._of_slot.setdefault(slot, signature) != signature:  # two with the same hash
-            slot = (slot + 1) % 2**27
+        if self._generation != self._reuse.generation:
+            self._generation = self._reuse.generation
+            self._made.clear()
+        number, made = self._made.setdefault(signature, (len(self._made), 0))
+        if number >= SIGNATURES:
+            return super()._next_instance_key()
+        self._made[signature] = number, made + 1
+        slot = self._generation % GENERATIONS * SIGNATURES + number
+        key = FIRST_REUSED_KEY + KEYS_OF_A_SIGNATURE * slot + made % KEYS_OF_A_SIGNATURE
         with tf.device("CPU:0"):
-            return tf.constant(FIRST_REUSED_KEY + KEYS_OF_A_SIGNATURE * slot + turn, tf.int32)
+            return tf.constant(key, tf.int32)
 
 
 class CallKeys:

@@ -3,7 +3,7 @@
 import concurrent.futures
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from tf_adasum.compat.tensorflow.private_names import (
     regroup,
 )
 from tf_adasum.compat.tensorflow.registry import hooks
+from tf_adasum.compat.thread_flag import ThreadFlag
 
 # The maximum number of functions that are cached for one `AggregationState` in eager code. Each
 # function reduces the gradients of one subset of the variables.
@@ -292,7 +293,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         unauthenticated clients at TensorFlow's port may have used up all file descriptors.
         """
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
-        reads_alone = _reads_alone or (is_mean and one_worker.is_alone())
+        reads_alone = _reads_alone.is_set or (is_mean and one_worker.is_alone())
         if (self.all_local and "CPU" in self._devices[0]) or reads_alone:
             reduction = tf.distribute.ReductionToOneDevice(reduce_to_device=self._devices[0])
             return [
@@ -412,24 +413,13 @@ def cross_device_ops(extended: tf.distribute.StrategyExtended) -> GradientCrossD
     return extended._cross_device_ops
 
 
-_reads_alone = False  # True within `reading_alone`
+# A context manager in which this worker reads variables without the other workers. If each replica
+# updates its own value of a variable, TensorFlow reads the mean or sum over all replicas. Within
+# the context, it reads the mean or sum over this worker's replicas only.
+_reads_alone = ThreadFlag()
+reading_alone = _reads_alone.within
 
 
 def reads_without_others() -> bool:
     """Return whether this worker reads for itself only, or is not allowed to call the others."""
-    return _reads_alone or one_worker.is_alone()
-
-
-@contextlib.contextmanager
-def reading_alone() -> Iterator[None]:
-    """Return a context manager in which this worker reads variables without the other workers.
-
-    If each replica updates its own value of a variable, TensorFlow reads the mean or sum over all
-    replicas. Within the context, it reads the mean or sum over this worker's replicas only.
-    """
-    global _reads_alone
-    had, _reads_alone = _reads_alone, True
-    try:
-        yield
-    finally:
-        _reads_alone = had
+    return _reads_alone.is_set or one_worker.is_alone()

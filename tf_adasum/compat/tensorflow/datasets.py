@@ -1,6 +1,5 @@
 """Hooks into datasets, for tf.data's autotuning and for workers whose data ends early."""
 
-import contextvars
 from typing import Any
 
 import tensorflow as tf
@@ -9,8 +8,12 @@ from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.compat.tensorflow.private_names import (
     AUTOTUNING,
     UNEVEN,
-    DistributedDatasetAndIteratorSpec,
+    DistributedDataset,
+    DistributedDatasetsFromFunction,
+    DistributedDatasetsFromFunctionSpec,
+    DistributedDatasetSpec,
     DistributedIterator,
+    DistributedIteratorSpec,
     input_lib,
     multi_device_iterator_ops,
 )
@@ -45,11 +48,6 @@ def without_autotuning(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
-# Whether the iterator that fetches a batch now belongs to a dataset that ends on all workers in the
-# same step.
-_ends_together = contextvars.ContextVar("ends_together", default=False)
-
-
 def skip_end_check(distributed: tf.distribute.DistributedDataset) -> None:
     """Let a distributed dataset take batches without asking whether other workers have a batch.
 
@@ -77,75 +75,144 @@ def read_directly(distributed: tf.distribute.DistributedDataset) -> None:
     distributed._cloned_datasets = [each.prefetch(1) for each in distributed._cloned_datasets]
 
 
-@hooks.replaces(DistributedIterator, "get_next_as_optional", feature=UNEVEN)
-def get_next_as_optional(original, self):
-    """Do not ask the other workers whether they have a batch, after `skip_end_check`."""
-    token = _ends_together.set(not self._enable_get_next_as_optional)
-    try:
-        return original(self)
-    finally:
-        _ends_together.reset(token)
-
-
-@hooks.replaces(DistributedDatasetAndIteratorSpec, "sanity_check_type", feature=UNEVEN)
-def sanity_check_type(original, self, other):
-    """Let functions be traced again for an iterator that detects the end of the data differently.
+def _spec_with_end(stock):
+    """Return a subclass of a spec, which also has how the end of the data is detected.
 
     TensorFlow compares only the shapes and dtypes of the batches. If a function was traced for an
     endless dataset, or for one that ends in the same step on all workers (`skip_end_check`), it
-    does not ask whether other workers have a batch.
+    does not ask whether other workers have a batch. Functions are traced again for other iterators.
     """
-    original(self, other)
-    if _end(self) != _end(other):
-        raise ValueError("One of the datasets asks in each step whether all workers have a batch.")
+
+    class Spec(stock):
+        def _end(self):
+            is_endless = self._cardinality == tf.data.INFINITE_CARDINALITY
+            return self._enable_get_next_as_optional, is_endless
+
+        @hooks.overrides(stock, feature=UNEVEN)
+        def sanity_check_type(self, other):
+            """Let functions be traced again for an iterator that detects its end differently."""
+            super().sanity_check_type(other)
+            if self._end() != other._end():
+                raise ValueError(
+                    "One of the datasets asks in each step whether all workers have a batch."
+                )
+
+        @hooks.overrides(stock, feature=UNEVEN)
+        def _serialize(self):
+            """Let functions be traced again for an iterator that detects its end differently."""
+            return *super()._serialize(), *self._end()  # specs with the same result are equal
+
+        @hooks.overrides(stock, feature=UNEVEN)
+        def _from_components(self, components):
+            """Create an object of this file also within a `tf.function`."""
+            return with_end_check(super()._from_components(components))
+
+    return Spec
 
 
-@hooks.replaces(DistributedDatasetAndIteratorSpec, "_serialize", feature=UNEVEN)
-def serialize(original, self):
-    """Let functions be traced again for an iterator that detects the end of the data differently.
+def _dataset_with_end(stock):
+    """Return a subclass of a distributed dataset that creates an `_Iterator`."""
 
-    Specs with the same `_serialize` are equal. TensorFlow serializes only the shapes and dtypes of
-    the batches.
-    """
-    return *original(self), *_end(self)
+    class Dataset(stock):
+        def __iter__(self):
+            return with_end_check(super().__iter__())
+
+        @property
+        def _type_spec(self):
+            return with_end_check(super()._type_spec)
+
+    return Dataset
 
 
-def _end(spec):
-    """Return how an iterator with this spec finds its end: two booleans."""
-    return spec._enable_get_next_as_optional, spec._cardinality == tf.data.INFINITE_CARDINALITY
-
-
-@hooks.replaces(input_lib, "_calculate_replicas_with_values", feature=UNEVEN)
-def calculate_replicas_with_values(original, strategy, input_workers, optional_list):
-    """Report to the strategy if some replicas have a batch in a step and other replicas have none.
+class _Iterator(DistributedIterator):
+    """The iterator of a distributed dataset, which reports workers whose data ends early.
 
     TensorFlow counts the replicas of all workers that have a batch, and continues until no replica
     has a batch. After `skip_end_check`, only the local replicas are counted.
     """
-    if _ends_together.get():
-        has_batch = [each.has_value() for own in optional_list for each in own]
-        return tf.reduce_sum(tf.cast(tf.stack(has_batch), tf.int64))
-    number = original(strategy, input_workers, optional_list)
-    if not isinstance(strategy, GradientAggregatingStrategy) or strategy.workers.count == 1:
-        return number
-    has_batch = tf.reduce_any([each.has_value() for own in optional_list for each in own])
 
-    def note():
-        noted = tf.numpy_function(strategy.sharding.end_check.note, [has_batch], tf.bool)
-        with tf.control_dependencies([noted]):
-            return tf.identity(number)
+    @property
+    def _type_spec(self):
+        return with_end_check(super()._type_spec)
 
-    is_uneven = (number > 0) & (number < strategy.num_replicas_in_sync)
-    return tf.cond(is_uneven, note, lambda: tf.identity(number))
+    @hooks.overrides(DistributedIterator, feature=UNEVEN)
+    def get_next(self, name=None):
+        """Report to the strategy if some replicas have a batch in a step and others have none."""
+        if not self._enable_get_next_as_optional:
+            return super().get_next(name)
+        if tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
+            raise ValueError("Call next(iterator) outside of the function of `strategy.run`.")
+        return self._if_any_has_a_batch(
+            lambda batch: batch, self._get_next_no_partial_batch_handling
+        )
+
+    @hooks.overrides(DistributedIterator, feature=UNEVEN)
+    def get_next_as_optional(self):
+        """Report as `get_next`. After `skip_end_check`, do not ask the other workers."""
+        if self._cardinality == tf.data.INFINITE_CARDINALITY:
+            return super().get_next_as_optional()
+        return self._if_any_has_a_batch(
+            tf.experimental.Optional.from_value,
+            lambda: tf.experimental.Optional.empty(self._element_spec),
+        )
+
+    def _if_any_has_a_batch(self, some, none):
+        """Return `some` of the replicas' batches. If no replica has a batch, return `none()`."""
+        (device,), (iterator,) = self._input_workers.worker_devices, self._iterators
+        with tf.device(device):
+            batches = [iterator.get_next_as_optional_list()]
+        asks = self._enable_get_next_as_optional
+
+        def of_replicas():
+            # A replica without a batch gets an empty one, whose length is unknown.
+            own = input_lib._get_value_or_dummy(self._input_workers, batches, asks)
+            return some(input_lib._create_per_replica(own, self._strategy))
+
+        has_batch = [each.has_value() for each in batches[0]]
+        if not asks:
+            return tf.cond(tf.reduce_any(has_batch), of_replicas, none)
+        return tf.cond(self._count(has_batch, batches) > 0, of_replicas, none)
+
+    def _count(self, has_batch, batches):
+        """Return how many replicas of all workers have a batch."""
+        strategy = self._strategy
+        number = input_lib._calculate_replicas_with_values(strategy, self._input_workers, batches)
+        if not isinstance(strategy, GradientAggregatingStrategy) or strategy._workers.count == 1:
+            return number
+
+        def note():
+            has_any = tf.reduce_any(has_batch)
+            noted = tf.numpy_function(strategy._sharding.end_check.note, [has_any], tf.bool)
+            with tf.control_dependencies([noted]):
+                return tf.identity(number)
+
+        is_uneven = (number > 0) & (number < strategy.num_replicas_in_sync)
+        return tf.cond(is_uneven, note, lambda: tf.identity(number))
 
 
-@hooks.replaces(input_lib, "_get_value_or_dummy", feature=UNEVEN)
-def get_value_or_dummy(original, input_workers, optional_list, produce_dummy):
-    """Make no empty batch for replicas without a batch, after `skip_end_check`.
+# For each class of TensorFlow: its subclass.
+_WITH_END = {
+    DistributedIterator: _Iterator,
+    **{
+        stock: _dataset_with_end(stock)
+        for stock in (DistributedDataset, DistributedDatasetsFromFunction)
+    },
+    **{
+        stock: _spec_with_end(stock)
+        for stock in (
+            DistributedDatasetSpec,
+            DistributedDatasetsFromFunctionSpec,
+            DistributedIteratorSpec,
+        )
+    },
+}
 
-    The length of a batch would be unknown, because it might be 0.
-    """
-    return original(input_workers, optional_list, produce_dummy and not _ends_together.get())
+
+def with_end_check(value: Any) -> Any:
+    """Give a distributed dataset, its iterator or its spec the methods of this file."""
+    if type(value) in _WITH_END:
+        value.__class__ = _WITH_END[type(value)]
+    return value
 
 
 def cardinality(distributed: tf.distribute.DistributedDataset) -> int:

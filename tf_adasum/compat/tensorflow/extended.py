@@ -5,7 +5,9 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_adasum.compat.tensorflow import collective_keys, datasets, dtype_encoding
@@ -22,6 +24,7 @@ from tf_adasum.compat.tensorflow.private_names import (
     multi_worker_util,
 )
 from tf_adasum.compat.tensorflow.registry import hooks
+from tf_adasum.compat.thread_flag import ThreadFlag
 from tf_adasum.health import call_log
 
 
@@ -144,6 +147,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
                 value = value() if callable(value) else value
                 value = getattr(value, "wrapped_value", value)  # a value that is being restored
                 value = tf.convert_to_tensor(value, kwargs.get("dtype"))
+                self._own_initial_value = tf.get_static_value(value) if not value.shape else None
                 what = f"{value.dtype.name}{list(value.shape)}"
                 name = kwargs.get("name") or "without a name"
                 call_log.note(f"creates the variable {name} ({what})", same=what)
@@ -157,15 +161,17 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
     @hooks.overrides(CollectiveAllReduceExtended)
     def _create_variable(self, next_creator, **kwargs):
         """Remember each new variable, and detect failures while its initial value is broadcast."""
-        if _makes_own_variables:
+        if _makes_own_variables.is_set:
             return next_creator(**kwargs)
-        create = super()._create_variable
+        create, self._own_initial_value = super()._create_variable, None
         counters = self._cross_device_ops.counters
         if counters is None or not tf.executing_eagerly():
             variable = create(next_creator, **kwargs)
         else:
-            with self._container_strategy().detecting_failures():
+            with self._container_strategy()._detecting_failures():
                 variable = counters.during(lambda: create(next_creator, **kwargs))
+        if self._own_initial_value is not None:
+            setattr(variable, _OWN_INITIAL_VALUE, self._own_initial_value)
         # A variable has the same number on all workers. They create variables in the same order,
         # because TensorFlow broadcasts initial values.
         self._created[self._created_count] = variable
@@ -198,21 +204,13 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         )
 
 
-_makes_own_variables = False  # True within `making_own_variables`
+# Attribute of a scalar variable: see `own_initial_value`.
+_OWN_INITIAL_VALUE = "own_initial_value_of_tf_adasum"
 
-
-@contextlib.contextmanager
-def making_own_variables() -> Iterator[None]:
-    """Return a context manager in which this worker creates variables for itself only.
-
-    Otherwise, in a strategy's scope, all workers have to create the same variables in one order.
-    """
-    global _makes_own_variables
-    had, _makes_own_variables = _makes_own_variables, True
-    try:
-        yield
-    finally:
-        _makes_own_variables = had
+# A context manager in which this worker creates variables for itself only. Otherwise, in the scope
+# of a strategy, all workers have to create the same variables in one order.
+_makes_own_variables = ThreadFlag()
+making_own_variables = _makes_own_variables.within
 
 
 def _server_runs(cluster_resolver) -> bool:
@@ -238,6 +236,15 @@ def _handlers_kept(number: int) -> Iterator[None]:
     yield
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(number, handler)
+
+
+def own_initial_value(variable: Any) -> np.generic | None:
+    """Return the initial value of a scalar variable on this worker; None if it is not known.
+
+    The variable itself has worker 0's initial value on all workers.
+    """
+    # A distributed variable looks other attributes up in its value.
+    return getattr(variable, "__dict__", {}).get(_OWN_INITIAL_VALUE)
 
 
 def first_replica(extended: CollectiveAllReduceExtended) -> int:

@@ -47,10 +47,15 @@ multi_device_iterator_ops = name(f"{DATA}.ops", "multi_device_iterator_ops", fea
 
 UNEVEN = "the check that the parts of a dataset end in the same step on all workers"
 input_lib = name(DISTRIBUTE, "input_lib", feature=UNEVEN)
-DistributedIterator = name(f"{DISTRIBUTE}.input_lib", "DistributedIterator", feature=UNEVEN)
-DistributedDatasetAndIteratorSpec = name(
-    f"{DISTRIBUTE}.input_lib", "DistributedDatasetAndIteratorSpec", feature=UNEVEN
+OF_INPUT = f"{DISTRIBUTE}.input_lib"
+DistributedDataset = name(OF_INPUT, "DistributedDataset", feature=UNEVEN)
+DistributedDatasetsFromFunction = name(OF_INPUT, "DistributedDatasetsFromFunction", feature=UNEVEN)
+DistributedIterator = name(OF_INPUT, "DistributedIterator", feature=UNEVEN)
+DistributedDatasetSpec = name(OF_INPUT, "DistributedDatasetSpec", feature=UNEVEN)
+DistributedDatasetsFromFunctionSpec = name(
+    OF_INPUT, "DistributedDatasetsFromFunctionSpec", feature=UNEVEN
 )
+DistributedIteratorSpec = name(OF_INPUT, "DistributedIteratorSpec", feature=UNEVEN)
 
 SEEDS = (
     "the same order on all workers for datasets that shuffle without a seed (if it is off, "
@@ -76,42 +81,3 @@ TrackableSaver = name(
 )
 
 library.check()
-
-__all__ = [
-    "AUTOTUNING",
-    "CHECKPOINTS",
-    "CONTROL_FLOW",
-    "SEEDS",
-    "UNEVEN",
-    "CollectiveAllReduce",
-    "CollectiveAllReduceExtended",
-    "CollectiveReplicaLauncher",
-    "CommunicationOptions",
-    "CoordinatedJob",
-    "DistributedDatasetAndIteratorSpec",
-    "DistributedIterator",
-    "DistributedValues",
-    "FuncGraph",
-    "Function",
-    "GraphOrParentsInXlaContext",
-    "Mirrored",
-    "ResourceVariable",
-    "ScanDataset",
-    "ShardDataset",
-    "SkipDataset",
-    "TakeDataset",
-    "TakeWhileDataset",
-    "TensorDataset",
-    "TensorSliceDataset",
-    "TrackableSaver",
-    "ZipDataset",
-    "autograph_artifact",
-    "context",
-    "data_random_seed",
-    "distribute_lib",
-    "input_lib",
-    "library",
-    "multi_device_iterator_ops",
-    "multi_worker_util",
-    "regroup",
-]

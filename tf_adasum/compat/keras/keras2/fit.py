@@ -1,6 +1,5 @@
 """Hooks into training with Keras 2."""
 
-import inspect
 import warnings
 import weakref
 
@@ -9,12 +8,8 @@ import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras2.private_names import (
-    DataHandler,
-    TensorLikeDataAdapter,
-    flatten_metrics_in_order,
-)
 from tf_adasum.compat.keras.optimizers import is_ours
+from tf_adasum.compat.keras.private_names_keras2 import DataHandler, TensorLikeDataAdapter
 from tf_adasum.errors import see
 
 # With Keras 2 all other callbacks write on all workers, because reading the statistics of replicas
@@ -33,7 +28,7 @@ def adapt_arrays(original, self, *args, **kwargs):
     """
     strategy = tf.distribute.get_strategy()
     if kwargs.get("shuffle") and is_ours(strategy):
-        seed = strategy.seeds.shared_if_needed()
+        seed = strategy._seeds.shared_if_needed()
         if seed is not None:
             with tensorflow_compat.seeded(seed):
                 return original(self, *args, **kwargs)
@@ -53,7 +48,7 @@ def make_train_function(original, self, force=False):
     is_new = self.train_function is None or force
     function = original(self, force)
     if is_new:
-        self.train_function = function = strategy.nonfinite.raising_plain_errors(function)
+        self.train_function = function = strategy._nonfinite.raising_plain_errors(function)
     return function
 
 
@@ -67,20 +62,6 @@ def _leave_xla_out(model):
             stacklevel=4,
         )
         model.jit_compile = False
-
-
-@hooks.replaces(keras.Model, "train_on_batch", "test_on_batch")
-def on_batch(original, self, *args, **kwargs):
-    """Return the values of the metrics, which cover all rows.
-
-    With several workers of several devices each, Keras would return the sum of their results.
-    """
-    if not is_ours(self.distribute_strategy):
-        return original(self, *args, **kwargs)
-    arguments = inspect.signature(original).bind(self, *args, **kwargs).arguments
-    wants_dict = arguments.pop("return_dict", False)
-    logs = self._validate_and_get_metrics_result(original(**arguments, return_dict=True))
-    return logs if wants_dict else flatten_metrics_in_order(logs, self.metrics_names)
 
 
 # The models whose next call of `enumerate_epochs` comes from `fit`, not from an evaluation.

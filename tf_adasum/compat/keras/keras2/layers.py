@@ -5,12 +5,16 @@ import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras2.private_names import RandomGenerator, losses
 from tf_adasum.compat.keras.layers import SEED_STRIDE, of_all_replicas
 from tf_adasum.compat.keras.optimizers import our_replica_context
+from tf_adasum.compat.keras.private_names_keras2 import RandomGenerator, losses
 
 # Argument of `add_weight` with which Keras does not cast the variable in mixed precision.
 WITHOUT_AUTOCAST = {"experimental_autocast": False}
+
+
+def share_global_seeds(strategy):
+    """Do nothing, because Keras 2 has no generator for each thread."""
 
 
 @hooks.replaces(losses, "reduce_weighted_loss")

@@ -11,12 +11,6 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras2.private_names import (
-    BaseLossScaleOptimizer,
-    Optimizer,
-    OptimizerV2,
-    optimizer_utils,
-)
 from tf_adasum.compat.keras.optimizer_steps import step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     Optimizers,
@@ -24,6 +18,12 @@ from tf_adasum.compat.keras.optimizers import (
     is_ours,
     our_replica_context,
     path_of,
+)
+from tf_adasum.compat.keras.private_names_keras2 import (
+    BaseLossScaleOptimizer,
+    Optimizer,
+    OptimizerV2,
+    optimizer_utils,
 )
 
 OPTIMIZERS = (Optimizer, OptimizerV2)
@@ -178,7 +178,7 @@ def aggregate_gradients(original, self, grads_and_vars):
         return grads_and_vars
     _optimizers.build(self, [variable for _, variable in grads_and_vars])
     gradients, variables = zip(*present, strict=True)
-    gradients = context.strategy.empty_replicas.zero_where_empty(gradients)
+    gradients = context.strategy._empty_replicas.zero_where_empty(gradients)
     present = list(zip(gradients, variables, strict=True))
     return _optimizers.combine_present(self, grads_and_vars, present)
 

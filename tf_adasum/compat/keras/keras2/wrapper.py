@@ -10,18 +10,18 @@ from tf_adasum.compat.keras.keras2.optimizers import (
     distributed,
     key_of,
 )
-from tf_adasum.compat.keras.keras2.private_names import (
-    CallableList,
-    LossScaleOptimizerV3,
-    Optimizer,
-    OptimizerV2,
-)
 from tf_adasum.compat.keras.optimizer_steps import BaseStep
 from tf_adasum.compat.keras.optimizers import (
     assign,
     cond,
     on_any_replica,
     our_replica_context,
+)
+from tf_adasum.compat.keras.private_names_keras2 import (
+    CallableList,
+    LossScaleOptimizerV3,
+    Optimizer,
+    OptimizerV2,
 )
 
 # The module with the class `LAMB`.

@@ -2,29 +2,22 @@
 
 import tensorflow as tf
 
-from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.private_names import Trainer
-from tf_adasum.compat.keras.optimizers import is_ours
 from tf_adasum.errors import see
 
 
-@hooks.replaces(Trainer, "fit", "evaluate", "predict")
-def check_batch_axis(original, self, x=None, *args, **kwargs):
-    """Refuse a model with inputs or outputs in which dimension 0 is not the batch axis.
+def check(model, data, strategy):
+    """Raise a ValueError if dimension 0 of an input or output of a model is not the batch axis.
 
     Each replica would get a part of another axis, such as the time steps, instead of some rows.
     """
-    strategy = self.distribute_strategy
-    if is_ours(strategy) and strategy.num_replicas_in_sync > 1:
-        replicas = strategy.num_replicas_in_sync
-        if found := _other_input(self, x, replicas) or _other_output(self):
-            raise ValueError(
-                f"The model {self.name!r} needs the batch axis as dimension 0 of its inputs and "
-                "outputs, because the strategy divides data over the replicas along this "
-                "dimension. Create its inputs with keras.Input(shape=...), and transpose inside "
-                f"the model. Received: {found} {see('TFA-314')}"
-            )
-    return original(self, x, *args, **kwargs)
+    replicas = strategy.num_replicas_in_sync
+    if found := _other_input(model, data, replicas) or _other_output(model):
+        raise ValueError(
+            f"The model {model.name!r} needs the batch axis as dimension 0 of its inputs and "
+            "outputs, because the strategy divides data over the replicas along this "
+            "dimension. Create its inputs with keras.Input(shape=...), and transpose inside "
+            f"the model. Received: {found} {see('TFA-314')}"
+        )
 
 
 def _other_input(model, data, replicas):

@@ -5,12 +5,12 @@ import weakref
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import current_call
+from tf_adasum.compat.keras.calls import current_call
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import py_datasets
 from tf_adasum.compat.keras.keras3.epochs import dataset_of, note_iterator
-from tf_adasum.compat.keras.keras3.private_names import Trainer
 from tf_adasum.compat.keras.optimizers import is_ours
+from tf_adasum.compat.keras.private_names_keras3 import Trainer
 
 # Models that were built by tracing a step. Their attribute `built` may be False.
 _built_by_step = weakref.WeakSet()
@@ -50,7 +50,15 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
         return None
     if iterator is not None:
         data = tensorflow_compat.placeholders(data)
-    return original(self, data_batch=tf.nest.map_structure(_of_first_replica(strategy), data))
+    data = tf.nest.map_structure(_of_first_replica(strategy), data)
+    return original(self, data_batch=tf.nest.map_structure(_with_a_row, data))
+
+
+def _with_a_row(value):
+    """Return a row of zeros for a tensor without rows, as recurrent layers cannot be traced."""
+    if not isinstance(value, tf.Tensor) or not value.shape.rank or value.shape[0] != 0:
+        return value
+    return tf.zeros([1, *value.shape[1:]], value.dtype)
 
 
 def _of_first_replica(strategy):

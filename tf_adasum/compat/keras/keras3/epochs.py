@@ -7,18 +7,18 @@ import keras
 from tensorflow.data import UNKNOWN_CARDINALITY, Dataset
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import current_call, reduces_logs
+from tf_adasum.compat.keras.calls import current_call, reduces_logs
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import py_datasets
 from tf_adasum.compat.keras.keras3.logs import metrics_in_logs
-from tf_adasum.compat.keras.keras3.private_names import (
+from tf_adasum.compat.keras.optimizers import is_ours
+from tf_adasum.compat.keras.private_names_keras3 import (
     ArrayDataAdapter,
     BaseTrainer,
     TFDatasetAdapter,
     TFEpochIterator,
     trainer,
 )
-from tf_adasum.compat.keras.optimizers import is_ours
 from tf_adasum.errors import see
 
 NO_BATCH = (
@@ -47,8 +47,9 @@ class EpochIterator(TFEpochIterator):
         except ValueError as error:
             strategy = kwargs.get("distribute_strategy")
             if is_ours(strategy) and any(text in str(error) for text in EMPTY):
-                strategy.sharding.end_check.report_none()
+                strategy._sharding.end_check.report_none()
             raise
+        py_datasets.share_order(self.data_adapter)
 
     @hooks.overrides(TFEpochIterator)
     def __iter__(self):
@@ -68,7 +69,7 @@ class EpochIterator(TFEpochIterator):
             begins_pass = not self.steps_per_epoch or self._current_iterator is None
             py_datasets.set_order(self.data_adapter, order, begins_pass)
         if is_ours(self._distribute_strategy):
-            self._distribute_strategy.sharding.end_check.begin()
+            self._distribute_strategy._sharding.end_check.begin()
             if self.steps_per_epoch and current_call() == "fit":
                 py_datasets.keep_reading(self.data_adapter)
             py_datasets.begin_pass(
@@ -111,7 +112,7 @@ class EpochIterator(TFEpochIterator):
             together = self.steps_per_execution
             begun = max(0, self._steps_seen - together)
             batches = range(begun, begun + together)
-            strategy.sharding.end_check.check(self._distributed_dataset, batches)
+            strategy._sharding.end_check.check(self._distributed_dataset, batches)
         return super().__next__()
 
     @hooks.overrides(TFEpochIterator)
@@ -137,7 +138,7 @@ class EpochIterator(TFEpochIterator):
             seed = (
                 order.seed_of_pass(self._steps_seen > 0)
                 if order
-                else strategy.seeds.shared_if_needed()
+                else strategy._seeds.shared_if_needed()
             )
             if seed is not None and not is_unused:
                 with tensorflow_compat.seeded(seed):
@@ -150,7 +151,7 @@ class EpochIterator(TFEpochIterator):
         _passes[_data_of(self)] = _passes.get(_data_of(self), 0) + 1
         if is_ours(strategy) and isinstance(self.data_adapter, ArrayDataAdapter):
             # The workers compare the numbers of rows, and raise an error if they differ.
-            strategy.sharding.skip_end_check(self._distributed_dataset)
+            strategy._sharding.skip_end_check(self._distributed_dataset)
         return super()._get_iterator()
 
 

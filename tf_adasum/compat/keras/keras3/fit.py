@@ -1,11 +1,9 @@
 """Hooks into training with Keras 3."""
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import count_step, reduces_logs, synchronize
+from tf_adasum.compat.keras.calls import count_step, reduces_logs
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.jit import compiled_where_possible
 from tf_adasum.compat.keras.keras3.logs import (
@@ -13,14 +11,11 @@ from tf_adasum.compat.keras.keras3.logs import (
     returning_logs,
     returning_own_logs,
 )
-from tf_adasum.compat.keras.keras3.private_names import (
-    ENDING_CALLS,
-    BaseTrainer,
-    Trainer,
-    class_weight_to_sample_weights,
-    pythonify_logs,
-)
 from tf_adasum.compat.keras.optimizers import is_ours
+from tf_adasum.compat.keras.private_names_keras3 import (
+    ENDING_CALLS,
+    Trainer,
+)
 
 # Callbacks that write to a path. One worker is enough to write.
 CALLBACKS_OF_WORKER_0 = (
@@ -71,68 +66,10 @@ def make_function(original, self, step_function):
         if reduces_logs(call):
             return metrics.note(averaging(iterator))
         if call == "evaluate" and count_step() % STEPS_WITHOUT_SYNC == 0:
-            strategy.workers.gather([])
+            strategy._workers.gather([])
         return alone(iterator)
 
-    return strategy.nonfinite.raising_plain_errors(function)
-
-
-@hooks.replaces(BaseTrainer, "_symbolic_build")
-def symbolic_build(original, self, iterator=None, data_batch=None):
-    """Build the model with a row of zeros if this worker has no rows.
-
-    Recurrent layers cannot be traced without rows.
-    """
-    if data_batch is not None and is_ours(self._distribute_strategy):
-        data_batch = tf.nest.map_structure(_with_a_row, data_batch)
-    return original(self, iterator=iterator, data_batch=data_batch)
-
-
-def _with_a_row(value):
-    if not isinstance(value, tf.Tensor) or not value.shape.rank or value.shape[0] != 0:
-        return value
-    return tf.zeros([1, *value.shape[1:]], value.dtype)
-
-
-@hooks.replaces(Trainer, "train_on_batch", "test_on_batch", "predict_on_batch")
-def on_batch(original, self, x, y=None, sample_weight=None, class_weight=None, **kwargs):
-    """Divide the batch among replicas, because Keras passes the whole batch to every replica."""
-    strategy = self._distribute_strategy
-    given = {"y": y, "sample_weight": sample_weight, "class_weight": class_weight}
-    kwargs |= {name: value for name, value in given.items() if value is not None}
-    refused = class_weight is not None and sample_weight is not None  # by Keras
-    if not is_ours(strategy) or refused:
-        return original(self, x, **kwargs)
-    _check_arrays(original.__name__, {"x": x, "y": y})
-    if strategy.num_replicas_in_sync == 1:
-        return original(self, x, **kwargs)
-    if sample_weight is not None and tf.nest.is_nested(sample_weight):
-        if all(np.isscalar(weight) for weight in tf.nest.flatten(sample_weight)):
-            kwargs["sample_weight"] = np.asarray(sample_weight)
-    if class_weight is not None:
-        weights = class_weight_to_sample_weights(y, kwargs.pop("class_weight"))
-        kwargs["sample_weight"] = weights
-    names = [name for name in ("y", "sample_weight") if name in kwargs]
-    if original.__name__ != "train_on_batch":
-        synchronize(self)
-    x, *others = strategy.split_batch([x, *(kwargs[name] for name in names)])
-    kwargs |= dict(zip(names, others, strict=True))
-    if original.__name__ == "predict_on_batch":
-        return original(self, x, **kwargs)
-    # The step returns the mean of the replicas' own metrics. The logs below cover all rows.
-    wants_dict = kwargs.pop("return_dict", False)
-    logs = original(self, x, **kwargs, return_dict=True)
-    logs = pythonify_logs(self._get_metrics_result_or_logs(logs))
-    return logs if wants_dict else self._flatten_metrics_in_order(logs)
-
-
-def _check_arrays(name, given):
-    for argument, value in given.items():
-        if any(np.isscalar(each) for each in tf.nest.flatten(value)):
-            raise ValueError(
-                f"{name} needs arrays, or structures of them: {name}(np.asarray({argument}), ...). "
-                f"Received: {argument}={type(value).__name__} of numbers"
-            )
+    return strategy._nonfinite.raising_plain_errors(function)
 
 
 def disable_async_callbacks(callback_list):

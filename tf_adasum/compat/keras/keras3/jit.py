@@ -13,7 +13,8 @@ import warnings
 import keras
 import tensorflow as tf
 
-from tf_adasum.compat.keras.keras3.private_names import (
+from tf_adasum.compat.keras.layers import NeedsReplicas, compiling
+from tf_adasum.compat.keras.private_names_keras3 import (
     XLA,
     Trainer,
     get_keras_mask,
@@ -21,7 +22,6 @@ from tf_adasum.compat.keras.keras3.private_names import (
     losses,
     set_keras_mask,
 )
-from tf_adasum.compat.keras.layers import NeedsReplicas, compiling
 from tf_adasum.errors import see
 
 

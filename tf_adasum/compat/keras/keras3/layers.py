@@ -7,13 +7,13 @@ import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.private_names import (
-    GLOBAL_SEEDS,
-    nn,
-    seed_generators,
-)
 from tf_adasum.compat.keras.layers import SEED_STRIDE
 from tf_adasum.compat.keras.optimizers import our_replica_context
+from tf_adasum.compat.keras.private_names_keras3 import (
+    GLOBAL_SEED_GENERATOR,
+    global_state,
+    nn,
+)
 
 # Argument of `add_weight` with which Keras does not cast the variable in mixed precision.
 WITHOUT_AUTOCAST = {"autocast": False}
@@ -67,7 +67,7 @@ def convolve_or_pool(original, inputs, *args, **kwargs):
     Without rows, TensorFlow's CPU kernels of the gradients raise an error or crash the process.
     """
     context = our_replica_context()
-    is_empty = context.strategy.empty_replicas.is_empty if context else None
+    is_empty = context.strategy._empty_replicas.is_empty if context else None
     has_own_kernels = tensorflow_compat.compiles_with_xla() or (
         context and "CPU" not in context.strategy.extended.worker_devices[0]
     )
@@ -99,25 +99,30 @@ def next_seed(original, self, ordered=True):
     return tf.bitwise.bitwise_xor(seed, offset)
 
 
-# For each strategy: the result of `global_seed_token` when its generator was created, and this
-# generator. It creates the random numbers of `keras.random` without a seed.
-_global_seeds = weakref.WeakKeyDictionary()
+class GlobalSeeds:
+    """Creates the seeds of `keras.random` without a seed, for all replicas of a strategy."""
+
+    def __init__(self):
+        self._seeding = self._generator = None
+
+    def next(self, ordered=True):
+        """Return a new seed."""
+        seeding = tensorflow_compat.global_seed_token()
+        if self._generator is None or self._seeding is not seeding:
+            with tf.init_scope():
+                self._generator = keras.random.SeedGenerator(tensorflow_compat.global_seed())
+            self._seeding = seeding
+        return self._generator.next(ordered)
 
 
-@hooks.replaces(seed_generators, "global_seed_generator", feature=GLOBAL_SEEDS)
-def global_seed_generator(original):
-    """Create one generator for all replicas of a strategy, for `keras.random` without a seed.
+_global_seeds = weakref.WeakKeyDictionary()  # the `GlobalSeeds` of each strategy
+
+
+def share_global_seeds(strategy):
+    """Let the thread of this replica use the strategy's generator of seeds for `keras.random`.
 
     Keras creates one generator for each thread, and each trace runs the replicas in new threads. So
     the second trace of a step would create variables, which `tf.function` refuses.
     """
-    context = our_replica_context()
-    if not context:
-        return original()
-    seeding = tensorflow_compat.global_seed_token()
-    known, generator = _global_seeds.get(context.strategy, (None, None))
-    if generator is None or known is not seeding:
-        with tf.init_scope():
-            generator = keras.random.SeedGenerator(tensorflow_compat.global_seed())
-        _global_seeds[context.strategy] = seeding, generator
-    return generator
+    seeds = _global_seeds.setdefault(strategy, GlobalSeeds())
+    global_state.set_global_attribute(GLOBAL_SEED_GENERATOR, seeds)

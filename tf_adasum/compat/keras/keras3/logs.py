@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.private_names import trainer
 from tf_adasum.compat.keras.optimizers import is_ours, our_replica_context
+from tf_adasum.compat.keras.private_names_keras3 import trainer
 
 
 class _Logs(typing.NamedTuple):
@@ -145,7 +145,7 @@ def _numbers(values, differences):
     vectors = [tf.reshape(tf.cast(each, tf.float64), [-1]) for each in values if _has_mean(each)]
     numbers = tf.concat([*vectors, differences, tf.ones([1], tf.float64)], axis=0)
     context = our_replica_context()
-    rows = context.strategy.empty_replicas.rows if context else None
+    rows = context.strategy._empty_replicas.rows if context else None
     return numbers if rows is None else tf.math.multiply_no_nan(numbers, tf.cast(rows, tf.float64))
 
 
@@ -181,7 +181,7 @@ def _rows_of_all(values, strategy):
 
     Keras runs four collectives of TensorFlow for every output, which take longer than the step.
     """
-    if not is_ours(strategy) or strategy.workers.count == 1:
+    if not is_ours(strategy) or strategy._workers.count == 1:
         return None
     cross_device_ops = tensorflow_compat.cross_device_ops(strategy.extended)
     rows = cross_device_ops.gather_rows(tf.nest.flatten(values))

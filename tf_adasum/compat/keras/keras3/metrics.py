@@ -21,7 +21,7 @@ def update_mean(original, self, values, sample_weight=None):
     context = our_replica_context()
     if not context:
         return original(self, values, sample_weight)
-    rows = context.strategy.empty_replicas
+    rows = context.strategy._empty_replicas
     number, is_mean = tf.convert_to_tensor(values), context.strategy.aggregation.is_mean
     is_loss_of_output = sample_weight is None and number.shape.rank == 0 and is_computing_loss()
     if is_loss_of_output and is_mean and tensorflow_compat.can_reduce():

@@ -1,24 +1,13 @@
 """Hooks into the steps of Keras 3's optimizers."""
 
 import math
-import typing
 import weakref
 
 import keras
 import tensorflow as tf
 
-from tf_adasum.compat.keras.call_settings import note_learning_rate
 from tf_adasum.compat.keras.custom_loops import refuse_update_outside
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.private_names import (
-    FLOAT8,
-    MOVING_AVERAGES,
-    MULTI_OPTIMIZER,
-    BaseOptimizer,
-    MultiOptimizer,
-    TFOptimizer,
-    filter_empty_gradients,
-)
 from tf_adasum.compat.keras.keras3.variables import take_assigned
 from tf_adasum.compat.keras.optimizer_steps import BaseStep, step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
@@ -32,6 +21,14 @@ from tf_adasum.compat.keras.optimizers import (
     our_replica_context,
     tensorflow_variable,
     weighted,
+)
+from tf_adasum.compat.keras.private_names_keras3 import (
+    MOVING_AVERAGES,
+    MULTI_OPTIMIZER,
+    BaseOptimizer,
+    MultiOptimizer,
+    TFOptimizer,
+    filter_empty_gradients,
 )
 from tf_adasum.errors import see
 
@@ -68,18 +65,6 @@ class OptimizersOfKeras3(Optimizers):
             optimizer.built = True
 
 
-@hooks.replaces(BaseOptimizer, "__init__")
-def init(original, self, learning_rate, *args, **kwargs):
-    """Store the argument `learning_rate`, so that the workers can compare their arguments.
-
-    In the scope of a strategy the learning rate becomes a variable. This variable has worker 0's
-    value on all workers.
-    """
-    original(self, learning_rate, *args, **kwargs)
-    note_learning_rate(self, learning_rate)
-    _all_optimizers.add(self)
-
-
 _optimizers = OptimizersOfKeras3()
 apply_unless_nonfinite, build, combine, index_of = (
     _optimizers.apply_unless_nonfinite,
@@ -96,6 +81,7 @@ def build_with_reductions(original, self, variables):
         # A function may have made it outside of the scope, for a `MultiOptimizer`.
         bring_inside(_building[-1]._distribution_strategy, self)
     original(self, variables)
+    built_optimizers.add(self)
     if not _building:
         _create_aggregation_state(self)
 
@@ -133,9 +119,13 @@ def build_several(original, self, var_list):
 def apply_together(original, self, grads, trainable_variables=None):
     """Zero the gradients of a replica without rows, and let `on_nonfinite` skip a step.
 
-    Every step of an optimizer begins with this method.
+    Every step of an optimizer begins with this method. Also, give all replicas the same float8
+    scales.
     """
-    refuse_update_outside(trainable_variables or getattr(self, "_trainable_variables", []))
+    variables = trainable_variables or getattr(self, "_trainable_variables", [])
+    refuse_update_outside(variables)
+    if not isinstance(self, MultiOptimizer):  # its optimizers do it
+        grads = _with_largest_scales(grads, variables)
 
     def step(gradients):
         original(self, gradients, trainable_variables)
@@ -158,7 +148,7 @@ def check_finite(original, self, grads):
     context = our_replica_context()
     if not context:
         return original(self, grads)
-    finite = original(self, context.strategy.empty_replicas.zero_where_empty(grads))
+    finite = original(self, context.strategy._empty_replicas.zero_where_empty(grads))
     return tf.logical_not(on_any_replica(tf.logical_not(finite)))
 
 
@@ -180,26 +170,25 @@ def all_reduce_sum_gradients(original, self, grads_and_vars):
     return _optimizers.combine_present(self, grads_and_vars, present)
 
 
-@hooks.replaces(BaseOptimizer, "_overwrite_variables_directly_with_gradients", feature=FLOAT8)
-def overwrite_with_gradients(original, self, grads, vars):
-    """Give all replicas the same float8 scales: the largest of the replicas' scales.
+def _with_largest_scales(grads, variables):
+    """Return gradients in which all replicas have the same float8 scales: the largest ones.
 
     A layer that is quantized to float8 passes its new scales and largest values as gradients. Keras
     assigns them on each replica, before Keras reduces the other gradients. The largest scales are
     the scales for the whole batch.
     """
-    context = our_replica_context()
-    overwrites = [getattr(variable, "overwrite_with_gradient", False) for variable in vars]
-    if context is None or context.num_replicas_in_sync == 1 or not any(overwrites):
-        return original(self, grads, vars)
-    pairs = zip(grads, overwrites, strict=True)
-    own = [grad for grad, is_new_value in pairs if is_new_value and grad is not None]
-    largest = iter(_largest(context, own))
-    pairs = zip(grads, overwrites, strict=True)
-    grads = [
-        next(largest) if is_new_value and grad is not None else grad for grad, is_new_value in pairs
+    context, grads = our_replica_context(), list(grads)
+    places = [
+        place
+        for place, (grad, variable) in enumerate(zip(grads, variables, strict=False))
+        if grad is not None and getattr(variable, "overwrite_with_gradient", False)
     ]
-    return original(self, grads, vars)
+    if places and context and context.num_replicas_in_sync > 1:
+        for place, scale in zip(
+            places, _largest(context, [grads[place] for place in places]), strict=True
+        ):
+            grads[place] = scale
+    return grads
 
 
 def _largest(context, values):
@@ -213,39 +202,43 @@ def _largest(context, values):
     ]
 
 
-class RateUnlessSkipped(typing.NamedTuple):
-    """A learning rate, and whether this replica skips the step.
-
-    Attributes:
-        rate: the learning rate.
-        skips: boolean scalar tensor: whether this replica skips the step.
-    """
-
-    rate: object
-    skips: object
-
-
-@hooks.replaces(TFOptimizer, "_distributed_tf_update_step")
-def distributed_tf_update_step(original, self, distribution, grads_and_vars, learning_rate):
-    """With a `RateUnlessSkipped`, update the variables only on replicas that take the step.
+def _update_unless(skips, optimizer, gradients, variables):
+    """Update variables on the replicas that take the step. Called in each replica.
 
     Keras would update the variables on all local devices.
+
+    Args:
+        skips: boolean scalar tensor: whether this replica skips the step.
+        optimizer: the optimizer, which is wrapped.
+        gradients: list of this replica's gradients.
+        variables: list of the gradients' variables.
     """
-    if not isinstance(learning_rate, RateUnlessSkipped):
-        return original(self, distribution, grads_and_vars, learning_rate)
 
     def update(variable, gradient, rate, skips):
         def step():
-            if self.weight_decay is not None and self._use_weight_decay(variable):
-                decay = tf.cast(self.weight_decay, variable.dtype)
+            if optimizer.weight_decay is not None and optimizer._use_weight_decay(variable):
+                decay = tf.cast(optimizer.weight_decay, variable.dtype)
                 variable.assign_sub(variable * decay * tf.cast(rate, variable.dtype))
-            self.update_step(gradient, variable, rate)
+            optimizer.update_step(gradient, variable, rate)
             return tf.constant(0)
 
         tf.cond(skips, lambda: tf.constant(0), step)
 
-    for gradient, variable in grads_and_vars:
-        distribution.extended.update(variable, update, args=(gradient, *learning_rate), group=False)
+    def across_replicas(strategy, gradients, variables, *rate_and_skips):
+        for gradient, variable in zip(gradients, variables, strict=True):
+            strategy.extended.update(
+                variable, update, args=(gradient, *rate_and_skips), group=False
+            )
+
+    tf.distribute.get_replica_context().merge_call(
+        across_replicas,
+        args=(
+            list(gradients),
+            list(map(tensorflow_variable, variables)),
+            tf.convert_to_tensor(optimizer.learning_rate),
+            skips,
+        ),
+    )
 
 
 @hooks.replaces(TFOptimizer, "_backend_apply_gradients")
@@ -310,13 +303,13 @@ class Step(BaseStep):
             self._take(values, variables)
 
     def _take(self, values, variables):
-        values, rate = self.optimizer._clip_gradients(values), self.optimizer.learning_rate
-        skips = self.skips()
-        if skips is None:
-            self.optimizer._apply_weight_decay(variables)
-        else:
-            rate = RateUnlessSkipped(tf.convert_to_tensor(rate), skips)
-        self.optimizer._backend_update_step(values, variables, rate)
+        optimizer, skips = self.optimizer, self.skips()
+        values = optimizer._clip_gradients(values)
+        if skips is not None:
+            _update_unless(skips, optimizer, values, variables)
+            return
+        optimizer._apply_weight_decay(variables)
+        optimizer._backend_update_step(values, variables, optimizer.learning_rate)
 
     def average(self):
         """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
@@ -370,7 +363,8 @@ def is_built(optimizer):
     return optimizer.built
 
 
-_all_optimizers = weakref.WeakSet()
+# The optimizers with own variables.
+built_optimizers = weakref.WeakSet()
 
 
 def assigned_in_forward_pass():
@@ -379,7 +373,7 @@ def assigned_in_forward_pass():
     Variables of optimizers and metrics, and trainable weights, are left out. Called in each
     replica, before the optimizer assigns its variables.
     """
-    of_optimizers = {id(v) for each in _all_optimizers for v in each.variables}
+    of_optimizers = {id(v) for each in built_optimizers for v in each.variables}
     return [
         variable
         for variable in take_assigned()

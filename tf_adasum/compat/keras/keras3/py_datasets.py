@@ -7,9 +7,9 @@ import keras
 import numpy as np
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.fit import when_fit_ends
+from tf_adasum.compat.keras.calls import when_fit_ends
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.private_names import (
+from tf_adasum.compat.keras.private_names_keras3 import (
     PY_DATASETS,
     ArrayDataAdapter,
     GeneratorDataAdapter,
@@ -34,9 +34,9 @@ def share_seed(strategy, adapter):
         strategy: the strategy of this package.
         adapter: Keras's adapter of the data. For other data than a PyDataset, nothing is done.
     """
-    if strategy.workers.count == 1 or not isinstance(adapter, PyDatasetAdapter):
+    if strategy._workers.count == 1 or not isinstance(adapter, PyDatasetAdapter):
         return
-    _set_seed(adapter, strategy.seeds.shared())
+    _set_seed(adapter, strategy._seeds.shared())
 
 
 def _set_seed(adapter, seed):
@@ -95,7 +95,7 @@ def keep_reading(adapter):
     Args:
         adapter: Keras's adapter of the data. For other data or without threads, nothing is done.
     """
-    if reads_in_threads(adapter) and not getattr(adapter, "keeps_reading", False):
+    if reads_in_threads(adapter) and not adapter.keeps_reading:
         adapter.keeps_reading = True
         when_fit_ends(adapter.enqueuer.stop)
 
@@ -114,13 +114,13 @@ def begin_pass(strategy, adapter, has_steps, has_order):
         has_steps: whether `fit` got `steps_per_epoch`.
         has_order: whether `set_order` has set the seed.
     """
-    if strategy.workers.count == 1:
+    if strategy._workers.count == 1:
         return
     passes = adapter.passes_begun = getattr(adapter, "passes_begun", 0) + 1
     if isinstance(adapter, PyDatasetAdapter):
         data = adapter.py_dataset
         if passes == 1:
-            strategy.workers.check_same(
+            strategy._workers.check_same(
                 "All workers need a PyDataset of the same number of batches.",
                 data.num_batches,
                 code="TFA-405",
@@ -128,11 +128,11 @@ def begin_pass(strategy, adapter, has_steps, has_order):
         if not has_order:
             share_seed(strategy, adapter)
         if passes <= PASSES_COMPARED:
-            strategy.sharding.check_batches(lambda: data[0])
+            strategy._sharding.check_batches(lambda: data[0])
     elif isinstance(adapter, ArrayDataAdapter) and passes == 1:
-        strategy.sharding.end_check.check_rows(adapter._num_samples, adapter.num_batches)
+        strategy._sharding.end_check.check_rows(adapter._num_samples, adapter.num_batches)
     elif isinstance(adapter, GeneratorDataAdapter) and passes == 1 and not has_steps:
-        strategy.sharding.check_batches(lambda: adapter._first_batches[0])
+        strategy._sharding.check_batches(lambda: adapter._first_batches[0])
 
 
 def _order(count, seed):
@@ -141,49 +141,73 @@ def _order(count, seed):
     return order
 
 
-@hooks.replaces(PyDatasetAdapter, "_finite_generator", feature=PY_DATASETS)
-def finite_generator(original, self):
-    """Shuffle the batches with a seed that all workers share.
+class SharedOrderAdapter(PyDatasetAdapter):
+    """Keras's adapter of a `PyDataset`, with the order of all workers.
 
-    In Keras each worker shuffles with Python's random generator, so some rows are used twice and
-    others never.
+    Attributes:
+        common_seed: the seed that all workers share; None until `_set_seed` is called, and without
+            our strategy.
+        keeps_reading: whether the threads continue between epochs.
     """
-    seed = getattr(self, "common_seed", None)
-    if seed is None or not self.shuffle:
-        yield from original(self)
-        return
-    for index in _order(self.py_dataset.num_batches, seed):
-        yield self._standardize_batch(self.py_dataset[index])
 
+    common_seed, keeps_reading = None, False
 
-@hooks.replaces(OrderedEnqueuer, "_send_py_dataset", feature=PY_DATASETS)
-def send_py_dataset(original, self):
-    """Shuffle the batches with a seed that all workers share, also with `workers=`.
+    @hooks.overrides(PyDatasetAdapter, feature=PY_DATASETS)
+    def _finite_generator(self):
+        """Shuffle the batches with a seed that all workers share.
 
-    Keras's enqueuer calls this method after it chooses an order and before it reads a batch.
-    """
-    seed = getattr(self, "common_seed", None)
-    if seed is not None and self.py_dataset.num_batches is not None:
-        self.indices = iter(_order(self.py_dataset.num_batches, seed))
-    return original(self)
+        In Keras each worker shuffles with Python's random generator, so some rows are used twice
+        and others never.
+        """
+        if self.common_seed is None or not self.shuffle:
+            yield from super()._finite_generator()
+            return
+        for index in _order(self.py_dataset.num_batches, self.common_seed):
+            yield self._standardize_batch(self.py_dataset[index])
 
+    def on_epoch_begin(self):
+        """Let `on_epoch_begin` of the PyDataset shuffle equally on all workers."""
+        with self._seeded(0):
+            super().on_epoch_begin()
 
-@hooks.replaces(PyDatasetAdapter, "on_epoch_begin", "on_epoch_end", feature=PY_DATASETS)
-def on_epoch_begin_or_end(original, self):
-    """Let `on_epoch_begin` and `on_epoch_end` of a PyDataset shuffle equally on all workers.
-
-    During the call, the random generators of Python and NumPy have the workers' common seed. After
-    the call, their previous state is restored.
-    """
-    is_end = original.__name__ == "on_epoch_end"
-    seed, enqueuer = getattr(self, "common_seed", None), self.enqueuer
-    with contextlib.nullcontext() if seed is None else _seeded(seed ^ is_end):
-        if is_end and getattr(self, "keeps_reading", False):
+    def on_epoch_end(self):
+        """Let `on_epoch_end` of the PyDataset shuffle equally on all workers."""
+        enqueuer = self.enqueuer
+        if self.keeps_reading:
             self.enqueuer = None  # so that Keras does not stop it
         try:
-            return original(self)
+            with self._seeded(1):
+                super().on_epoch_end()
         finally:
             self.enqueuer = enqueuer
+
+    def _seeded(self, call):
+        seed = self.common_seed
+        return contextlib.nullcontext() if seed is None else _seeded(seed ^ call)
+
+
+class SharedOrderEnqueuer(OrderedEnqueuer):
+    """Keras's reader with `workers=`, with the order of all workers."""
+
+    common_seed = None  # see `SharedOrderAdapter`
+
+    @hooks.overrides(OrderedEnqueuer, feature=PY_DATASETS)
+    def _send_py_dataset(self):
+        """Shuffle the batches with a seed that all workers share.
+
+        Keras's enqueuer calls this method after it chooses an order and before it reads a batch.
+        """
+        if self.common_seed is not None and self.py_dataset.num_batches is not None:
+            self.indices = iter(_order(self.py_dataset.num_batches, self.common_seed))
+        super()._send_py_dataset()
+
+
+def share_order(adapter):
+    """Give Keras's adapter of a `PyDataset`, and its threads, the methods of this file."""
+    if type(adapter) is PyDatasetAdapter:
+        adapter.__class__ = SharedOrderAdapter
+        if adapter.enqueuer is not None:
+            adapter.enqueuer.__class__ = SharedOrderEnqueuer
 
 
 @contextlib.contextmanager

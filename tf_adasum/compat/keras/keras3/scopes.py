@@ -10,15 +10,20 @@ import inspect
 import keras
 import tensorflow as tf
 
-from tf_adasum.compat.keras.fit import CALLS
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.optimizers import all_variables, bring_inside, outside
-from tf_adasum.compat.keras.keras3.private_names import BaseTrainer, Trainer
 from tf_adasum.compat.keras.keras3.variables import refuse_outside
 from tf_adasum.compat.keras.optimizers import (
     is_ours,
     optimizers_of,
     path_of,
+)
+from tf_adasum.compat.keras.private_names_keras3 import (
+    SAVING_IN_SCOPE,
+    BaseTrainer,
+    get_attr_skipset,
+    library,
 )
 from tf_adasum.errors import see
 
@@ -52,25 +57,30 @@ def compile_in_scope(original, self, *args, **kwargs):
     given = inspect.signature(original).bind(self, *args, **kwargs).arguments
     metrics = tf.nest.flatten([given.get("metrics"), given.get("weighted_metrics")])
     _check_metrics(strategy, [each for each in metrics if isinstance(each, keras.metrics.Metric)])
+    _list_attributes_of_optimizers()
     with strategy.scope():
         return original(self, *args, **kwargs)
 
 
-@hooks.replaces(Trainer, *CALLS)
-def check_scope(original, self, *args, **kwargs):
-    """Before the first step, refuse objects that were created outside of the strategy's scope.
+def _list_attributes_of_optimizers():
+    """Let a single worker save the model in the strategy's scope.
+
+    When Keras first saves or loads an optimizer in a thread, it creates a temporary optimizer, to
+    list its attributes. In the scope, all workers create variables together, so a worker that
+    saves alone would wait for the others. Here each worker creates these variables separately.
+    """
+    if SAVING_IN_SCOPE not in library.off:
+        with tensorflow_compat.making_own_variables():
+            get_attr_skipset("Optimizer")
+
+
+def check(model, strategy, call):
+    """Before the first step of a call, refuse objects that were created outside of the scope.
 
     If an optimizer is not built yet, there is no error, and it is moved into the scope.
     """
-    strategy = self.distribute_strategy
-    name = original.__name__
-    is_traced = getattr(self, FUNCTIONS_OF_STEPS.get(name, ""), None) is not None
-    if is_ours(strategy) and not is_traced:
-        _check(self, strategy, name.startswith("predict"))
-    return original(self, *args, **kwargs)
-
-
-def _check(model, strategy, predicts):
+    if getattr(model, FUNCTIONS_OF_STEPS.get(call, ""), None) is not None:
+        return
     if model._distribute_strategy is not strategy:
         raise ValueError(MODEL_OUTSIDE.format(name=model.name))
     for variable in outside(strategy, model.trainable_variables):
@@ -80,7 +90,7 @@ def _check(model, strategy, predicts):
             "    with strategy.scope():\n        layer = ...\n\n"
             f"Or freeze it: layer.trainable = False {see('TFA-301')}"
         )
-    if predicts or not model.compiled:
+    if call.startswith("predict") or not model.compiled:
         return
     for optimizer in optimizers_of(model):
         bring_inside(strategy, optimizer)

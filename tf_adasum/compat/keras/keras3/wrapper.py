@@ -4,8 +4,8 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.optimizers import overwrite_weights
-from tf_adasum.compat.keras.keras3.private_names import MOVING_AVERAGES, BaseOptimizer
+from tf_adasum.compat.keras.keras3.optimizers import built_optimizers, overwrite_weights
+from tf_adasum.compat.keras.private_names_keras3 import MOVING_AVERAGES, BaseOptimizer
 
 # The module with the class `LAMB`.
 LAMB_MODULE = "tf_adasum.optimizers.lamb"
@@ -26,6 +26,7 @@ class WrapperBase(keras.optimizers.Optimizer):
 
     def __init__(self, name):
         super().__init__(learning_rate=lambda: self.learning_rate, name=name)
+        built_optimizers.add(self)
 
     def apply_gradients(self, grads_and_vars):
         """Take a step with pairs of gradients and variables, and return `iterations`."""

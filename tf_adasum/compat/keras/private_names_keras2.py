@@ -1,5 +1,7 @@
 """The private modules, classes and functions of Keras 2.15 that tf_adasum touches."""
 
+# ruff: noqa: F401  (other files import these names)
+
 import keras
 
 from tf_adasum._version import KERAS_OF_ADDONS
@@ -29,22 +31,3 @@ Trainer = keras.Model
 
 # The function that divides losses by the number of replicas.
 SCALING_OF_LOSSES = ("scale_loss_for_distribution",)
-
-__all__ = [
-    "SCALING_OF_LOSSES",
-    "BaseLossScaleOptimizer",
-    "CallableList",
-    "DataHandler",
-    "LossScaleOptimizerV3",
-    "Optimizer",
-    "OptimizerV2",
-    "RandomGenerator",
-    "TensorLikeDataAdapter",
-    "Trainer",
-    "flatten_metrics_in_order",
-    "legacy_saving",
-    "library",
-    "losses",
-    "optimizer_utils",
-    "saving_lib",
-]

@@ -13,6 +13,7 @@ name = library.name
 OF_OPTIMIZERS = "keras.src.backend.tensorflow.optimizer"
 OF_ADAPTERS = "keras.src.trainers.data_adapters"
 
+global_state = name("keras.src.backend.common", "global_state")
 nn = name("keras.src.backend.tensorflow", "nn")
 trainer = name("keras.src.backend.tensorflow", "trainer")
 TFOptimizer = name(OF_OPTIMIZERS, "TFOptimizer")
@@ -32,9 +33,6 @@ MULTI_OPTIMIZER = "keras.optimizers.MultiOptimizer"
 MultiOptimizer = name(
     "keras.src.optimizers.multi_optimizer", "MultiOptimizer", feature=MULTI_OPTIMIZER, since="3.15"
 )
-
-HDF5 = "saving a model as .h5 on several workers at the same time"
-legacy_h5_format = name("keras.src.legacy.saving", "legacy_h5_format", feature=HDF5)
 
 XLA = "compile(jit_compile=True): steps run without XLA"
 MASKS = "keras.src.backend.common.masking"
@@ -62,14 +60,15 @@ GeneratorDataAdapter = name(
     f"{OF_ADAPTERS}.generator_data_adapter", "GeneratorDataAdapter", feature=GENERATORS
 )
 
-FLOAT8 = "equal float8 scales on all replicas"
-
-GLOBAL_SEEDS = "keras.random without a seed in the steps of replicas"
-seed_generators = name("keras.src.random", "seed_generator", feature=GLOBAL_SEEDS)
+SAVING_IN_SCOPE = "saving on one worker within strategy.scope(): save outside of the scope"
+get_attr_skipset = name("keras.src.saving.saving_lib", "get_attr_skipset", feature=SAVING_IN_SCOPE)
 
 library.check()
 
 # ------------------------------------------------------------------------------------------------
+
+# The name of the generator of seeds in Keras's global state.
+GLOBAL_SEED_GENERATOR = "global_seed_generator"
 
 # The class with `fit`.
 Trainer = TensorFlowTrainer
@@ -83,37 +82,3 @@ MOVING_AVERAGES = "_model_variables_moving_average"
 # Method that waits for a CallbackList's calls in other threads: its name since Keras 3.12, and its
 # name in older versions.
 ENDING_CALLS = ("_flush_futures", "_clear_futures")
-
-__all__ = [
-    "ENDING_CALLS",
-    "FLOAT8",
-    "GLOBAL_SEEDS",
-    "MOVING_AVERAGES",
-    "MULTI_OPTIMIZER",
-    "PY_DATASETS",
-    "SCALING_OF_LOSSES",
-    "XLA",
-    "ArrayDataAdapter",
-    "BaseOptimizer",
-    "BaseTrainer",
-    "GeneratorDataAdapter",
-    "MultiOptimizer",
-    "OrderedEnqueuer",
-    "PyDatasetAdapter",
-    "TFDatasetAdapter",
-    "TFEpochIterator",
-    "TFOptimizer",
-    "Trainer",
-    "class_weight_to_sample_weights",
-    "filter_empty_gradients",
-    "get_keras_mask",
-    "legacy_h5_format",
-    "library",
-    "losses",
-    "nn",
-    "pythonify_logs",
-    "saving_lib",
-    "seed_generators",
-    "set_keras_mask",
-    "trainer",
-]

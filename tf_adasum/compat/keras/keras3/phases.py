@@ -1,0 +1,88 @@
+"""The phases of the six calls of a model that Keras 3 needs, see `compat.keras.phases`."""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_adasum.compat.keras.calls import CALLS
+from tf_adasum.compat.keras.fit import synchronize
+from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras3 import batch_axis, local_predict, scopes
+from tf_adasum.compat.keras.phases import Phases
+from tf_adasum.compat.keras.private_names_keras3 import (
+    Trainer,
+    class_weight_to_sample_weights,
+    pythonify_logs,
+)
+
+
+class PhasesOfKeras3(Phases):
+    """The phases of a call of a Keras 3 model."""
+
+    def is_alone(self, call):
+        """Return whether the other workers do not call `predict`, or are not needed."""
+        return call.name == "predict" and local_predict.is_alone(call)
+
+    def predict_alone(self, call):
+        """Predict on this worker only. All workers have the same weights."""
+        return local_predict.predict(call)
+
+    def scope(self, call):
+        """Before the first step, refuse objects that were created outside of the scope."""
+        scopes.check(call.model, call.strategy, call.name)
+
+    def data(self, call):
+        """Check the batch axis of the data, or divide one batch among the replicas."""
+        super().data(call)
+        if call.name.endswith("on_batch"):
+            _split_batch(call)
+        elif call.strategy.num_replicas_in_sync > 1:
+            batch_axis.check(call.model, call.arguments.get("x"), call.strategy)
+
+    def statistics(self, call):
+        """Average the statistics of the replicas, and combine their local steps."""
+        if call.name in ("test_on_batch", "predict_on_batch"):
+            synchronize(call.model)
+        return super().statistics(call)
+
+    def call(self, call):
+        """Call Keras's method, and return its result.
+
+        The step of an `_on_batch` method returns the mean of the replicas' own metrics. The logs
+        that are returned here cover all rows.
+        """
+        is_divided = call.name in ("train_on_batch", "test_on_batch")
+        if not is_divided or call.strategy.num_replicas_in_sync == 1:
+            return call.result()
+        wants_dict, call.arguments["return_dict"] = call.arguments.get("return_dict"), True
+        model, logs = call.model, call.result()
+        logs = pythonify_logs(model._get_metrics_result_or_logs(logs))
+        return logs if wants_dict else model._flatten_metrics_in_order(logs)
+
+
+def _split_batch(call):
+    """Divide the batch among replicas, because Keras passes the whole batch to every replica."""
+    given = call.arguments
+    weight, class_weight = given.get("sample_weight"), given.get("class_weight")
+    if weight is not None and class_weight is not None:  # Keras refuses it
+        return
+    for argument in ("x", "y"):
+        if any(np.isscalar(each) for each in tf.nest.flatten(given.get(argument))):
+            raise ValueError(
+                f"{call.name} needs arrays, or structures of them: {call.name}(np.asarray("
+                f"{argument}), ...). Received: {argument}={type(given[argument]).__name__} of "
+                "numbers"
+            )
+    if call.strategy.num_replicas_in_sync == 1:
+        return
+    if weight is not None and tf.nest.is_nested(weight):
+        if all(np.isscalar(each) for each in tf.nest.flatten(weight)):
+            given["sample_weight"] = np.asarray(weight)
+    if class_weight is not None:
+        weights = class_weight_to_sample_weights(given.get("y"), given.pop("class_weight"))
+        given["sample_weight"] = weights
+    names = [name for name in ("x", "y", "sample_weight") if given.get(name) is not None]
+    parts = call.strategy._split_batch([given[name] for name in names])
+    given.update(zip(names, parts, strict=True))
+
+
+hooks.replaces(Trainer, *CALLS)(PhasesOfKeras3().run)
