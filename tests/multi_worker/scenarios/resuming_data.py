@@ -3,6 +3,7 @@
 Each stage creates its data and its model again, as each start of a program does.
 """
 
+import collections
 import os
 import pathlib
 
@@ -162,8 +163,7 @@ def train(strategy, kind, place, stage, folder):
         folder: an empty folder, the same in all stages.
 
     Returns:
-        The rows of this worker's steps, the first of these steps counted over all epochs, and the
-        weights.
+        The rows of this worker's steps, ``[steps, rows]``, and the weights.
     """
     tf.get_logger().setLevel("ERROR")
     keras.utils.set_random_seed(1)
@@ -191,11 +191,30 @@ def train(strategy, kind, place, stage, folder):
         )
     except KeyError:
         pass
-    steps = options.get("steps_per_epoch", STEPS)
-    devices = len(strategy.extended.worker_devices)
-    begin = (backup.position[0] * steps + backup.position[1]) * devices
-    return {
-        "rows": np.array(seen).reshape([len(seen), BATCH // strategy.num_replicas_in_sync]),
-        "begin": begin,
-        **{f"weight{number}": value for number, value in enumerate(model.get_weights())},
-    }
+    weights = {f"weight{number}": value for number, value in enumerate(model.get_weights())}
+    return {"rows": np.reshape(seen, [-1, BATCH // strategy.workers.count]), **weights}
+
+
+def compared(kind, place, unbroken, killed, resumed):
+    """Compare a resumed training with the unbroken one. The arguments are results of all workers.
+
+    Returns:
+        How many rows of the interrupted epoch were left out, how many were used twice, and whether
+        all workers have the unbroken training's weights, to the bit.
+    """
+    steps = DATA[kind]("/tmp")[1].get("steps_per_epoch", STEPS)
+    epoch, batch, save_freq = PLACES[place]
+    if isinstance(batch, int):
+        done = (epoch * steps + batch) // save_freq * save_freq
+        epoch = done // steps
+    else:  # the epoch's end; what comes next is the next epoch
+        epoch, done = epoch + 1, (epoch + 1) * steps
+    expected, actual = collections.Counter(), collections.Counter()
+    for before, until, after in zip(unbroken, killed, resumed, strict=True):
+        rows = np.concatenate([until["rows"][:done], after["rows"]])
+        expected.update(before["rows"][epoch * steps :][:steps].ravel().tolist())
+        actual.update(rows[epoch * steps :][:steps].ravel().tolist())
+    left_out, twice = (expected - actual).total(), (actual - expected).total()
+    names = unbroken[0].keys() - {"rows"}
+    pairs = [(unbroken[0][name], each[name]) for name in names for each in resumed]
+    return left_out, twice, all(np.array_equal(*pair) for pair in pairs)
