@@ -20,6 +20,7 @@ from tf_adasum.compat.keras.fit import (
     average_statistics,
     current_call_settings,
     current_calls,
+    hide_progress_bars,
     replaceable_dataset,
     skip_log_reduction,
     variables_so_far,

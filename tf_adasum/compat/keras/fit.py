@@ -6,6 +6,7 @@ import threading
 import warnings
 import weakref
 
+import keras
 import tensorflow as tf
 
 from tf_adasum.compat import one_worker
@@ -46,13 +47,24 @@ class _Running(threading.local):
     Attributes:
         calls: list of `_Call`, the outermost first.
         ends: for each running `fit`, the `contextlib.ExitStack` that is closed at its end.
+        hides_progress_bars: whether this worker leaves progress bars to the first worker.
     """
+
+    hides_progress_bars = False
 
     def __init__(self):
         self.calls, self.ends = [], []
+        if self.hides_progress_bars:  # Keras has a setting for each thread
+            keras.utils.disable_interactive_logging()
 
 
 _running_here = _Running()
+
+
+def hide_progress_bars():
+    """Let Keras print nothing in this thread and in later threads."""
+    _Running.hides_progress_bars = True
+    keras.utils.disable_interactive_logging()
 
 
 @contextlib.contextmanager
