@@ -162,9 +162,9 @@ class OtherKeys(keras.Model):
         precision, recall = own["precision"], own["recall"]
         f1 = 2 * precision * recall / (precision + recall)
         others = {"area": own["auc"], "double": 2 * own["auc"], "parts": {"f1": f1}}
-        largest = self.largest(y_pred)
-        if not self.run_eagerly:  # eager code does not show that it keeps a maximum
-            others["largest"] = largest
+        others["largest"] = self.largest(y_pred)
+        if self.run_eagerly:  # eager code does not show that it keeps a maximum
+            del own["largest"], others["largest"]
         return {**own, **others, "of_batch": tf.reduce_mean(y_pred)}
 
     def test_step(self, data):

@@ -172,7 +172,7 @@ def _data_of(epoch_iterator):
 def _begin_earlier_passes(epoch_iterator, passes):
     """Begin the earlier passes of a `tf.data.Dataset`, because each pass has another order."""
     data = _data_of(epoch_iterator)
-    if not isinstance(data, Dataset):
+    if passes is None or not isinstance(data, Dataset):
         return
     missing = passes - _passes.get(data, 0)
     if missing < 0:
@@ -313,7 +313,7 @@ def passes_of_data(model, batch):
         return 0
     is_within = iterator._current_iterator is not None if iterator.steps_per_epoch else batch > 0
     begun = _passes.get(_data_of(iterator), 0) - is_within
-    return max(begun, getattr(iterator.data_order, "passes_ahead", 0))
+    return max(begun, getattr(iterator.data_order, "passes_ahead", 0) or 0)
 
 
 def why_not_repeatable(model):
