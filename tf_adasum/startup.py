@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-import keras
 import tensorflow as tf
 
 from tf_adasum import arguments, environment_variables
@@ -23,6 +22,7 @@ from tf_adasum.aggregation import Scheme
 from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.cluster import joining, ports, rendezvous, start_timeout
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import LAUNCHER, WorkerLostError, see
 from tf_adasum.health import beginning, monitor, status_file
@@ -450,4 +450,4 @@ def _saying_what_to_do(cluster) -> Iterator[None]:
 
 def _leave_progress_bars_to_the_first_worker(cluster):
     if cluster.rank > 0 and os.environ.get(start_timeout.LAUNCHER):
-        keras.utils.disable_interactive_logging()
+        keras_compat.hide_progress_bars()

@@ -206,12 +206,13 @@ class BackupFiles:
     """The backups of one training, in a directory that holds nothing else.
 
     Args:
-        folder: the directory; it is created when the first backup is written.
+        folder: the directory; it is created when the first backup is written. None for a worker
+            without one.
         keep: int, how many backups are kept. Defaults to 2.
     """
 
     def __init__(self, folder, keep=2):
-        self.folder, self.keep = pathlib.Path(folder), keep
+        self.folder, self.keep = pathlib.Path(folder) if folder else None, keep
         self._good = []  # paths, the newest last
         self._only_next = False
 
@@ -298,50 +299,68 @@ class BackupFiles:
             if path not in kept:
                 path.unlink(missing_ok=True)
 
-    def newest(self, check=lambda backup, name: None):
-        """Read the newest good backup; warn about refused backups.
+    def newest(self, workers, check=lambda backup, name: None):
+        """Read the newest good backup of any worker; all workers call this.
+
+        One worker reads a file, and sends it to the others. If it is refused, the next newest
+        follows.
 
         Args:
+            workers: the `Workers`.
             check: function that takes a `Backup` and the path of its file, and raises a ValueError
                 if the backup does not belong to this training. Defaults to no check.
 
         Returns:
-            The bytes of the file and the `Backup`; None if there is no file.
+            The `Backup`; None if no worker has a file.
 
         Raises:
             tf_adasum.errors.DamagedBackupError: if there are files, but all of them are damaged.
             ValueError: if no file passes the check, and at least one file is not damaged.
+
+        Warns:
+            UserWarning: on a worker that has refused files.
         """
-        refused, error_of = [], DamagedBackupError
-        for path in self._paths():
-            try:
-                data = path.read_bytes()
-                backup = Backup.decoded(data, path)
-                check(backup, path)
-            except (DamagedBackupError, OSError, ValueError) as error:
-                refused.append(str(error).rstrip("."))
-                error_of = ValueError if isinstance(error, ValueError) else error_of
-                continue
-            if refused:
-                warnings.warn(
-                    f"Training resumes from {path}, because newer backups cannot be used: "
-                    f"{'; '.join(refused)}. {see('TFA-602')}",
-                    stacklevel=2,
-                )
-            self._good = [path]
-            return data, backup
-        if refused:
-            raise error_of("; ".join(refused))
+        paths, refused, kind = self._paths(), [], 0
+        while True:
+            progress = _progress_in(paths[0]) if paths else (-1, -1)
+            table = workers.gather([*progress, kind]).tolist()
+            owner = max(range(len(table)), key=lambda rank: (table[rank][:2], -rank))
+            if table[owner][0] < 0:
+                break
+            data = b""
+            if owner == workers.rank:
+                try:
+                    data = paths[0].read_bytes()
+                    backup = Backup.decoded(data, paths[0])
+                    check(backup, paths[0])
+                except (DamagedBackupError, OSError, ValueError) as error:
+                    refused.append(str(error).rstrip("."))
+                    data, kind = b"", max(kind, 2 if isinstance(error, ValueError) else 1)
+                    del paths[0]
+            if data := workers.broadcast_bytes(owner, data):
+                if owner != workers.rank:
+                    backup = Backup.decoded(data, f"the backup of worker {owner}")
+                if refused:
+                    warnings.warn(
+                        "Training resumes from epoch-{}-batch-{}, because newer backups cannot be "
+                        "used: {}. {}".format(*backup.progress, "; ".join(refused), see("TFA-602")),
+                        stacklevel=2,
+                    )
+                self._good = paths[:1]
+                return backup
+        teller = max(range(len(table)), key=lambda rank: (table[rank][2], -rank))
+        if text := workers.broadcast_bytes(teller, "; ".join(refused).encode()).decode():
+            raise (ValueError if table[teller][2] == 2 else DamagedBackupError)(
+                f"No backup can be used: {text}. To start from the beginning, remove the backup or "
+                f"use another `backup_dir`. {see('TFA-602')}"
+            )
         return None
 
     def _paths(self):
         """Return the paths of all backups, the backup with the most progress first."""
-        found = []
-        for path in self.folder.glob(f"*{SUFFIX}"):
-            name = re.fullmatch(r"epoch-(\d+)-batch-(\d+)", path.stem)
-            if name and path.is_file():
-                found.append((int(name[1]), int(name[2]), path))
-        return [path for *_, path in sorted(found, reverse=True)]
+        found = self.folder.glob(f"*{SUFFIX}") if self.folder else ()
+        named = [path for path in found if _progress_in(path) and path.is_file()]
+        return sorted(named, key=_progress_in, reverse=True)
 
     def remove(self):
         """Remove all backups, and then the directory if it is empty."""
@@ -352,6 +371,12 @@ class BackupFiles:
         atomic_files.remove_unfinished(self.folder)
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
+
+
+def _progress_in(path):
+    """Return the progress in the name of a backup, as a pair; None if it has another name."""
+    name = re.fullmatch(r"epoch-(\d{1,18})-batch-(\d{1,18})", path.stem)
+    return name and (int(name[1]), int(name[2]))
 
 
 def _mebibytes(size):

@@ -26,7 +26,8 @@ class DataOrder:
         is_validating: whether the epoch that `fit` begins with has no steps left, only its
             validation. If so, `position` and `began` describe the pass after the validation.
             Defaults to `False`.
-        passes: int, how many passes of the interrupted training have ended. Defaults to 0.
+        passes: int, how many passes of the interrupted training have ended. Defaults to `None`,
+            which means that no training was interrupted.
         first_epoch: int, the first epoch of the interrupted training. Defaults to `None`, which
             means the epoch that `fit` begins with.
 
@@ -44,7 +45,7 @@ class DataOrder:
         began=None,
         is_validating=False,
         *,
-        passes=0,
+        passes=None,
         first_epoch=None,
     ):
         self.seed, self.epoch, self.began = seed, 0, began or 0
@@ -69,8 +70,8 @@ class DataOrder:
         return random.Random(f"{self.seed} {epoch}").getrandbits(31)
 
     def take_passes(self):
-        """Return how many passes of the interrupted training have ended; 0 in later calls."""
-        passes, self.passes_ahead = self.passes_ahead, 0
+        """Return how many passes of the interrupted training have ended; None in later calls."""
+        passes, self.passes_ahead = self.passes_ahead, None
         return passes
 
     @property

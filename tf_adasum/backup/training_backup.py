@@ -19,7 +19,7 @@ from tf_adasum.backup.data_order import DataOrder
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
-from tf_adasum.errors import DamagedBackupError, see
+from tf_adasum.errors import see
 
 # The exit status after a signal has stopped a training: EX_TEMPFAIL of <sysexits.h>, "try again".
 EXIT_CODE = 75
@@ -306,28 +306,7 @@ class TrainingBackup:
                     f"BackupAndRestore(refuse_nonfinite=False) {see('TFA-608')}"
                 )
 
-        found, error = None, None
-        try:
-            found = self._files.newest(check) if self._files else None
-        except (DamagedBackupError, ValueError) as refused:
-            error = refused
-        progress = found[1].progress if found else (-1, -1)
-        kind = 0 if error is None else 2 if isinstance(error, ValueError) else 1
-        table = self._workers.gather([*progress, kind]).tolist()
-        owner = max(range(len(table)), key=lambda rank: (table[rank][:2], -rank))
-        if table[owner][0] < 0:
-            teller = max(range(len(table)), key=lambda rank: (table[rank][2], -rank))
-            if table[teller][2]:
-                text = self._workers.broadcast_bytes(teller, str(error).encode()).decode()
-                raise (ValueError if table[teller][2] == 2 else DamagedBackupError)(
-                    f"No backup can be used: {text}. To start from the beginning, remove the "
-                    f"backup or use another `backup_dir`. {see('TFA-602')}"
-                )
-            return None
-        data = self._workers.broadcast_bytes(owner, found[0] if found else b"")
-        if owner == self._workers.rank:
-            return found[1]
-        return Backup.decoded(data, f"the backup of worker {owner}")
+        return (self._files or BackupFiles(None)).newest(self._workers, check)
 
     def _with_batch_size(self, model, backup):
         """Return a backup with its position counted in batches of the `fit` that begins."""

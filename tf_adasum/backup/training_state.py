@@ -33,7 +33,10 @@ RESET_WARNINGS = {
 
 
 def gather_state(model, workers, sections):
-    """Return the state as a list of `Array`, on all workers; all workers have to call this.
+    """Return the state as a list of `Array`; all workers have to call this.
+
+    Where replicas differ, the other workers than worker 0 get no copies but those of weights. They
+    write no backup, and the slots of all replicas may need much memory.
 
     Args:
         model: a built model with a built optimizer.
@@ -47,7 +50,11 @@ def gather_state(model, workers, sections):
         digests = workers.gather(digests.ravel()).reshape(-1, *digests.shape).swapaxes(0, 1)
     differ = [bool((each != each.flat[0]).any()) for each in digests]
     copies_of = dict(
-        zip(np.flatnonzero(differ), _of_all_workers(workers, local, differ), strict=True)
+        zip(
+            np.flatnonzero(differ),
+            _of_all_workers(workers, [name for name, _ in variables], local, differ),
+            strict=True,
+        )
     )
     return [
         Array(name, keras_compat.path_of(variable), copies_of.get(index, local[index][:1]))
@@ -75,17 +82,21 @@ def build_optimizer(model):
             keras_compat.build(optimizer, model.trainable_variables)
 
 
-def _of_all_workers(workers, local, differ):
+def _of_all_workers(workers, sections, local, differ):
     """Return, for each variable that differs between replicas, the copies of all replicas."""
     own = [copies for copies, differs in zip(local, differ, strict=True) if differs]
     if workers.count == 1 or not own:
         return own
     data = b"".join(bytes_of(copy).tobytes() for copies in own for copy in copies)
-    gathered = [[] for _ in own]
+    gathered, sections = [[] for _ in own], list(itertools.compress(sections, differ))
     for rank in range(workers.count):
         received = iter(_decoded(workers.broadcast_bytes(rank, data), itertools.chain(*own)))
-        for copies, all_copies in zip(own, gathered, strict=True):
-            all_copies += itertools.islice(received, len(copies))
+        for section, copies, all_copies in zip(sections, own, gathered, strict=True):
+            for copy in itertools.islice(received, len(copies)):
+                if workers.rank == 0:
+                    all_copies.append(copy)
+                elif section == "model":
+                    all_copies.append(copy.copy())  # a view would keep all that was received
     return gathered
 
 

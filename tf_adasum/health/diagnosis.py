@@ -69,7 +69,8 @@ class Status:
     Attributes:
         state: "starting", "running", "failed" (an exception left `fit`), "ended", "lost", or
             "aborted" (the worker cannot continue).
-        why: the reason for "failed", "ended", "lost" or "aborted", in one line.
+        why: the reason for "failed", "ended", "lost" or "aborted", in one line; in a call that
+            "running" has begun after "failed", still the reason for that.
         call: the number of the worker's last call of `fit`, `evaluate`, …
         in_call: 1 while the worker is in that call, 0 after the call.
         collectives_entered: how many collectives the worker has entered; 0 if it does not wait in
@@ -233,7 +234,13 @@ def different_calls(
 
 
 def _at(status: Status) -> str:
-    return f" (at {status.location})" if status.location else ""
+    where = f" (at {status.location})" if status.location else ""
+    return where + _failed_before(status)
+
+
+def _failed_before(status: Status) -> str:
+    """Return the exception of the last call, which the script has caught; "" without one."""
+    return f", after its last call failed: {status.why}" if status.why else ""
 
 
 def failure(
@@ -328,7 +335,10 @@ def _wait_for_each_other(cluster: Cluster, statuses: Mapping[int, Status]) -> st
 
 
 def _call_sites(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
-    sites = [f"{cluster.names[rank]} is at {statuses[rank].location}" for rank in sorted(statuses)]
+    sites = [
+        f"{cluster.names[rank]} is at {status.location}{_failed_before(status)}"
+        for rank, status in sorted(statuses.items())
+    ]
     return _shortened(sites)
 
 

@@ -170,7 +170,7 @@ class HealthMonitor:
                 entered, left, _ = self._read_counters()
                 self._dangling = entered - left
                 call_log.begin_anew(self._calls)
-            self._update_status(state="running", why="", call=self._calls, in_call=1)
+            self._update_status(state="running", call=self._calls, in_call=1)
         self._depth += 1
         try:
             yield
@@ -192,7 +192,8 @@ class HealthMonitor:
         finally:
             self._depth -= 1
             if self._depth == 0:
-                self._update_status(in_call=0)
+                why = "" if self._own.state == "running" else self._own.why
+                self._update_status(in_call=0, why=why)
 
     def others_fit_without_strategy(self) -> bool:
         """Return whether other workers also train a model outside the scope of the strategy.

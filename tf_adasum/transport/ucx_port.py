@@ -49,7 +49,9 @@ class UcxPort:
         self._listeners = [
             each
             for each in sorted(listening() - before, key=lambda each: each.descriptor)
-            if struct.pack("!H", each.endpoint[1]) in address
+            # UCX listens at an interface; a listener of another thread is mostly at no address.
+            if each.endpoint[0] not in ("0.0.0.0", "::")
+            and struct.pack("!H", each.endpoint[1]) in address
         ]
 
     @property

@@ -11,9 +11,11 @@ Shape legend: k is any number of values.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
+import socket
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,11 +52,28 @@ DATA_DIFFERS = (
     "strategy.distribute_datasets_from_function(lambda context: "
     "dataset.batch(context.get_per_replica_batch_size(batch_size))). " + see("TFA-401")
 )
+SAME_CACHE = (
+    "Several workers of this machine write the file of `cache(filename)`. Give each worker its own "
+    'file: dataset.cache(f"{filename}-{strategy.rank}-of-{strategy.num_workers}"). '
+)
 SAME_ROWS = (
     "With AutoShardPolicy.OFF all workers take the same rows in every step, so W workers do the "
     "work of one worker. Remove the policy, or give each worker its own rows: "
     "dataset.shard(workers, index). " + see("TFA-403")
 )
+
+
+@dataclasses.dataclass
+class _Seeds:
+    """The seeds of the datasets of this process: a function of `seed` and how many were drawn."""
+
+    seed: int = 0
+    drawn: int = 0
+
+    def draw(self) -> int:
+        self.drawn += 1
+        digest = hashlib.blake2b(f"{self.seed} {self.drawn}".encode(), digest_size=4).digest()
+        return int.from_bytes(digest, "big") >> 1
 
 
 class Sharding:
@@ -71,25 +90,22 @@ class Sharding:
         self._workers = workers
         self.end_check = DatasetEndCheck(workers)
         self._is_in_order = False
-        self._seed = 0
-        self._drawn = 0  # the number of seeds drawn so far
+        self._seeds = _Seeds()
 
     # ---- seeds ---------------------------------------------------------------------------------
 
-    def share_seeds(self, seed: int | None) -> None:
+    def share_seeds(self, seed: int | None, earlier: Iterable[Sharding] = ()) -> None:
         """From now on, give datasets that shuffle without a seed the same seeds on all workers.
 
         Args:
             seed: the same int on all workers; None if there is one worker.
+            earlier: the `Sharding`s of this process's other strategies. This object continues with
+                their next seeds.
         """
         if self._workers.count > 1 and seed is not None:
-            self._seed = seed
-            tensorflow_compat.seed_datasets_by(self._draw)
-
-    def _draw(self) -> int:
-        self._drawn += 1
-        digest = hashlib.blake2b(f"{self._seed} {self._drawn}".encode(), digest_size=4).digest()
-        return int.from_bytes(digest, "big") >> 1
+            drawing = [each._seeds for each in earlier if each._workers.count > 1]
+            self._seeds = drawing[0] if drawing else _Seeds(seed)
+            tensorflow_compat.seed_datasets_by(self._seeds.draw)
 
     # ---- policies ------------------------------------------------------------------------------
 
@@ -107,7 +123,7 @@ class Sharding:
 
         Raises:
             ValueError: on all workers, if the policy is FILE and there are fewer files than
-                workers.
+                workers, or if workers of one machine write the same file of `cache(filename)`.
 
         Warns:
             UserWarning: if the workers' datasets differ so that rows are lost.
@@ -121,17 +137,20 @@ class Sharding:
         if policy == Policy.AUTO and pipeline.counts_rows:
             files_of_own = -1  # sharded by DATA
         own = [
-            self._drawn,
+            self._seeds.drawn,
             policy.value,
             files_of_own,
             pipeline.begins_with_tensors and len(pipeline.tensors) > 0,
             _digest(pipeline.seeds),
             _digest(pipeline.selections),
+            _digest([socket.gethostname(), pipeline.cache_files]) if pipeline.cache_files else 0,
         ]
         table, data = self._gather(own, pipeline.tensors)
-        drawn, policies, files, is_known, seeds, selections = table.T
-        self._drawn = int(drawn.max())  # so that the next datasets have the same seeds
+        drawn, policies, files, is_known, seeds, selections, caches = table.T
+        self._seeds.drawn = int(drawn.max())  # so that the next datasets have the same seeds
 
+        if len({*caches[caches != 0]}) < np.count_nonzero(caches):
+            raise ValueError(f"{SAME_CACHE}Received: {pipeline.cache_files}")
         by_file = (files >= 0).all() and policy in (Policy.AUTO, Policy.FILE)
         if (policies == Policy.FILE.value).any() and not self._is_in_order:
             self._check_files(int(files.min()))

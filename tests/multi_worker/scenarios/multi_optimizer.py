@@ -59,6 +59,10 @@ MAKE = {
         together(adam), initial_scale=64.0
     ),
     "delta": lambda together: together(lambda: delta(1)),
+    "lamb": lambda together: together(lambda: optimizers.LAMB(0.05, weight_decay=0.01)),
+    "delta of lamb": lambda together: together(
+        lambda: optimizers.DeltaAdasum(optimizers.LAMB(0.05))
+    ),
     "delta of 3": lambda together: together(lambda: delta(3)),
     "outside": lambda together: together(adam),
 }

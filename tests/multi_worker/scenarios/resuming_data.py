@@ -3,8 +3,11 @@
 Each stage creates its data and its model again, as each start of a program does.
 """
 
+import collections
+import contextlib
 import os
 import pathlib
+import warnings
 
 import keras
 import numpy as np
@@ -68,6 +71,11 @@ def batched(dataset):
     return dataset.map(lambda row: (row, row)).batch(BATCH, drop_remainder=True)
 
 
+def also_for_validation(dataset):
+    dataset = batched(dataset)
+    return (dataset,), {"validation_data": dataset}
+
+
 def rows():
     return Dataset.from_tensor_slices(X)
 
@@ -95,6 +103,7 @@ DATA = {
         {"steps_per_epoch": STEPS // 2},
     ),
     "interleaved": lambda folder: ((batched(interleaved().shuffle(ROWS, seed=2)),), {}),
+    "also validation data": lambda folder: also_for_validation(rows().shuffle(ROWS, seed=1)),
     "files": lambda folder: ((batched(rows_of_files(folder)),), {}),
     "PyDataset": lambda folder: ((Batches(),), {}),
     "PyDataset with threads": lambda folder: ((Batches(workers=2),), {}),
@@ -162,8 +171,7 @@ def train(strategy, kind, place, stage, folder):
         folder: an empty folder, the same in all stages.
 
     Returns:
-        The rows of this worker's steps, the first of these steps counted over all epochs, and the
-        weights.
+        The rows of this worker's steps, ``[steps, rows]``, and the weights.
     """
     tf.get_logger().setLevel("ERROR")
     keras.utils.set_random_seed(1)
@@ -171,6 +179,7 @@ def train(strategy, kind, place, stage, folder):
     own = pathlib.Path(folder) / f"files{strategy.rank}"
     os.makedirs(own, exist_ok=True)
     args, options = DATA[kind](own)
+    validation = {"validation_data": (X[:8], X[:8])} if place == "validation" else {}
     seen = []
     with strategy.scope():
         layers = [keras.Input([1]), Recorder(seen), keras.layers.Dense(1)]
@@ -179,23 +188,40 @@ def train(strategy, kind, place, stage, folder):
     backup_dir = f"{folder}/{'unbroken' if stage == 'unbroken' else 'broken'}"
     backup = BackupAndRestore(backup_dir, save_freq=save_freq, delete_checkpoint=False)
     kill = [Kill(epoch, batch)] if stage == "killed" else []
-    try:
+    with contextlib.suppress(KeyError), warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*TFA-609")  # the order can be repeated
         model.fit(
             *args,
-            **options,
             epochs=EPOCHS,
             verbose=0,
-            validation_data=(X[:8], X[:8]) if place == "validation" else None,
             validation_batch_size=4,
             callbacks=[backup, *kill],
+            **(validation | options),
         )
-    except KeyError:
-        pass
-    steps = options.get("steps_per_epoch", STEPS)
-    devices = len(strategy.extended.worker_devices)
-    begin = (backup.position[0] * steps + backup.position[1]) * devices
-    return {
-        "rows": np.array(seen).reshape([len(seen), BATCH // strategy.num_replicas_in_sync]),
-        "begin": begin,
-        **{f"weight{number}": value for number, value in enumerate(model.get_weights())},
-    }
+    weights = {f"weight{number}": value for number, value in enumerate(model.get_weights())}
+    return {"rows": np.reshape(seen, [-1, BATCH // strategy._workers.count]), **weights}
+
+
+def compared(kind, place, unbroken, killed, resumed):
+    """Compare a resumed training with the unbroken one. The arguments are results of all workers.
+
+    Returns:
+        How many rows of the interrupted epoch were left out, how many were used twice, and whether
+        all workers have the unbroken training's weights, to the bit.
+    """
+    steps = DATA[kind]("/tmp")[1].get("steps_per_epoch", STEPS)
+    epoch, batch, save_freq = PLACES[place]
+    if isinstance(batch, int):
+        done = (epoch * steps + batch) // save_freq * save_freq
+        epoch = done // steps
+    else:  # the epoch's end; what comes next is the next epoch
+        epoch, done = epoch + 1, (epoch + 1) * steps
+    expected, actual = collections.Counter(), collections.Counter()
+    for before, until, after in zip(unbroken, killed, resumed, strict=True):
+        rows = np.concatenate([until["rows"][:done], after["rows"]])
+        expected.update(before["rows"][epoch * steps :][:steps].ravel().tolist())
+        actual.update(rows[epoch * steps :][:steps].ravel().tolist())
+    left_out, twice = (expected - actual).total(), (actual - expected).total()
+    names = unbroken[0].keys() - {"rows"}
+    pairs = [(unbroken[0][name], each[name]) for name in names for each in resumed]
+    return left_out, twice, all(np.array_equal(*pair) for pair in pairs)

@@ -137,6 +137,20 @@ def read_logs_on_last_worker(strategy, reads):
     }
 
 
+class Largest(keras.metrics.Metric):
+    """The largest value so far."""
+
+    def __init__(self):
+        super().__init__(name="largest")
+        self.value = self.add_weight(initializer="zeros", name="value")
+
+    def update_state(self, values):
+        self.value.assign(tf.maximum(self.value.value, tf.reduce_max(values)))
+
+    def result(self):
+        return self.value
+
+
 class OtherKeys(keras.Model):
     """A model whose logs have keys that no metric of the model has, and others too few.
 
@@ -145,7 +159,13 @@ class OtherKeys(keras.Model):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         own = super().compute_metrics(x, y, y_pred, sample_weight)
-        return {**own, "area": own["auc"], "of_batch": tf.reduce_mean(y_pred)}
+        precision, recall = own["precision"], own["recall"]
+        f1 = 2 * precision * recall / (precision + recall)
+        others = {"area": own["auc"], "double": 2 * own["auc"], "parts": {"f1": f1}}
+        others["largest"] = self.largest(y_pred)
+        if self.run_eagerly:  # eager code does not show that it keeps a maximum
+            del own["largest"], others["largest"]
+        return {**own, **others, "of_batch": tf.reduce_mean(y_pred)}
 
     def test_step(self, data):
         return {"auc": super().test_step(data)["auc"]}
@@ -159,14 +179,17 @@ def return_other_keys(strategy, **options):
     with scope(strategy):
         inputs = keras.Input([6])
         model = OtherKeys(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
-        auc = keras.metrics.AUC(name="auc")
-        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=[auc], **options)
+        model.largest = Largest()
+        metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
+        metrics += [keras.metrics.Recall(name="recall")]
+        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=metrics, **options)
     options = {"batch_size": 24, "verbose": 0}
     logs = model.fit(x, y, shuffle=False, validation_data=(x[5:], y[5:]), **options).history
     evaluated = model.evaluate(x, y, return_dict=True, **options)
     on_batch = model.test_on_batch(x[:24], y[:24], return_dict=True)
     return {
-        **{f"fit {name}": value[-1] for name, value in logs.items()},
+        **{f"fit {name}": value[-1] for name, value in logs.items() if name != "parts"},
+        "fit f1": logs["f1"][-1] if "f1" in logs else logs["parts"][-1]["f1"],
         "evaluate": evaluated["auc"],
         "test_on_batch": on_batch["auc"],
     }

@@ -14,7 +14,9 @@ import pytest
 from tf_adasum import atomic_files
 from tf_adasum.backup import backup_files
 from tf_adasum.backup.backup_files import MAGIC, Array, Backup, BackupFiles, DamagedBackupError
+from tf_adasum.workers.workers import Workers
 
+ALONE = Workers(0, 1, None, None)
 BITS = np.random.default_rng(0).integers(0, 256, 24, "uint8")
 ARRAYS = [
     Array("model", "a/b", [BITS.view("float32"), BITS[::-1].copy().view("float32")]),
@@ -60,7 +62,7 @@ def test_a_smaller_batch_number_replaces_larger_ones_after_the_batch_size_has_ch
     assert paths_in(tmp_path) == [path_in(tmp_path, 0, 65)]
     files.write(backup(0, 70))
     assert len(paths_in(tmp_path)) == 2
-    assert BackupFiles(tmp_path, 2).newest()[1].progress == (0, 70)
+    assert BackupFiles(tmp_path, 2).newest(ALONE).progress == (0, 70)
 
 
 @pytest.mark.parametrize(
@@ -109,12 +111,12 @@ def test_cut_off_or_changed_anywhere_it_is_refused():
 def test_the_last_ones_written_are_kept(keep, tmp_path):
     """Wherever they are in the training."""
     files = BackupFiles(tmp_path / "backup", keep)
-    assert files.newest() is None
+    assert files.newest(ALONE) is None
     for epoch, batch in (0, 10), (1, 0), (10, 0), (9, 5):
         files.write(backup(epoch, batch))
     expected = [path_in(tmp_path / "backup", *at) for at in [(10, 0), (9, 5)][-keep:]]
     assert paths_in(tmp_path / "backup") == expected
-    progress = BackupFiles(tmp_path / "backup").newest()[1].progress
+    progress = BackupFiles(tmp_path / "backup").newest(ALONE).progress
     assert progress == ((9, 5) if keep == 1 else (10, 0))
     files.remove()
     assert paths_in(tmp_path) == []
@@ -129,18 +131,18 @@ def test_if_the_newest_is_refused_an_older_one_is_used_with_a_warning(tmp_path):
             raise ValueError(f"{path} is another's.")
 
     with pytest.warns(UserWarning, match=f"{names} is another's"):
-        assert files.newest(check)[1].progress == (1, 0)
+        assert files.newest(ALONE, check).progress == (1, 0)
     newest, older = path_in(tmp_path, 2), path_in(tmp_path, 1)
     data = older.read_bytes()
     older.write_bytes(b"")
     with pytest.raises(ValueError, match=r"epoch-2-batch-0.backup is another's; .*-1-.*cut off"):
-        files.newest(check)
+        files.newest(ALONE, check)
     newest.write_bytes(b"half")
     with pytest.raises(DamagedBackupError, match=r"epoch-2-.*; .*epoch-1-"):
-        files.newest(check)
+        files.newest(ALONE, check)
     older.write_bytes(data)
     with pytest.warns(UserWarning, match=f"{names} cut"):
-        assert files.newest()[1].progress == (1, 0)
+        assert files.newest(ALONE).progress == (1, 0)
     files.write(backup(1, 5))
     assert paths_in(tmp_path) == [older, path_in(tmp_path, 1, 5)], "the damaged one is removed"
 
@@ -148,7 +150,7 @@ def test_if_the_newest_is_refused_an_older_one_is_used_with_a_warning(tmp_path):
 def test_what_a_killed_process_has_left_is_no_backup(tmp_path):
     (tmp_path / ".unfinished-1234-epoch-9-batch-0.backup").write_bytes(b"half")
     files = BackupFiles(tmp_path)
-    assert files.newest() is None
+    assert files.newest(ALONE) is None
     files.write(backup(1, 0))
     assert paths_in(tmp_path) == [path_in(tmp_path, 1)]
     (tmp_path / "other").touch()

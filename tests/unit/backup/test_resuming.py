@@ -17,6 +17,7 @@ from tf_adasum.backup.backup_files import BackupFiles
 from tf_adasum.backup.stop_on_signal import StopOnSignal
 from tf_adasum.callbacks import BackupAndRestore
 from tf_adasum.health.graceful_stop import GracefulStop
+from tf_adasum.workers.workers import Workers
 
 pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
@@ -392,7 +393,7 @@ def test_on_cluster_change_is_called_with_both_numbers_of_replicas(save_freq, tm
     same = ScalesWithReplicas()
     fit([same, keras.callbacks.LambdaCallback(on_train_batch_begin=stop)])
     files = BackupFiles(tmp_path)
-    _, backup = files.newest()
+    backup = files.newest(Workers(0, 1, None, None))
     backup.facts["replicas"] = 4
     files.write(backup)
     changed = ScalesWithReplicas()

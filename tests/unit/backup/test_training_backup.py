@@ -1,5 +1,6 @@
 """TrainingBackup on several workers, each a thread: whose settings, whose file, who writes."""
 
+import pathlib
 import types
 
 import keras
@@ -121,10 +122,17 @@ def write(folder, rank, epoch, batch, value):
         pytest.param([], (0.0, 0), id="none"),
     ],
 )
-def test_all_resume_from_the_same_one(written, expected, tmp_path, capsys):
+def test_all_resume_from_the_same_one(written, expected, tmp_path, capsys, monkeypatch):
+    """And one worker reads it."""
     for each in written:
         write(tmp_path, *each)
+    read, read_bytes = [], pathlib.Path.read_bytes
+    monkeypatch.setattr(
+        pathlib.Path, "read_bytes", lambda path: read.append(path) or read_bytes(path)
+    )
     assert begin(tmp_path) == [expected] * 3
+    refused = sum(value in (DAMAGED, OF_ANOTHER_MODEL) for *_, value in written)
+    assert len(read) == refused + (written != [])
     lines = capsys.readouterr().out.count(f"resuming at epoch {expected[1] + 1}, batch 1")
     assert lines == (written != [])
 
@@ -193,7 +201,7 @@ def test_the_seed_of_the_order_is_worker_0s_and_follows_the_global_one(tmp_path)
         made.begin(model)
         made.end_epoch(model, 0)
         workers.any(False)  # the file is there
-        return BackupFiles(tmp_path).newest()[1].facts["seed"]
+        return BackupFiles(tmp_path).newest(Workers(0, 1, None, None)).facts["seed"]
 
     def drawn(seed, count=1):
         tf.random.set_seed(seed)

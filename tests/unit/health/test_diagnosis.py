@@ -140,6 +140,9 @@ def test_the_first_calls_that_differ_are_named():
     assert different(_0=RUNNING, _2=RUNNING) is None
     text = different(_0=other, _2=RUNNING)
     assert "chief 0 (a:1) evaluate, but worker 0 (b:2) fit (at train.py:4). " in text
+    caught = dataclasses.replace(other, why="ValueError: no")
+    text = different(_0=caught, _2=RUNNING)
+    assert "chief 0 (a:1) evaluate, after its last call failed: ValueError: no, but" in text
     for state in "failed", "ended", "lost", "aborted":
         assert different(_0=other, _2=Status(state)) is None, "that explains the difference"
 

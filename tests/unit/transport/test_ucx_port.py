@@ -31,9 +31,11 @@ def call(end, source):
 def test_nobody_connects_after_the_start(own):
     before = ucx_port.listening()
     family = socket.AF_INET6 if ":" in own else socket.AF_INET
-    with socket.create_server((own, 0), family=family) as ucx, socket.create_server(("", 0)):
+    others = socket.create_server(("", 0))  # of another thread
+    with socket.create_server((own, 0), family=family) as ucx, others:
         end = ucx.getsockname()[:2]
-        port = UcxPort(before, b"an address" + struct.pack("!H", end[1]) + b" of UCX")
+        ports = struct.pack("!HH", end[1], others.getsockname()[1])
+        port = UcxPort(before, b"an address" + ports + b" of UCX")
         assert port.endpoints == [end]
         with call(end, own) as connection:
             assert ucx_port.connected({1: [end], 2: [(own, 1)]}) == {1: end}

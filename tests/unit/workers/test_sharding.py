@@ -122,6 +122,20 @@ def test_too_few_files_are_refused_under_file(checked, folder, count, received):
     assert str(error).endswith(f"Received: {received}, 3 workers {see('TFA-404')}")
 
 
+def test_a_cache_file_of_several_workers_is_refused(tmp_path):
+    def cached(name):
+        return lambda workers: Sharding(workers).with_valid_policy(
+            arrays().cache(name and f"{tmp_path}/{name}{workers.rank % 2}").batch(2)
+        )
+
+    for error in run_on_workers(3, cached("a")):
+        assert "Give each worker its own file" in str(error)
+    for name, count in (("a", 2), ("", 3)):
+        assert all(
+            isinstance(each, tf.data.Dataset) for each in run_on_workers(count, cached(name))
+        )
+
+
 def test_any_order_is_no_order_to_shard_by():
     options = tf.data.Options()
     options.deterministic = False
@@ -228,6 +242,16 @@ def test_seeds_are_the_same_on_all_workers(monkeypatch):
     assert all(0 <= seed < 2**31 for seed in first) and max(first) >= 2**30
 
 
+def test_a_second_strategy_continues_with_the_next_seeds(monkeypatch):
+    draws, workers = [], Workers(0, 2, None, None)
+    monkeypatch.setattr(tensorflow_compat, "seed_datasets_by", draws.append)
+    earlier = Sharding(workers)
+    earlier.share_seeds(7)
+    seeds = [draws[0]()]
+    Sharding(workers).share_seeds(7, [earlier])
+    assert len({*seeds, draws[1](), draws[0](), draws[1]()}) == 4
+
+
 # Of a dataset: the number of workers, and what the strategy notes of its length.
 LENGTHS = {
     "DATA": (lambda: with_policy(arrays(), Policy.DATA), 2, ["same length", "no end check"]),
@@ -281,8 +305,8 @@ def test_in_order_lasts_as_long_as_its_context(folder):
 def test_after_a_dataset_all_workers_draw_the_same_seeds():
     def part(workers):
         sharding = Sharding(workers)
-        sharding._drawn = workers.rank  # worker 1 has drawn one more
+        sharding._seeds.drawn = workers.rank  # worker 1 has drawn one more
         sharding.with_valid_policy(tf.data.Dataset.range(8).batch(2))
-        return sharding._drawn
+        return sharding._seeds.drawn
 
     assert run_on_workers(2, part) == [1, 1]

@@ -19,6 +19,7 @@ from tf_adasum.compat.keras.calls import (
     are_calls_under_way,
     current_call_settings,
     current_calls,
+    hide_progress_bars,
     skip_log_reduction,
     when_fit_ends,
 )

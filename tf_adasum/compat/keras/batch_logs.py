@@ -17,6 +17,8 @@ from tf_adasum.compat.keras.progress_bar import ProgressBar
 # With Keras's own methods of these names, an epoch's logs are the results of the metrics.
 _METHODS = ("compute_metrics", "get_metrics_result", "_get_metrics_result_or_logs")
 
+_KINDS = {"fit": "train", "evaluate": "test", "train_on_batch": "train", "test_on_batch": "test"}
+
 Method = typing.TypeVar("Method", bound=Callable)
 
 
@@ -39,13 +41,24 @@ def reads_logs_of(
         callbacks: the callbacks of this worker.
         call: "fit" or "evaluate".
     """
-    kind = {"fit": "train", "evaluate": "test"}[call]
-    methods = (f"{kind}_step", f"make_{kind}_function", *_METHODS)
+    kind = _KINDS[call]
     return (
         IS_KERAS_2
         or any(reads_batch_logs(callback, kind) for callback in callbacks)
-        or not all(_is_own_method(model, name) for name in methods)
+        or not has_keras_steps(model, call)
     )
+
+
+def has_keras_steps(model: keras.Model, call: str) -> bool:
+    """Return whether the logs of the steps of a call are the results of the model's metrics.
+
+    Args:
+        model: the model.
+        call: a method of a model that trains or evaluates, such as "fit".
+    """
+    kind = _KINDS[call]
+    methods = (f"{kind}_step", f"make_{kind}_function", *_METHODS)
+    return all(_is_own_method(model, name) for name in methods)
 
 
 def reads_batch_logs(callback: keras.callbacks.Callback, kind: str) -> bool:

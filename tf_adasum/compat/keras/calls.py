@@ -13,6 +13,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import keras
+
 from tf_adasum.compat.keras.call_settings import Settings
 from tf_adasum.health import call_log
 
@@ -73,14 +75,25 @@ class _Running(threading.local):
     Attributes:
         calls: list of `Call`, the outermost first.
         ends: for each running `fit`, the `contextlib.ExitStack` that is closed at its end.
+        hides_progress_bars: whether this worker leaves progress bars to the first worker.
     """
+
+    hides_progress_bars = False
 
     def __init__(self):
         self.calls: list[Call] = []
         self.ends: list[contextlib.ExitStack] = []
+        if self.hides_progress_bars:  # Keras has a setting for each thread
+            keras.utils.disable_interactive_logging()
 
 
 _here = _Running()
+
+
+def hide_progress_bars() -> None:
+    """Let Keras print nothing in this thread and in later threads."""
+    _Running.hides_progress_bars = True
+    keras.utils.disable_interactive_logging()
 
 
 @contextlib.contextmanager

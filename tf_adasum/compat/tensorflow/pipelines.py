@@ -43,6 +43,7 @@ class Pipeline(NamedTuple):
         selections: the arguments of each `shard`, `skip` and `take`.
         counts_rows: whether rows of files are counted or paired, as by `take`, `skip` and `zip`.
         begins_with_tensors: whether the dataset begins only with tensors, not with a generator.
+        cache_files: the names of the files of each `cache(filename)`.
     """
 
     tensors: list[tf.Tensor]
@@ -51,6 +52,7 @@ class Pipeline(NamedTuple):
     selections: list[tuple[int, ...]]
     counts_rows: bool
     begins_with_tensors: bool
+    cache_files: list[str]
 
 
 def pipeline_of(dataset: tf.data.Dataset) -> Pipeline:
@@ -71,6 +73,7 @@ def pipeline_of(dataset: tf.data.Dataset) -> Pipeline:
             isinstance(part, TensorDataset | TensorSliceDataset) for part in sources
         )
         and not any(_makes(GENERATORS, part) for part in parts),
+        cache_files=[name for part in parts if (name := _cache_file(part))],
     )
 
 
@@ -91,6 +94,11 @@ def _selection(part: Any) -> tuple[int, ...]:
     if isinstance(part, ShardDataset):
         return _int(part._num_shards), _int(part._index)
     return (_int(part._count),) if isinstance(part, SkipDataset | TakeDataset) else ()
+
+
+def _cache_file(part: Any) -> str:
+    is_cache = type(part).__name__.lstrip("_") == "CacheDataset"
+    return str(tf.get_static_value(part._filename) or b"", "utf-8") if is_cache else ""
 
 
 def _int(value: Any) -> int:

@@ -7,10 +7,10 @@ import keras
 from tensorflow.data import UNKNOWN_CARDINALITY, Dataset
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.calls import current_call, reduces_logs
+from tf_adasum.compat.keras.batch_logs import has_keras_steps
+from tf_adasum.compat.keras.calls import current_call
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import py_datasets
-from tf_adasum.compat.keras.keras3.logs import metrics_in_logs
 from tf_adasum.compat.keras.optimizers import is_ours
 from tf_adasum.compat.keras.private_names_keras3 import (
     ArrayDataAdapter,
@@ -173,7 +173,7 @@ def _data_of(epoch_iterator):
 def _begin_earlier_passes(epoch_iterator, passes):
     """Begin the earlier passes of a `tf.data.Dataset`, because each pass has another order."""
     data = _data_of(epoch_iterator)
-    if not isinstance(data, Dataset):
+    if passes is None or not isinstance(data, Dataset):
         return
     missing = passes - _passes.get(data, 0)
     if missing < 0:
@@ -266,9 +266,8 @@ def get_metrics_result_or_logs(original, self, logs):
     the epoch's batches do not exist, return {}. In any other epoch of `fit`, missing logs mean that
     the data had no batch.
 
-    Return metrics over all rows in place of those logs of the last step that are results of the
-    model's metrics on the replicas. Keras would return them if a step returns another key, or
-    fewer keys, or if a metric was created after the step was traced.
+    With Keras's own steps, return metrics over all rows, although a metric was created after the
+    step was traced. Keras would return the logs of the last step.
 
     Raises:
         ValueError: if `fit` got data without a batch.
@@ -279,12 +278,11 @@ def get_metrics_result_or_logs(original, self, logs):
     if not logs and current_call() == "fit":
         raise ValueError(NO_BATCH)
     result = original(self, logs)
-    if result is not logs or not is_ours(self._distribute_strategy):
+    is_read = result is not logs or not is_ours(self._distribute_strategy)
+    if is_read or not has_keras_steps(self, current_call() or "fit"):
         return result
     of_all = keras.Model.get_metrics_result(self)
-    are_averaged = reduces_logs(current_call())
-    metrics = metrics_in_logs(self) if are_averaged else {name: name for name in of_all}
-    return {key: of_all.get(metrics.get(key), value) for key, value in logs.items()}
+    return {key: of_all.get(key, value) for key, value in logs.items()}
 
 
 def position_in_data(model, batch, has_begun=False):
@@ -316,7 +314,7 @@ def passes_of_data(model, batch):
         return 0
     is_within = iterator._current_iterator is not None if iterator.steps_per_epoch else batch > 0
     begun = _passes.get(_data_of(iterator), 0) - is_within
-    return max(begun, getattr(iterator.data_order, "passes_ahead", 0))
+    return max(begun, getattr(iterator.data_order, "passes_ahead", 0) or 0)
 
 
 def why_not_repeatable(model):

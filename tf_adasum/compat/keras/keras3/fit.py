@@ -3,14 +3,11 @@
 import keras
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
+from tf_adasum.compat.keras.batch_logs import has_keras_steps
 from tf_adasum.compat.keras.calls import count_step, reduces_logs
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.jit import compiled_where_possible
-from tf_adasum.compat.keras.keras3.logs import (
-    MetricsInLogs,
-    returning_logs,
-    returning_own_logs,
-)
+from tf_adasum.compat.keras.keras3.logs import returning_logs, returning_own_logs
 from tf_adasum.compat.keras.optimizers import is_ours
 from tf_adasum.compat.keras.private_names_keras3 import (
     ENDING_CALLS,
@@ -56,15 +53,15 @@ def make_function(original, self, step_function):
     try:
         if is_asked_for and not self.run_eagerly:
             step_function = compiled_where_possible(self, step_function)
-        metrics = MetricsInLogs(self)
-        averaging = original(self, returning_logs(step_function, metrics))
+        is_own = not has_keras_steps(self, call)
+        averaging = original(self, returning_logs(step_function, is_own))
         alone = original(self, returning_own_logs(step_function))
     finally:
         self.jit_compile = is_asked_for
 
     def function(iterator):
         if reduces_logs(call):
-            return metrics.note(averaging(iterator))
+            return averaging(iterator)
         if call == "evaluate" and count_step() % STEPS_WITHOUT_SYNC == 0:
             strategy._workers.gather([])
         return alone(iterator)

@@ -1,20 +1,22 @@
 """Averages the logs of the replicas' steps, and joins their predictions, for Keras 3.
 
-The mean of the replicas' AUCs is not the AUC of all rows. So at the end of an epoch and of a call,
-logs that are results of the model's metrics are read from the metrics again. Keras does this only
-if the logs have exactly the names of the metrics.
+The mean of the replicas' AUCs is not the AUC of all rows. At the end of an epoch and of a call,
+Keras reads the metrics again if the logs have exactly their names. For steps of the user, which may
+return anything, the results of metrics cover all rows within the step.
 """
 
+import functools
 import math
+import threading
 import typing
-import weakref
 
 import keras
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.optimizers import is_ours, our_replica_context
+from tf_adasum.compat.keras.keras3.variables import reduction_of
+from tf_adasum.compat.keras.optimizers import is_ours, our_replica_context, tensorflow_variable
 from tf_adasum.compat.keras.private_names_keras3 import trainer
 
 
@@ -24,82 +26,67 @@ class _Logs(typing.NamedTuple):
     Attributes:
         values: structure of tensors and None.
         numbers: float64 vector of the elements of all values that have a mean (numbers and bools of
-            known shape), then `differences`, then 1, multiplied by the number of rows of the
-            replica.
-        differences: float64 vector, see `MetricsInLogs`.
+            known shape), then 1, multiplied by the number of rows of the replica.
     """
 
     values: typing.Any
     numbers: tf.Tensor
-    differences: tf.Tensor
 
 
-class _MeanLogs(typing.NamedTuple):
-    """The logs of a step, averaged over the replicas.
+# Whether this thread is a replica that runs a step of the user, whose logs are averaged.
+_running = threading.local()
 
-    Attributes:
-        values: structure of tensors and None.
-        differences: the mean of the replicas' `_Logs.differences`.
+
+@hooks.replaces(keras.metrics.Metric, "__init__")
+def init_metric(original, self, *args, **kwargs):
+    """Let the `result` of every metric cover all rows if a step of the user calls it.
+
+    On each replica, `result` would cover the replica's own rows. The step may return it under any
+    name, or compute a log from it, such as F1 from precision and recall. The mean of the replicas'
+    values is another number. Keras's own steps need no exchange for this, because at the end of an
+    epoch Keras reads the metrics again.
     """
-
-    values: typing.Any
-    differences: tf.Tensor
-
-
-class MetricsInLogs:
-    """Finds the logs of a step that are results of the model's metrics.
-
-    A log is the result of a metric if it equals the metric's own result on every replica. Its name
-    may be another.
-
-    Args:
-        model: the `keras.Model`.
-
-    Attributes:
-        pairs: list of pairs (key of the logs, name in `get_metrics_result`) that the traced step
-            compares. A pair with the same name comes first.
-    """
-
-    def __init__(self, model):
-        self._model, self.pairs = weakref.ref(model), []
-
-    def differences(self, logs):
-        """Return for each pair 1.0 if the log differs from the metric's result on this replica."""
-        self.pairs, own = [], {}
-        context = our_replica_context()
-        if isinstance(logs, dict) and context and context.num_replicas_in_sync > 1:
-            own = keras.Model.get_metrics_result(self._model())
-        if own.keys() == getattr(logs, "keys", dict)():  # Keras reads the metrics again
-            return tf.zeros([0], tf.float64)
-        differences = []
-        for key in sorted(logs):
-            for name in sorted(own, key=lambda name, key=key: (name != key, name)):
-                log, result = logs[key], _as_tensor(own[name])
-                if _has_mean(log) and _has_mean(result) and log.shape == result.shape:
-                    log, result = tf.cast(log, tf.float64), tf.cast(result, tf.float64)
-                    equal = (log == result) | (tf.math.is_nan(log) & tf.math.is_nan(result))
-                    differences.append(tf.cast(tf.logical_not(tf.reduce_all(equal)), tf.float64))
-                    self.pairs.append((key, name))
-        return tf.stack(differences) if differences else tf.zeros([0], tf.float64)
-
-    def note(self, means):
-        """Return the values of `_MeanLogs`, and store which of them are results of metrics."""
-        _metrics_in_logs[self._model()] = list(self.pairs), means.differences
-        return means.values
+    original(self, *args, **kwargs)
+    owner = next(each for each in type(self).__mro__ if "result" in vars(each))
+    if not hasattr(owner.result, "covers_all_rows"):
+        owner.result = _covering_all_rows(owner.result)
 
 
-# For each model: the pairs and the differences of the last step whose logs were averaged.
-_metrics_in_logs = weakref.WeakKeyDictionary()
+def _covering_all_rows(result):
+    @functools.wraps(result)
+    def covering(metric, *args, **kwargs):
+        if not getattr(_running, "own_step", False) or not tensorflow_compat.can_reduce():
+            return result(metric, *args, **kwargs)
+        _running.own_step = False  # for metrics within this metric
+        try:
+            with keras.StatelessScope(_values_of_all(metric.variables)):
+                # A result may be a variable, which has these values only here.
+                return tf.nest.map_structure(_as_tensor, result(metric, *args, **kwargs))
+        finally:
+            _running.own_step = True
+
+    covering.covers_all_rows = True
+    return covering
 
 
-def metrics_in_logs(model):
-    """Return a dict from the keys of the last step's logs to names in `get_metrics_result`."""
-    pairs, differences = _metrics_in_logs.get(model, ((), ()))
-    equal = [pair for pair, number in zip(pairs, differences, strict=True) if number == 0]
-    return dict(reversed(equal))  # the first pair of a key counts
+def _values_of_all(variables):
+    """Return pairs of a metric's variables and their values over all replicas."""
+    context, values, sums = our_replica_context(), [], []
+    for one in variables:
+        if reduce := reduction_of(tensorflow_variable(one)):
+            values.append((one, reduce(context.all_gather(one.value[None], axis=0), axis=0)))
+        elif one.aggregation == "sum":
+            sums.append(one)
+    if sums:
+        numbers = [tf.reshape(tf.cast(one.value, tf.float64), [-1]) for one in sums]
+        total = context.all_reduce("SUM", tf.concat(numbers, axis=0))
+        parts = tf.split(total, [math.prod(one.shape) for one in sums])
+        for one, part in zip(sums, parts, strict=True):
+            values.append((one, tf.cast(tf.reshape(part, one.shape), one.dtype)))
+    return values
 
 
-def returning_logs(step, metrics):
+def returning_logs(step, is_own):
     """Return a step whose results `reduce_per_replica` can average.
 
     A result may be a variable, such as the result of a metric. Each replica reads the variable,
@@ -108,13 +95,18 @@ def returning_logs(step, metrics):
 
     Args:
         step: function that gets a replica's part of a batch.
-        metrics: the `MetricsInLogs` of the step.
+        is_own: whether the user has written the step or what it calls, so that the results of
+            metrics within it have to cover all rows.
     """
 
     def with_numbers(data):
-        values = tf.nest.map_structure(_as_tensor, step(data))
-        differences = metrics.differences(values)
-        return _Logs(values, _numbers(tf.nest.flatten(values), differences), differences)
+        context = our_replica_context()
+        _running.own_step = is_own and context and context.num_replicas_in_sync > 1
+        try:
+            values = tf.nest.map_structure(_as_tensor, step(data))
+        finally:
+            _running.own_step = False
+        return _Logs(values, _numbers(tf.nest.flatten(values)))
 
     return with_numbers
 
@@ -140,10 +132,10 @@ def _has_mean(value):
     return is_array and (value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_bool)
 
 
-def _numbers(values, differences):
+def _numbers(values):
     """Return `_Logs.numbers`. (float64 represents whole numbers exactly up to 2^53.)"""
     vectors = [tf.reshape(tf.cast(each, tf.float64), [-1]) for each in values if _has_mean(each)]
-    numbers = tf.concat([*vectors, differences, tf.ones([1], tf.float64)], axis=0)
+    numbers = tf.concat([*vectors, tf.ones([1], tf.float64)], axis=0)
     context = our_replica_context()
     rows = context.strategy._empty_replicas.rows if context else None
     return numbers if rows is None else tf.math.multiply_no_nan(numbers, tf.cast(rows, tf.float64))
@@ -166,14 +158,11 @@ def reduce_per_replica(original, values, strategy, reduction):
         rows = _rows_of_all(values, strategy) if reduction == "concat" else None
         return original(values, strategy, reduction) if rows is None else rows
     logs = [strategy.experimental_local_results(each)[0] for each in tf.nest.flatten(values.values)]
-    differences = strategy.experimental_local_results(values.differences)[0]
     if strategy.num_replicas_in_sync > 1:
         total = strategy.reduce("SUM", values.numbers, axis=None)
-        with_mean = [each for each in logs if _has_mean(each)]
-        *means, differences = _means(total, [*with_mean, differences])
-        means = iter(means)
+        means = iter(_means(total, [each for each in logs if _has_mean(each)]))
         logs = [next(means) if _has_mean(each) else each for each in logs]
-    return _MeanLogs(tf.nest.pack_sequence_as(values.values, logs), differences)
+    return tf.nest.pack_sequence_as(values.values, logs)
 
 
 def _rows_of_all(values, strategy):
