@@ -21,7 +21,7 @@ from tf_adasum.compat.keras.keras3.private_names import (
     losses,
     set_keras_mask,
 )
-from tf_adasum.compat.keras.layers import NeedsReplicas, compiling
+from tf_adasum.compat.keras.layers import NeedsReplicas, NeedsRows, compiling
 from tf_adasum.errors import see
 
 
@@ -125,8 +125,10 @@ class _Compiler:
         """
         if self._is_possible:
             try:
-                with compiling():
-                    return tf.function(function, jit_compile=True, autograph=False)()
+                return _compiled(function)
+            except NeedsRows:  # the replicas exchange them before the passes
+                self._model.distribute_strategy.empty_replicas.total_rows()
+                return self(function)
             except NeedsReplicas:
                 pass
             except RuntimeError as error:
@@ -139,6 +141,11 @@ class _Compiler:
             )
             _warn(self._model, self._step, reason)
         return function()
+
+
+def _compiled(function):
+    with compiling():
+        return tf.function(function, jit_compile=True, autograph=False)()
 
 
 def _warn(model, step, reason):
