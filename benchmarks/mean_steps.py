@@ -94,7 +94,7 @@ def passed(file):
 def collectives_of(epoch):
     """Return how often each collective operation runs in a step of an epoch, by its type."""
     import tensorflow as tf
-    from tensorflow.core.profiler.protobuf import xplane_pb2
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     counts = collections.Counter()
     with tempfile.TemporaryDirectory() as folder:

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("keras", minversion="3")  # Keras 2 has other losses and optimizers
 
 import mean_table
-from scenarios import assert_close, on, one_device
+from scenarios import assert_close, on, one_device, unusual_models
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -56,11 +56,13 @@ def test_a_metric_that_keeps_extremes(group):
 
 
 @on("1x2", "2x1")
-@pytest.mark.feature("XLA, synchronized moments and ragged data with batches that are not full")
-@pytest.mark.parametrize("kind", one_device.UNUSUAL)
+@pytest.mark.feature(
+    "XLA, synchronized moments, losses of layers, ragged data: batches that are not full"
+)
+@pytest.mark.parametrize("kind", unusual_models.KINDS)
 def test_unusual_models_equal_one_device(group, kind):
-    expected = one_device.fit_unusual(None, kind)
-    assert_close(group.run(one_device.fit_unusual, kind=kind), expected, **CLOSE)
+    expected = unusual_models.fit(None, kind)
+    assert_close(group.run(unusual_models.fit, kind=kind), expected, **CLOSE)
 
 
 def test_the_table_has_every_pair():

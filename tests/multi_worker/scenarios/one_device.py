@@ -358,63 +358,15 @@ def fit_with_extremes(strategy):
     return {**logs, **{f"evaluated {name}": value for name, value in evaluated.items()}}
 
 
-def fit_unusual(strategy, kind):
-    """Train on batches of 8 rows, of which the last one has 5."""
-    if strategy:
-        use_rule(strategy, "mean")
-    keras.utils.set_random_seed(1)
-    x, y, _ = data_of("built-in", 5)
-    with scope(strategy):
-        model, loss, options = UNUSUAL[kind]()
-        model.compile(SGD(0.02, momentum=0.9), loss, **options)
-    if kind == "two outputs":
-        y = {"a": y, "b": -y}
-    if kind == "ragged":
-        x = tf.RaggedTensor.from_row_lengths(tf.reshape(x, [-1]), [FEATURES, 1, 7] * 12 + [4])
-    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
-    history = model.fit(data, epochs=2, verbose=0).history
-    return {**history, **weights_of(model)}
-
-
-def compiled(reduction, outputs="built-in"):
-    """Return what XLA compiles: a model, its loss, and options of `compile`."""
-    loss = keras.losses.MeanSquaredError(reduction=reduction)
-    loss = {"a": loss, "b": "mae"} if outputs == "two outputs" else loss
-    return build(outputs), loss, {"jit_compile": True}
-
-
-def synchronized():
-    inputs = keras.Input([FEATURES])
-    normalized = keras.layers.BatchNormalization(synchronized=True)(inputs)
-    return keras.Model(inputs, keras.layers.Dense(1)(normalized)), "mse", {}
-
-
-class OfRagged(keras.Model):
-    """A model of rows of different lengths, which Keras cannot build without them."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = keras.layers.Dense(1)
-
-    def call(self, inputs):
-        return self.dense(inputs.to_tensor(shape=[None, 7]))
-
-
-UNUSUAL = {
-    "sum": lambda: compiled("sum"),
-    "none": lambda: compiled("none"),
-    "two outputs": lambda: compiled("sum_over_batch_size", "two outputs"),
-    "synchronized": synchronized,
-    "ragged": lambda: (OfRagged(), "mse", {}),
-}
-
-
 def orders_of_epochs(strategy):
-    """The first row of each pass over a shuffled dataset: those of `fit`, and the dataset's own."""
-    rows = np.arange(1.0, 9.0, dtype="float32")[:, None]
-    data = tf.data.Dataset.from_tensor_slices((rows, rows)).shuffle(8, seed=0).batch(2)
-    own = [float(tf.reduce_sum(next(iter(data))[0])) for _ in range(4)]
-    data = tf.data.Dataset.from_tensor_slices((rows, rows)).shuffle(8, seed=0).batch(2)
+    """The first rows of each pass over a shuffled dataset: of `fit`, and of the dataset alone."""
+    keras.utils.set_random_seed(1)
+    rows = 2.0 ** np.arange(16, dtype="float32")[:, None]
+    own, data = (
+        tf.data.Dataset.from_tensor_slices((rows, rows)).shuffle(16, seed=1).batch(2)
+        for _ in range(2)
+    )
+    own = [float(tf.reduce_sum(next(iter(own))[0])) for _ in range(4)]
     with scope(strategy):
         model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1, trainable=False)])
         model.set_weights([np.zeros([1, 1]), np.zeros([1])])

@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.losses import is_computing_loss, keeping_losses
+from tf_adasum.compat.keras.keras3.losses import is_computing_loss
 from tf_adasum.compat.keras.layers import weight_of_replica
 from tf_adasum.compat.keras.optimizers import our_replica_context
 
@@ -25,7 +25,7 @@ def update_mean(original, self, values, sample_weight=None):
     number, is_mean = tf.convert_to_tensor(values), context.strategy.aggregation.is_mean
     is_loss_of_output = sample_weight is None and number.shape.rank == 0 and is_computing_loss()
     if is_loss_of_output and is_mean:
-        sample_weight = keeping_losses(weight_of_replica)
+        sample_weight = weight_of_replica()
     is_empty = rows.is_empty
     if is_empty is None:
         return original(self, values, sample_weight)
