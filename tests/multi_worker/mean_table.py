@@ -1,15 +1,21 @@
-"""Print a table that compares training with the mean on replicas with Keras on one device.
+"""Compare training on replicas with Keras on one device, and write a table.
 
-    python tests/multi_worker/mean_table.py [--topologies 1x2 2x1 2x2] [--rule mean] > table.md
+    python tests/multi_worker/mean_table.py run PART.json [--rule mean] [--former COMMIT]
+    python tests/multi_worker/mean_table.py report PART.json ...
 
 Each row is one training: a loss, its reduction, the rows of the last batch, clipping, and an
-optimizer. Every two of these values occur together. `one_device.differences` computes the numbers.
-With another rule than the mean, only the logs of the first step could be equal; the table then
-shows that all workers have the same numbers.
+optimizer. Every two of these values occur together, except those that Keras cannot combine.
+`run` trains all rows with a rule and saves a column. Under the mean, weights, losses and metrics
+are compared with those of one device. Under other rules, the replicas' weights must be identical,
+and losses and metrics at these weights are compared. `--former` trains with the package of an
+earlier commit. `report` joins columns and writes benchmarks/results/DATE-mean_table.md.
 """
 
 import argparse
+import contextlib
 import importlib
+import itertools
+import json
 import os
 import pathlib
 import sys
@@ -17,47 +23,121 @@ import tempfile
 
 import numpy as np
 
+TESTS = pathlib.Path(__file__).resolve().parent.parent
+FOLDERS = (str(TESTS / "multi_worker"), str(TESTS), str(TESTS.parent / "benchmarks"))
 CLOSE = 1e-5
 
 
-def main():
-    """Train on one device and on each topology, and print the table."""
-    here = pathlib.Path(__file__).parent
-    sys.path[:0] = [str(here), str(here.parent)]
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+def check_pairs(dimensions, cases, impossible):
+    """Raise an error if two values never occur together, and this is not known as impossible."""
+    occurring = {pair for case in cases for pair in itertools.combinations(enumerate(case), 2)}
+    every = (
+        ((first, one), (second, other))
+        for (first, ones), (second, others) in itertools.combinations(enumerate(dimensions), 2)
+        for one, other in itertools.product(ones, others)
+    )
+    for pair in every:
+        values = tuple(value for _, value in pair)
+        if (pair in occurring) == (values in impossible):
+            raise ValueError(
+                f"{values} occur together {'although' if pair in occurring else 'not'}"
+            )
+
+
+def column(topology, rule, cases, checkout):
+    """Return for each case how much weights and logs differ from one device."""
     one_device = importlib.import_module("scenarios.one_device")
     worker_group = importlib.import_module("support.worker_group")
+    workers, devices = map(int, topology.split("x"))
+    path = {"PYTHONPATH": os.pathsep.join([str(checkout), *FOLDERS])}
+    group = worker_group.WorkerGroup(
+        workers, devices, tempfile.mkdtemp(), environments=[path] * workers, fresh=True
+    )
+    expected, options = one_device.train_all(None, cases), {"cases": cases, "rule": rule}
+    try:
+        results = group.run(one_device.train_all, timeout=3000, **options)
+        for other, (name, value) in itertools.product(results[1:], results[0].items()):
+            np.testing.assert_array_equal(value, other[name], err_msg=name)
+        if rule != "mean":
+            starts = [one_device.weights_in(results[0], number) for number in range(len(cases))]
+            results = group.run(one_device.train_all, timeout=3000, starts=starts, **options)
+            expected = one_device.train_all(None, cases, starts=starts)
+    finally:
+        group.close()
+    return [one_device.differences(expected, results[0], n) for n in range(len(cases))]
+
+
+def run(arguments):
+    one_device = importlib.import_module("scenarios.one_device")
+    differences = importlib.import_module("differences")
+    report = importlib.import_module("report")
+    cases = one_device.cases()[: arguments.cases]
+    former = arguments.former
+    here = contextlib.nullcontext(report.ROOT)
+    with differences.checkout_of(former) if former else here as checkout:
+        columns = {
+            topology: column(topology, arguments.rule, cases, checkout)
+            for topology in arguments.topologies
+        }
+    part = {"rule": arguments.rule, "commit": former or report.commit(), "columns": columns}
+    pathlib.Path(arguments.parts[0]).write_text(json.dumps(part))
+
+
+def is_far(value):
+    return bool(value) if isinstance(value, str) else not value <= CLOSE
+
+
+def report(arguments):
+    one_device = importlib.import_module("scenarios.one_device")
+    cases = one_device.cases()
+    check_pairs(one_device.DIMENSIONS.values(), cases, one_device.IMPOSSIBLE)
+    parts = [json.loads(pathlib.Path(name).read_text()) for name in arguments.parts]
+    names, columns, counts = [], [], []
+    for part in parts:
+        for topology, found in part["columns"].items():
+            names.append(f"{topology}, {part['rule']}, {part['commit']}")
+            columns.append(found)
+            far = sum(any(map(is_far, each)) for each in found)
+            counts.append(f"- {names[-1]}: {far} of {len(found)} trainings")
+    rows = []
+    for number, case in enumerate(cases):
+        cells = [
+            " / ".join(text_of(value) for value in each[number] if value != "") for each in columns
+        ]
+        rows.append([*case, *cells])
+    written = importlib.import_module("report")
+    pairs = [f"- {' with '.join(pair)}: {why}." for pair, why in one_device.IMPOSSIBLE.items()]
+    written.write(
+        "mean_table",
+        "Training on replicas, compared with Keras on one device",
+        f"Largest difference of the weights / of losses and metrics, each divided by the largest "
+        f"element of its array. {one_device.STEPS} batches of {one_device.BATCH} rows in each of 2 "
+        f"epochs; the last one has {', '.join(map(str, one_device.ROWS.values()))} rows. Every two "
+        "settings occur together, except these:\n\n"
+        + "\n".join(pairs)
+        + f"\n\nTrainings with a difference of more than {CLOSE}, or with an error:\n\n"
+        + "\n".join(counts)
+        + "\n\n"
+        + written.table([*one_device.DIMENSIONS, *names], rows),
+    )
+
+
+def text_of(value):
+    return value if isinstance(value, str) else f"{value:.0e}"
+
+
+def main():
+    sys.path[:0] = FOLDERS
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("action", choices=["run", "report"])
+    parser.add_argument("parts", nargs="+", help="JSON files: columns")
     parser.add_argument("--topologies", nargs="*", default=["1x2", "2x1", "2x2"])
     parser.add_argument("--rule", default="mean")
+    parser.add_argument("--former", help="a commit whose package is used")
     parser.add_argument("--cases", type=int, help="number of cases; default: all")
     arguments = parser.parse_args()
-    cases = one_device.cases()[: arguments.cases]
-    expected = one_device.train_all(None, cases)
-    columns = {}
-    for topology in arguments.topologies:
-        workers, devices = map(int, topology.split("x"))
-        group = worker_group.WorkerGroup(workers, devices, tempfile.mkdtemp())
-        try:
-            options = {"cases": cases, "rule": arguments.rule}
-            results = group.run(one_device.train_all, timeout=3000, **options)
-        finally:
-            group.close()
-        for other in results[1:]:
-            for name, value in results[0].items():
-                np.testing.assert_array_equal(value, other[name], err_msg=name)
-        numbers = range(len(cases))
-        columns[topology] = [one_device.differences(expected, results[0], n) for n in numbers]
-    print("| loss | reduction | last batch | clipping | optimizer |", end="")
-    print("".join(f" {topology}: weights | logs |" for topology in columns))
-    print("|---" * (5 + 2 * len(columns)) + "|")
-    far = 0
-    for number, case in enumerate(cases):
-        values = [value for column in columns.values() for value in column[number]]
-        far += sum(bool(each) if isinstance(each, str) else each > CLOSE for each in values)
-        texts = [each if isinstance(each, str) else f"{each:.0e}" for each in values]
-        print("| " + " | ".join([*case, *texts]) + " |")
-    print(f"\n{len(cases) * len(columns)} trainings, {far} numbers differ by more than {CLOSE}.")
+    {"run": run, "report": report}[arguments.action](arguments)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ import pytest
 
 pytest.importorskip("keras", minversion="3")  # Keras 2 has other losses and optimizers
 
-from scenarios import assert_close, on, one_device
+import mean_table
+from scenarios import assert_close, on, one_device, unusual_models
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -13,7 +14,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 @pytest.mark.feature('`aggregation="mean"` equals one device')
 @pytest.mark.costly
 def test_the_mean_equals_one_device(group):
-    """One case for each loss; mean_table.py has all pairs of settings."""
+    """All pairs of reduction, rows and clipping; mean_table.py has all pairs of settings."""
     cases = one_device.few_cases()
     expected = one_device.train_all(None, cases)
     for actual in group.run(one_device.train_all, timeout=600, cases=cases):
@@ -52,3 +53,34 @@ def test_a_loop_combines_and_clips(group):
 def test_a_metric_that_keeps_extremes(group):
     expected = one_device.fit_with_extremes(None)
     assert_close(group.run(one_device.fit_with_extremes), expected, **CLOSE)
+
+
+@on("1x2", "2x1")
+@pytest.mark.feature(
+    "XLA, synchronized moments, losses of layers, ragged data: batches that are not full"
+)
+@pytest.mark.parametrize("kind", unusual_models.KINDS)
+def test_unusual_models_equal_one_device(group, kind):
+    expected = unusual_models.fit(None, kind)
+    assert_close(group.run(unusual_models.fit, kind=kind), expected, **CLOSE)
+
+
+def test_the_table_has_every_pair():
+    dimensions, impossible = one_device.DIMENSIONS.values(), one_device.IMPOSSIBLE
+    cases = one_device.cases()
+    assert len(cases) * 3 >= 200
+    mean_table.check_pairs(dimensions, cases, impossible)
+    with pytest.raises(ValueError, match=r"'loop', 'AdaScale'.* not"):
+        kept = [case for case in cases if (case[0], case[-1]) != ("loop", "AdaScale")]
+        mean_table.check_pairs(dimensions, kept, impossible)
+
+
+@on("1x2", "2x1")
+@pytest.mark.feature("`shuffle` with a seed: the dataset's own order in each epoch")
+def test_order_of_epochs(group):
+    """Keras without a strategy skips the second order."""
+    alone = one_device.orders_of_epochs(None)
+    assert len(set(alone["own"])) == 4, "each pass has another order"
+    assert alone["seen"] == [alone["own"][pass_] for pass_ in (0, 2, 3)]
+    for actual in group.run(one_device.orders_of_epochs):
+        assert_close([actual], {"seen": alone["own"][:3], "own": alone["own"]}, rtol=1e-6, atol=0)

@@ -10,18 +10,26 @@ FIXTURES = {"backend", "alignment"}
 BACKENDS = ["custom", "tensorflow"]
 
 
-def every_pair(*dimensions):
+def every_pair(*dimensions, allowed=lambda *values: True):
     """Return combinations in which every two values of different dimensions occur together.
 
     One value of each dimension makes a combination. The next one is always the first of those that
     bring most pairs that have not occurred yet, so the result is the same on every run.
+
+    Args:
+        dimensions: sequences of values.
+        allowed: function of one value of each dimension that returns whether they may be combined.
 
     Example:
         >>> every_pair("ab", "xy", (1, 2))
         [('a', 'x', 1), ('a', 'y', 2), ('b', 'x', 2), ('b', 'y', 1)]
     """
     assert len(dimensions) > 1, "one dimension has no pairs"
-    combinations = list(itertools.product(*(enumerate(values) for values in dimensions)))
+    combinations = [
+        combination
+        for combination in itertools.product(*(enumerate(values) for values in dimensions))
+        if allowed(*(value for _, value in combination))
+    ]
 
     def pairs(combination):
         places = enumerate(index for index, _ in combination)

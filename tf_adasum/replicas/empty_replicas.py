@@ -82,24 +82,36 @@ class EmptyReplicas:
         return self._once("is_empty", lambda: tf.equal(self.rows, 0))
 
     def _once(self, name, compute):
-        """Return a tensor of this replica, which is computed once in each graph."""
+        """Return a value of this replica, which is computed once in each graph."""
         own = self._computed.setdefault(tensorflow_compat.replica(), {})
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        if own.get(name, (graph,))[0] is not graph or name not in own:
+        if not self._has(name):
+            graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
             own[name] = graph, compute()
         return own[name][1]
+
+    def _has(self, name):
+        own = self._computed.get(tensorflow_compat.replica(), {})
+        return name in own and _is_visible_from(own[name][0])
+
+    @property
+    def has_total(self):
+        """Whether `total_rows` needs no exchange, because this replica has called it before."""
+        return self._has("total")
 
     def total_rows(self):
         """Return the number of rows of all replicas, float32; every replica calls this method.
 
         It is an int if this process has all replicas, and their numbers are known and equal.
         """
+        return self._once("total", self._exchanged_total)
+
+    def _exchanged_total(self):
         context = tf.distribute.get_replica_context()
         own = 1 if self.rows is None else self.rows
         is_known = context.merge_call(self._are_known_and_equal)
         if is_known:
             return own * context.num_replicas_in_sync
-        return self._once("total", lambda: context.all_reduce("SUM", tf.cast(own, tf.float32)))
+        return context.all_reduce("SUM", tf.cast(own, tf.float32))
 
     def _are_known_and_equal(self, strategy):
         rows = list(self._rows.values())
@@ -146,6 +158,14 @@ class EmptyReplicas:
             None if gradient is None else with_values(gradient, next(chosen))
             for gradient in gradients
         ]
+
+
+def _is_visible_from(graph):
+    """Return whether the current graph is a graph or within it; None is eager code."""
+    current = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while current is not None and current is not graph:
+        current = getattr(current, "outer_graph", None)
+    return current is graph
 
 
 @tf.autograph.experimental.do_not_convert

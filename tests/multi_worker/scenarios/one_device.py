@@ -1,5 +1,7 @@
 """The same training on one device and on replicas."""
 
+import itertools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -17,6 +19,7 @@ LOSSES = (
     "scalar",
     "masked",
     "weighted",
+    "class weights",
     "two outputs",
     "add_loss",
     "regularizer",
@@ -44,19 +47,35 @@ OPTIMIZERS = {
 }
 
 
+DIMENSIONS = {
+    "loss": LOSSES,
+    "reduction": REDUCTIONS,
+    "last batch": tuple(ROWS),
+    "clipping": tuple(CLIPPING),
+    "optimizer": tuple(OPTIMIZERS),
+}
+IMPOSSIBLE = {
+    ("add_loss", "none"): "Keras cannot add the vector of losses and the scalar of `add_loss`",
+    ("regularizer", "none"): "Keras cannot add the vector of losses and the scalar penalty",
+}
+
+
+def is_possible(*case):
+    """Return whether Keras can train with these settings."""
+    return not any(set(pair) <= set(case) for pair in IMPOSSIBLE)
+
+
 def cases():
     """Return combinations of which every two values occur together, as far as Keras has them."""
-    chosen = every_pair(LOSSES, REDUCTIONS, list(ROWS), list(CLIPPING), list(OPTIMIZERS))
-    # Keras cannot add a vector and a scalar.
-    return [case for case in chosen if case[:2] not in NO_SUM]
+    return every_pair(*DIMENSIONS.values(), allowed=is_possible)
 
 
 def few_cases():
-    """Return one case for each loss, whose last batch is not full."""
-    return list({case[0]: case for case in cases() if case[2] != "full"}.values())
-
-
-NO_SUM = {("add_loss", "none"), ("regularizer", "none")}
+    """Return combinations of which every two reductions, rows and clippings occur together."""
+    chosen = every_pair(REDUCTIONS, tuple(ROWS), tuple(CLIPPING))
+    losses, names = (itertools.cycle(values) for values in (LOSSES, OPTIMIZERS))
+    made = [(next(losses), *each, next(names)) for each in chosen]
+    return [case if is_possible(*case) else (case[0], "sum", *case[2:]) for case in made]
 
 
 class RowLoss(keras.losses.Loss):
@@ -110,6 +129,8 @@ def data_of(kind, rows):
     else:
         x = generator.standard_normal([count, FEATURES]).astype("float32")
         y = np.sin(x.sum(axis=1, keepdims=True)) + 1
+    if kind == "class weights":
+        y = np.float32(y > 1)
     weights = generator.uniform(0.1, 2, count).astype("float32") if kind == "weighted" else None
     return x, y.astype("float32"), weights
 
@@ -135,8 +156,11 @@ def build(kind):
     return model(inputs, outputs)
 
 
-def train(strategy, case, rule="mean"):
-    """Train on few batches; return weights, losses and metrics."""
+def train(strategy, case, rule="mean", start=None):
+    """Train on few batches; return weights, losses and metrics.
+
+    With the weights `start`, take steps of length 0 instead: all logs are those of these weights.
+    """
     kind, reduction, rows, clipping, optimizer = case
     if strategy:
         use_rule(strategy, rule)
@@ -144,7 +168,9 @@ def train(strategy, case, rule="mean"):
     x, y, weights = data_of(kind, ROWS[rows])
     with scope(strategy):
         model = build(kind)
-        made = OPTIMIZERS[optimizer](CLIPPING[clipping])
+        made = SGD(0.0) if start else OPTIMIZERS[optimizer](CLIPPING[clipping])
+        if start:
+            model.set_weights(start)
         if kind == "loop":
             made.build(model.trainable_variables)
             return loop(strategy, model, made, reduction, x, y)
@@ -158,7 +184,9 @@ def train(strategy, case, rule="mean"):
             metrics = {"weighted_metrics": ["mae"]}
         model.compile(made, loss, **metrics)
     arguments = {"batch_size": BATCH, "verbose": 0, "sample_weight": weights}
-    history = model.fit(x, y, epochs=2, shuffle=False, **arguments).history
+    class_weight = {0: 0.5, 1: 2.0} if kind == "class weights" else None
+    training = {"epochs": 2, "shuffle": False, "class_weight": class_weight}
+    history = model.fit(x, y, **training, **arguments).history
     evaluated = model.evaluate(x, y, return_dict=True, **arguments)
     logs = {**history, **{f"evaluated {name}": value for name, value in evaluated.items()}}
     return {**logs, **weights_of(model)}
@@ -191,17 +219,26 @@ def loop(strategy, model, optimizer, reduction, x, y):
     return {"metric": metric.result().numpy(), **weights_of(model)}
 
 
-def train_all(strategy, cases, rule="mean"):
-    """Train each case; return all results, or the text of an error."""
+def train_all(strategy, cases, rule="mean", starts=None):
+    """Train each case, from the weights that `starts` has for it; return all results.
+
+    A case that raises an error has its text as the result "error".
+    """
     results = {}
     for number, case in enumerate(cases):
         try:
-            own = train(strategy, tuple(case), rule)
+            own = train(strategy, tuple(case), rule, starts and starts[number])
         except Exception as error:
             own = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
         results |= {f"{number}/{name}": value for name, value in own.items()}
         keras.backend.clear_session()
     return results
+
+
+def weights_in(results, number):
+    """Return the weights of a case."""
+    names = itertools.takewhile(results.__contains__, (f"{number}/weight{i}" for i in range(99)))
+    return [results[name] for name in names]
 
 
 def differences(expected, actual, number):
@@ -319,3 +356,24 @@ def fit_with_extremes(strategy):
     logs = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
     evaluated = model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
     return {**logs, **{f"evaluated {name}": value for name, value in evaluated.items()}}
+
+
+def orders_of_epochs(strategy):
+    """The first rows of each pass over a shuffled dataset: of `fit`, and of the dataset alone."""
+    keras.utils.set_random_seed(1)
+    rows = 2.0 ** np.arange(16, dtype="float32")[:, None]
+    own, data = (
+        tf.data.Dataset.from_tensor_slices((rows, rows)).shuffle(16, seed=1).batch(2)
+        for _ in range(2)
+    )
+    own = [float(tf.reduce_sum(next(iter(own))[0])) for _ in range(4)]
+    with scope(strategy):
+        model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1, trainable=False)])
+        model.set_weights([np.zeros([1, 1]), np.zeros([1])])
+        model.compile("sgd", keras.losses.MeanAbsoluteError(reduction="sum"))
+    seen = []
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: batch or seen.append(float(logs["loss"]))
+    )
+    model.fit(data, epochs=3, verbose=0, callbacks=[note])
+    return {"seen": seen, "own": own}

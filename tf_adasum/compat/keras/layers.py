@@ -52,6 +52,10 @@ class NeedsReplicas(RuntimeError):
     """A loss that XLA compiles needs a number of the other replicas."""
 
 
+class NeedsRows(NeedsReplicas):
+    """A loss that XLA compiles needs the number of rows of all replicas."""
+
+
 # A context manager in which losses raise `NeedsReplicas` if XLA cannot compile them.
 _compiles = ThreadFlag()
 compiling = _compiles.within
@@ -63,25 +67,33 @@ def factor_of_loss(divisor=None):
     if not context or context.num_replicas_in_sync == 1:
         return None
     replicas = context.num_replicas_in_sync
-    if not tensorflow_compat.can_reduce():  # within a function or a loop of the user's step
-        if _compiles.is_set and divisor is not None and _is_mean():
+    can_reduce = tensorflow_compat.can_reduce()  # not within a function or a loop of a user's step
+    if not can_reduce and divisor is not None:
+        if _compiles.is_set and _is_mean():
             raise NeedsReplicas
-        return float(replicas) if divisor is None else None
-    rows = context.strategy._empty_replicas
-    total = rows.total_rows()
-    factor = float(replicas)
-    if not isinstance(total, int):
-        factor = tf.math.divide_no_nan(total, tf.cast(rows.rows, tf.float32))
+        return None
+    weight = weight_of_replica()
+    factor = float(replicas) if weight is None else tf.math.divide_no_nan(replicas, weight)
     if divisor is None:
         return factor
     divisor = tf.stop_gradient(tf.cast(divisor, tf.float32))
     return factor * tf.math.divide_no_nan(divisor, context.all_reduce("SUM", divisor))
 
 
+def weight_of_replica():
+    """Return ``n_i N / Σ n_i`` of a replica; None if all have as many rows, or it is not known."""
+    rows = tf.distribute.get_strategy()._empty_replicas
+    if tensorflow_compat.can_reduce() or rows.has_total:
+        return rows.weight()
+    if _compiles.is_set and _is_mean():
+        raise NeedsRows
+    return None
+
+
 def sum_of_all_replicas(losses):
     """Return a vector of losses whose gradient under the rule mean is that of the global sum."""
-    factor = factor_of_loss() if our_replica_context() and _is_mean() else None
-    return losses if factor is None else _with_gradient_times(losses, factor)
+    factor = factor_of_loss() if _is_mean() else None
+    return losses if factor is None else with_gradient_times(losses, factor)
 
 
 @tensorflow_compat.hooks.replaces(tf.nn, "compute_average_loss", "scale_regularization_loss")
@@ -97,14 +109,14 @@ def loss_divided_by_replicas(original, *args, **kwargs):
     factor = float(context.num_replicas_in_sync)
     if _is_mean() and original.__name__ == "compute_average_loss":
         factor = factor_of_loss()
-    return _with_gradient_times(loss, factor)
+    return with_gradient_times(loss, factor)
 
 
 def _is_mean():
     return tf.distribute.get_strategy().aggregation.is_mean
 
 
-def _with_gradient_times(loss, factor):
-    """Return a loss with the same value, and the gradient multiplied by a factor."""
-    scaled = loss * tf.cast(factor, loss.dtype)
-    return scaled + tf.stop_gradient(loss - scaled)
+@tf.custom_gradient
+def with_gradient_times(value, factor):
+    """Return the same value, whose gradient is multiplied by a factor."""
+    return tf.identity(value), lambda upstream: (upstream * tf.cast(factor, upstream.dtype), None)

@@ -25,7 +25,8 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     batches, and a generator does not yield these batches again. If a model has its own
     `train_step`, the model is built by tracing this method. Calling the model is not always
     possible: it may have no `call` (like most GANs), or a `call` with other arguments than the
-    data. If `fit` passes the iterator of its epochs, this iterator is stored.
+    data. A KerasTensor is not ragged, so ragged data need a step, too. If `fit` passes the iterator
+    of its epochs, this iterator is stored.
     `test_each_step_has_the_rows_of_keras_without_a_strategy` fails without this hook.
     """
     if iterator is not None:
@@ -40,7 +41,12 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     data = data_batch if iterator is None else dataset_of(iterator).element_spec
     is_training = current_call() in ("fit", "train_on_batch")
     step = self.train_step if is_training else self.test_step
-    if _is_users_own(step) or _are_shapes_open(data, self.run_eagerly):
+    needs_step = _is_users_own(step) or _are_shapes_open(data, self.run_eagerly)
+    if not needs_step:
+        values = data if iterator is None else tensorflow_compat.placeholders(data)
+        values = tf.nest.map_structure(_of_first_replica(strategy), values)
+        needs_step = any(isinstance(each, tf.RaggedTensor) for each in tf.nest.flatten(values))
+    if needs_step:
         # With `run_eagerly`, the first step builds the model, because the step may need values.
         if not (self.run_eagerly or (self.train_function if is_training else self.test_function)):
             as_fit = getattr(self, "_autoconvert_optionals", lambda step: step)  # since Keras 3.12
@@ -48,10 +54,7 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
             tensorflow_compat.trace(strategy, step, data)
             _built_by_step.add(self)
         return None
-    if iterator is not None:
-        data = tensorflow_compat.placeholders(data)
-    data = tf.nest.map_structure(_of_first_replica(strategy), data)
-    return original(self, data_batch=tf.nest.map_structure(_with_a_row, data))
+    return original(self, data_batch=tf.nest.map_structure(_with_a_row, values))
 
 
 def _with_a_row(value):

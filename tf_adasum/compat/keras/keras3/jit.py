@@ -13,7 +13,7 @@ import warnings
 import keras
 import tensorflow as tf
 
-from tf_adasum.compat.keras.layers import NeedsReplicas, compiling
+from tf_adasum.compat.keras.layers import NeedsReplicas, NeedsRows, compiling
 from tf_adasum.compat.keras.private_names_keras3 import (
     XLA,
     Trainer,
@@ -125,8 +125,10 @@ class _Compiler:
         """
         if self._is_possible:
             try:
-                with compiling():
-                    return tf.function(function, jit_compile=True, autograph=False)()
+                return _compiled(function)
+            except NeedsRows:  # the replicas exchange them before the passes
+                self._model.distribute_strategy._empty_replicas.total_rows()
+                return self(function)
             except NeedsReplicas:
                 pass
             except RuntimeError as error:
@@ -139,6 +141,11 @@ class _Compiler:
             )
             _warn(self._model, self._step, reason)
         return function()
+
+
+def _compiled(function):
+    with compiling():
+        return tf.function(function, jit_compile=True, autograph=False)()
 
 
 def _warn(model, step, reason):

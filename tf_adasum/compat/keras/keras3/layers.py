@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.layers import SEED_STRIDE
+from tf_adasum.compat.keras.layers import SEED_STRIDE, weight_of_replica, with_gradient_times
 from tf_adasum.compat.keras.optimizers import our_replica_context
 from tf_adasum.compat.keras.private_names_keras3 import (
     GLOBAL_SEED_GENERATOR,
@@ -24,30 +24,45 @@ def moments(original, self, inputs, mask):
     """Synchronize the moments of a masked input, and use the moving moments if no row counts.
 
     With a mask, Keras ignores `synchronized`. Moments of no rows are NaN or zeros.
+
+    Through synchronized moments, all replicas' losses depend on a replica's rows. The rule mean
+    weights gradients by the replica that sends them. So a gradient that comes from other replicas
+    is weighted here.
     """
     context = our_replica_context()
     if not context:
         return original(self, inputs, mask)
+    is_weighted = self.synchronized and context.strategy.aggregation.is_mean
+    weight = weight_of_replica() if is_weighted else None
+    if weight is None:
+        return _moments(original, self, inputs, mask)
+    inputs = with_gradient_times(inputs, tf.math.divide_no_nan(1.0, weight))
+    own = _moments(original, self, inputs, mask)
+    return tuple(with_gradient_times(moment, weight) for moment in own)
+
+
+def _moments(original, layer, inputs, mask):
     if mask is None:
-        own, length = original(self, inputs, mask), tf.convert_to_tensor(inputs).shape[0]
-        if self.synchronized or length:  # `own` covers the rows of all replicas
+        own, length = original(layer, inputs, mask), tf.convert_to_tensor(inputs).shape[0]
+        if layer.synchronized or length:  # `own` covers the rows of all replicas
             return own
         has_rows = tf.shape(inputs)[0] > 0
-    elif self.synchronized:
-        own, has_rows = _moments_of_all(context, inputs, mask, self._reduction_axes)
+    elif layer.synchronized:
+        own, has_rows = _moments_of_all(inputs, mask, layer._reduction_axes)
     else:
-        own, has_rows = original(self, inputs, mask), tf.reduce_any(tf.cast(mask, tf.bool))
-    moving = (self.moving_mean, self.moving_variance)
+        own, has_rows = original(layer, inputs, mask), tf.reduce_any(tf.cast(mask, tf.bool))
+    moving = (layer.moving_mean, layer.moving_variance)
     return tuple(
         tf.where(has_rows, value, tf.cast(before, value.dtype))
         for before, value in zip(moving, own, strict=True)
     )
 
 
-def _moments_of_all(context, inputs, mask, axes):
+def _moments_of_all(inputs, mask, axes):
     """Return the moments of a masked input over all replicas, and whether any row counts."""
 
     def total(values):
+        context = tf.distribute.get_replica_context()
         return context.all_reduce("SUM", tf.reduce_sum(values, axes, keepdims=True))
 
     mask = tf.broadcast_to(tf.cast(mask, tf.bool)[..., tf.newaxis], tf.shape(inputs))

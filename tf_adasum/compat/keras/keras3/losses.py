@@ -1,5 +1,8 @@
 """Hooks into losses of Keras 3."""
 
+import weakref
+
+import keras
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
@@ -30,16 +33,16 @@ def reduce_weighted_values(
     if values.shape.rank == 0 or reduction in (None, "none"):
         return loss
     if reduction == "sum":
-        return keeping_losses(of_all_replicas, loss)
+        return of_all_replicas(loss)
     if reduction == "mean_with_sample_weight":
         weights = losses.apply_mask(sample_weight, mask, values.dtype, reduction)
     else:
         weights = mask
-    return loss if weights is None else keeping_losses(of_all_replicas, loss, _sum(weights))
+    return loss if weights is None else of_all_replicas(loss, _sum(weights))
 
 
-# From the id of a replica to the model whose loss it computes, or None.
-_models = {}
+# The ids of the replicas that compute the loss of a model.
+_computing = set()
 
 
 @hooks.replaces(BaseTrainer, "compute_loss")
@@ -51,33 +54,41 @@ def compute_loss(original, self, *args, **kwargs):
     if not our_replica_context():
         return original(self, *args, **kwargs)
     replica = tensorflow_compat.replica()
-    outer, _models[replica] = _models.get(replica), self
+    if replica in _computing:
+        return original(self, *args, **kwargs)
+    _computing.add(replica)
     try:
         loss = original(self, *args, **kwargs)
     finally:
-        _models[replica] = outer
+        _computing.discard(replica)
     is_vector = tf.is_tensor(loss) and loss.shape.rank != 0
     return sum_of_all_replicas(loss) if is_vector else loss
 
 
-def keeping_losses(exchange, *arguments):
-    """Call a function that exchanges values, and keep the losses that layers have added.
-
-    The next local replica runs when this replica exchanges a value. It calls the same layers, which
-    then hold its losses.
-    """
-    model = _models.get(tensorflow_compat.replica())
-    layers = list(model._flatten_layers()) if model else []
-    added = [list(layer._losses) for layer in layers]
-    result = exchange(*arguments)
-    for layer, own in zip(layers, added, strict=True):
-        layer._losses[:] = own
-    return result
-
-
 def is_computing_loss():
     """Return whether this replica computes the loss of a model."""
-    return _models.get(tensorflow_compat.replica()) is not None
+    return tensorflow_compat.replica() in _computing
+
+
+# From a layer to the losses that each replica has added, by the id of the replica.
+_added = weakref.WeakKeyDictionary()
+
+
+@hooks.replaces(keras.layers.Layer, "add_loss", "_get_own_losses", "_clear_losses")
+def losses_of_replica(original, self, *args):
+    """Give each replica a list of its own for the losses that a layer adds.
+
+    When a replica exchanges a value, the next local replica runs. It calls the same layers, so the
+    first replica would find the losses of the other one.
+    """
+    if not our_replica_context():
+        return original(self, *args)
+    shared, of_layer = self._losses, _added.setdefault(self, {})
+    self.__dict__["_losses"] = of_layer.setdefault(tensorflow_compat.replica(), [])
+    try:
+        return original(self, *args)
+    finally:
+        self.__dict__["_losses"] = shared
 
 
 def _sum(weights):

@@ -3,9 +3,9 @@
 import keras
 import tensorflow as tf
 
-from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.losses import is_computing_loss, keeping_losses
+from tf_adasum.compat.keras.keras3.losses import is_computing_loss
+from tf_adasum.compat.keras.layers import weight_of_replica
 from tf_adasum.compat.keras.optimizers import our_replica_context
 
 
@@ -24,8 +24,8 @@ def update_mean(original, self, values, sample_weight=None):
     rows = context.strategy._empty_replicas
     number, is_mean = tf.convert_to_tensor(values), context.strategy.aggregation.is_mean
     is_loss_of_output = sample_weight is None and number.shape.rank == 0 and is_computing_loss()
-    if is_loss_of_output and is_mean and tensorflow_compat.can_reduce():
-        sample_weight = keeping_losses(rows.weight)
+    if is_loss_of_output and is_mean:
+        sample_weight = weight_of_replica()
     is_empty = rows.is_empty
     if is_empty is None:
         return original(self, values, sample_weight)
