@@ -47,7 +47,7 @@ class AdasumMirroredStrategy(
         devices: list of str, such as ``["GPU:0", "GPU:1"]``, as many on all workers. Defaults to
             all GPUs, or all logical CPUs.
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to the
-            cluster in which this process was started; to none, a single worker.
+            cluster in which this process was started, if any.
         communication_options: `tf.distribute.experimental.CommunicationOptions`:
             ``timeout_seconds`` for waiting workers (docs/failures.md), and ``bytes_per_pack``.
         aggregation: `"adasum"`, `"adacons"`, `"mean"`, `"sum"`, or a
