@@ -152,10 +152,9 @@ def elastic_part():
     path, events = newest("elastic"), newest("elastic_events")
     rows = report.tables(path.read_text())
     text = (
-        "The table shows the seconds from an event to the next training step, and the seconds "
-        "without training (pause), as medians (lowest to highest) of "
-        f"{min(int(r['times']) for r in rows)} or more measurements. Four hosts are simulated on "
-        "one machine with two cores, and used `--preload`, an option that was removed since:"
+        "Seconds from an event to the next training step, and seconds without training (pause): "
+        f"medians (lowest to highest) of {min(int(r['times']) for r in rows)} or more. Four hosts "
+        "were simulated on one machine with two cores, with `--preload`, since removed:"
     )
     table = report.table(
         ["event", "next step", "pause"], [[r["event"], r["seconds"], r["pause"]] for r in rows]
@@ -169,8 +168,8 @@ def elastic_part():
     not_used, again = (sorted(map(int, column)) for column in zip(*of_epochs, strict=True))
     return (
         f"{text}\n\n{table}\n\nFrom the {links}. In {random}, {count} such events happen at random "
-        f"in {minutes} minutes, also during restarts: {sum(not_used)} rows are left out, and in "
-        f"{len(again)} of {epochs} epochs {again[0]} to {again[-1]} rows are used again."
+        f"in {minutes} minutes, also during restarts: {sum(not_used)} samples are left out, and "
+        f"in {len(again)} of {epochs} epochs {again[0]} to {again[-1]} samples are used again."
     )
 
 

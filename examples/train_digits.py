@@ -7,8 +7,8 @@ The digits are scikit-learn's: 1797 real 8×8 scans, shifted by up to one pixel 
 for ``--no-shift``; 300 of them are kept for validation. ``--data mnist`` takes MNIST's 28×28
 digits, which Keras downloads.
 
-At the end worker 0 prints a table, and saves the validation accuracy of every epoch (``NAME.json``)
-and a picture (``NAME.png``) in which earlier runs can be drawn too: ``--also mean.json``.
+At the end worker 0 prints a table, and saves the validation accuracy of every seed and epoch
+(``NAME.json``) and a picture (``NAME.png``), which also shows earlier runs: ``--also mean.json``.
 """
 
 import argparse
@@ -22,6 +22,9 @@ import tensorflow as tf
 
 import tf_adasum
 
+# How the picture calls the rules.
+NAMES = {"one replica": "one device", "adasum": "Adasum", "mean": "averaging", "sum": "summing"}
+
 
 def parse_arguments():
     """Return the command line's arguments."""
@@ -34,7 +37,7 @@ def parse_arguments():
     parser.add_argument("--optimizer", default="sgd", help="name of a Keras optimizer")
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--data", default="digits", choices=["digits", "mnist"])
     parser.add_argument("--shift", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--out", type=pathlib.Path, default=None, metavar="NAME")
@@ -100,87 +103,100 @@ def build_cnn(input_shape):
 
 
 def train(arguments):
-    """Train; return the run's settings and the validation accuracy after each epoch."""
-    keras.utils.set_random_seed(arguments.seed)
+    """Train with each seed; return the settings, and the accuracies and losses of each seed."""
     strategy = tf_adasum.AdasumMirroredStrategy(aggregation=arguments.rule)
     replicas = strategy.num_replicas_in_sync
-
-    train_data, validation_data = load(arguments.data)
-    dataset = shuffled(
-        *train_data,
-        batch_size=arguments.batch_per_replica * replicas,
-        seed=arguments.seed,
-        shift=arguments.shift,
-    )
-    optimizer = keras.optimizers.get(arguments.optimizer)
-    optimizer = type(optimizer).from_config(
-        {**optimizer.get_config(), "learning_rate": arguments.learning_rate}
-    )
+    batch_size = arguments.batch_per_replica * replicas
+    (images, labels), validation = load(arguments.data)
     with strategy.scope():
-        model = build_cnn(train_data[0].shape[1:])
+        optimizer = keras.optimizers.get(
+            {
+                "class_name": arguments.optimizer,
+                "config": {"learning_rate": arguments.learning_rate},
+            }
+        )
+        model = build_cnn(images.shape[1:])
         model.compile(
             optimizer=optimizer,
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
             metrics=["accuracy"],
         )
+        optimizer.build(model.trainable_variables)
+    optimizer.save_own_variables(untrained := {})
     start = time.perf_counter()
-    history = model.fit(
-        dataset,
-        epochs=arguments.epochs,
-        validation_data=tf.data.Dataset.from_tensor_slices(validation_data).batch(300),
-        shuffle=False,  # the dataset does it, alike on all workers
-        verbose=2,
-    )
+    histories = []
+    for seed in arguments.seeds:
+        # The same model, so that TensorFlow compiles its step once.
+        keras.utils.set_random_seed(seed)
+        model.set_weights(build_cnn(images.shape[1:]).get_weights())
+        optimizer.load_own_variables(untrained)
+        dataset = shuffled(images, labels, batch_size=batch_size, seed=seed, shift=arguments.shift)
+        history = model.fit(
+            dataset,
+            epochs=arguments.epochs,
+            validation_data=tf.data.Dataset.from_tensor_slices(validation).batch(300),
+            shuffle=False,  # the dataset does it, alike on all workers
+            verbose=2,
+        )
+        histories.append(history.history)
     return {
         "rule": arguments.rule if replicas > 1 else "one replica",
         "replicas": replicas,
         "batch_per_replica": arguments.batch_per_replica,
         "optimizer": arguments.optimizer,
         "learning_rate": arguments.learning_rate,
-        "seed": arguments.seed,
+        "seeds": arguments.seeds,
         "data": arguments.data,
-        "steps_per_epoch": len(train_data[0]) // (arguments.batch_per_replica * replicas),
+        "steps_per_epoch": len(images) // batch_size,
         "seconds": round(time.perf_counter() - start, 1),
-        "val_accuracy": history.history["val_accuracy"],
-        "loss": history.history["loss"],
+        "val_accuracy": [history["val_accuracy"] for history in histories],
+        "loss": [history["loss"] for history in histories],
         "is_first_worker": strategy.is_first_worker,
     }
 
 
 def print_table(runs):
-    """Print one line for each run."""
+    """Print one line for each run, with medians over the seeds."""
     print(f"\n{'rule':12} {'replicas':>8} {'lr':>8} {'epochs':>6} {'loss':>8} {'accuracy':>8}")
     for run in runs:
+        loss, accuracy = (np.median(run[name], axis=0) for name in ("loss", "val_accuracy"))
         print(
             f"{run['rule']:12} {run['replicas']:8} {run['learning_rate']:8g} "
-            f"{len(run['val_accuracy']):6} {run['loss'][-1]:8.4f} {run['val_accuracy'][-1]:8.3f}"
+            f"{len(loss):6} {loss[-1]:8.4f} {accuracy[-1]:8.3f}"
         )
 
 
 def save_picture(runs, path):
-    """Draw the validation accuracy of each run over the epochs."""
+    """Draw the validation accuracy of each run over the epochs: median and range of the seeds."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(7, 4.6), layout="constrained")
     for run in runs:
-        accuracies = run["val_accuracy"]
-        label = run["rule"] + (f", {run['replicas']} replicas" if run["replicas"] > 1 else "")
+        accuracies = np.array(run["val_accuracy"])
+        epochs = range(1, accuracies.shape[1] + 1)
+        label = NAMES[run["rule"]]
+        label += f" on {run['replicas']} replicas" if run["replicas"] > 1 else ""
         label += (
-            f", learning rate {run['learning_rate']:g}, {run['steps_per_epoch']} steps an epoch"
+            f", learning rate {run['learning_rate']:g}: {run['steps_per_epoch']} steps per epoch"
         )
-        axes.plot(range(1, len(accuracies) + 1), accuracies, marker="o", label=label)
+        line = axes.plot(epochs, np.median(accuracies, axis=0), marker="o", label=label)[0]
+        lowest, highest = accuracies.min(axis=0), accuracies.max(axis=0)
+        axes.fill_between(epochs, lowest, highest, color=line.get_color(), alpha=0.2)
+    first = runs[0]
     axes.set_xlabel("epoch")
     axes.set_ylabel("validation accuracy")
     axes.set_ylim(0, 1)
     axes.set_title(
-        f"A small CNN on {runs[0]['data']}, {runs[0]['optimizer']}, "
-        f"{runs[0]['batch_per_replica']} samples on each replica; one seed ({runs[0]['seed']})"
+        f"A small CNN on {first['data']}, {first['optimizer'].upper()}, "
+        f"{first['batch_per_replica']} samples per replica and step\n"
+        f"median and range of {len(first['seeds'])} seed(s)",
+        fontsize="medium",
     )
     axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower right", fontsize="small")
     figure.savefig(path, dpi=120)
 
 

@@ -28,13 +28,16 @@ def run(script, *arguments, launcher=()):
 def test_digits_on_two_workers(tmp_path):
     """Every step of the demo: launcher, strategy, data, table, history and picture."""
     settings = ["--epochs", 2, "--batch-per-replica", 16, "--out", tmp_path / "run"]
+    settings += ["--seeds", 0, 1, 0]
     lines = run("train_digits.py", *settings, launcher=["-m", "tf_adasum.launch", "-n", "2"])
     assert any(line.startswith("[worker 0] adasum") for line in lines)
     # Worker 1 neither reports nor shows progress.
     assert not any("Epoch" in line for line in lines if line.startswith("[worker 1]"))
     written = json.loads((tmp_path / "run.json").read_text())
     assert written["replicas"] == 2
-    assert written["loss"][1] < written["loss"][0]
+    first, second, again = written["loss"]
+    assert first[1] < first[0]
+    assert first == again != second  # nothing of an earlier seed is left
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
 

@@ -74,8 +74,7 @@ class WorkerLostError(RuntimeError):
         ...     raise
     """
 
-    def __init__(self, *args: object):
-        """Call the functions of `when_lost`."""
+    def __init__(self, *args: object):  # no docstring, which the reference would show
         super().__init__(*args)
         for report in when_lost:
             report(self)

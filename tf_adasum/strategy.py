@@ -39,50 +39,41 @@ class AdasumMirroredStrategy(
     """Synchronous data-parallel training with adaptive gradient aggregation.
 
     A `tf.distribute.MultiWorkerMirroredStrategy` that combines the gradients of any Keras optimizer
-    with an aggregation rule, ``g = Σ_i c_i g_i``. Without a cluster it trains on all GPUs of this
-    machine, or on all logical CPU devices. With a cluster (docs/clusters.md), every worker runs the
-    same program. Create the strategy before TensorFlow runs its first operation.
+    with an aggregation rule, ``g = Σ_i c_i g_i``. Create it before TensorFlow runs its first
+    operation, in the same program on every worker of a cluster (docs/clusters.md).
 
-    Batch sizes are global: each of the N replicas gets 1/N. Keep the learning rate of one device
-    with that batch. The loss of a replica is the mean over its own samples.
+    Batch sizes are global: each of the N replicas gets 1/N. Keep the learning rate of one device.
 
     Args:
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to the
-            cluster in ``TF_CONFIG``, or the cluster of the launcher that started this process.
-        communication_options: `tf.distribute.experimental.CommunicationOptions`.
-            ``bytes_per_pack`` sets the size of a bucket, and ``timeout_seconds`` both timeouts
-            below. Defaults to `None`.
-        devices: list of str, this worker's devices, such as ``["GPU:0", "GPU:1"]``; as many on all
-            workers. Defaults to all GPUs; without GPUs to all logical CPUs.
-        aggregation: str, the name of a rule (``"adasum"``, ``"adacons"``, ``"mean"``, ``"sum"``),
-            or a `tf_adasum.rules.AggregationRule`. Defaults to `"adasum"`.
-        radix_plan: list of int with the product N: the sizes of the groups in which gradients are
-            combined, one for each level. With `local_reduction`, N is the number of hosts. Defaults
-            to `None`: ``[N]``; for several hosts with L replicas each, ``[L, hosts]``; levels of
-            more than 16 are replaced by smaller ones.
-        local_reduction: ``"mean"`` averages over the replicas of each host and applies the rule to
-            these averages. Defaults to `None`.
-        wire_dtype: ``"bfloat16"`` or ``"float16"``: gradients are sent in half the bytes. Inner
-            products and sums stay in full precision. Defaults to `None`, the gradients' dtype.
-        on_nonfinite: str, what a Keras optimizer does if a gradient of any replica has a NaN or
-            Inf. ``"propagate"``: it reaches the weights. ``"skip"``: all replicas skip the step.
-            ``"raise"``: all workers raise an error that names worker, replica and variable.
+            cluster in which this process was started, if any.
+        communication_options: `tf.distribute.experimental.CommunicationOptions`:
+            ``bytes_per_pack``, and ``timeout_seconds`` for both timeouts below.
+        devices: list of str, such as ``["GPU:0", "GPU:1"]``, as many on all workers. Defaults to
+            all GPUs, or all logical CPUs.
+        aggregation: `"adasum"`, `"adacons"`, `"mean"`, `"sum"`, or a
+            `tf_adasum.rules.AggregationRule`. Defaults to `"adasum"`.
+        radix_plan: list of int with the product N: how many replicas each level combines
+            (docs/speed.md). Defaults to a plan for the number of hosts.
+        local_reduction: ``"mean"`` averages over the replicas of each host, and applies the rule to
+            the hosts' averages. Defaults to `None`.
+        wire_dtype: ``"bfloat16"`` or ``"float16"`` sends half the bytes; sums keep full precision.
+            Defaults to the gradients' dtype.
+        on_nonfinite: for gradients with a NaN or Inf on any replica: ``"propagate"``, ``"skip"``
+            the step on all replicas, or ``"raise"`` an error that names the replica and variable.
             Defaults to `"propagate"`.
-        transport: str, how CPUs of several workers exchange gradients: ``"tensorflow"``, ``"ucx"``
-            or ``"auto"``. Defaults to `None`: ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
-        start_timeout: seconds to wait for the other workers at the start. Defaults to `None`:
-            ``TF_ADASUM_START_TIMEOUT``, or 60 s.
-        timeout: seconds to wait for a worker that runs, but does not take part in a step. A worker
-            counts as lost after half of them without a sign of life. Defaults to `None`: 600 s,
-            and 30 s without a sign of life.
+        transport: between CPUs: ``"tensorflow"``, ``"ucx"`` or ``"auto"``. Defaults to
+            ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
+        start_timeout: seconds to wait for other workers at the start. Defaults to
+            ``TF_ADASUM_START_TIMEOUT``, or 60.
+        timeout: seconds to wait for a worker that runs, but does not take part in a step; half of
+            them without a sign of life (docs/failures.md). Defaults to 600, and 30.
 
     Raises:
-        ValueError: on all workers, if an argument or the cluster is wrong on one, or if settings or
-            versions differ.
-        RuntimeError: if TensorFlow has already run an operation, or Keras has another backend.
-        OSError: if another process uses this worker's port.
-        TimeoutError: if workers did not start in time; the message names them.
-        tf_adasum.WorkerLostError: if a worker ended during start-up; the message names it.
+        ValueError: on all workers, if an argument, a setting or a version is wrong on one.
+        RuntimeError: if TensorFlow has already run an operation.
+        TimeoutError: if workers did not start in time.
+        tf_adasum.WorkerLostError: if a worker ended during start-up.
 
     Example:
         >>> strategy = tf_adasum.AdasumMirroredStrategy()
@@ -216,16 +207,8 @@ class AdasumMirroredStrategy(
     def working_together(self) -> Iterator[None]:
         """Return a context manager for code that all workers run together, such as a custom loop.
 
-        If an exception leaves the block on one worker, the other workers raise an error that names
-        it. `fit`, `evaluate` and `predict` use it.
-
-        Raises:
-            tf_adasum.WorkerLostError: if TensorFlow raised an error because of another worker.
-
-        Example:
-            >>> strategy = tf_adasum.AdasumMirroredStrategy()
-            >>> with strategy.working_together():
-            ...     results = [strategy.run(lambda: tf.constant(step)) for step in range(3)]
+        If an exception leaves the block on one worker, the others raise a
+        `tf_adasum.WorkerLostError` that names it (docs/custom_loops.md).
         """
         collectives = tensorflow_compat.cross_device_ops(self.extended)
         with self._detecting_failures():
@@ -240,23 +223,15 @@ class AdasumMirroredStrategy(
         return self._health.call(tensorflow_compat.collective_error_of)
 
     def check_replicas(self, variables: Sequence[typing.Any] | None = None) -> None:
-        """Check that all replicas on all workers hold the same bits of the variables they share.
-
-        All workers have to call it, outside of `strategy.run` and `tf.function`.
+        """Check that all replicas hold the same bits; all workers call it between steps.
 
         Args:
             variables: list of Keras or TensorFlow variables, in the same order on all workers.
-                Defaults to all weights and optimizer variables of this strategy, but for those that
-                each replica computes from its own samples. Between local steps of a `DeltaAdasum`,
-                call its `synchronize` first.
+                Defaults to the weights and optimizer variables that replicas share. Between local
+                steps of a `DeltaAdasum`, call its `synchronize` first.
 
         Raises:
             tf_adasum.ReplicasDifferError: on all workers, with the first variable that differs.
-            ValueError: on all workers, if `variables` is no list of as many variables on each.
-
-        Example:
-            >>> strategy = tf_adasum.AdasumMirroredStrategy()
-            >>> strategy.check_replicas()
         """
         equal_variables.check(self, variables)
 
@@ -269,14 +244,9 @@ class AdasumMirroredStrategy(
         self.check_replicas(equal_variables.shared_variables(model))
 
     def average_statistics(self, model: typing.Any) -> None:
-        """Average, over the replicas, the statistics that each computed from its own samples.
+        """Average the replicas' floating-point state, such as BatchNormalization's statistics.
 
-        These are floating-point weights created with ``trainable=False``, such as the moving mean
-        of BatchNormalization. `fit`, `evaluate` and `predict` call it; in a custom loop, call it on
-        all workers before you save.
-
-        Args:
-            model: a built `keras.Model` of this strategy.
+        `fit` does it after each epoch; in a custom loop, call it on all workers before you save.
         """
         if self.num_replicas_in_sync > 1:
             average_statistics.average(self, model)
@@ -306,13 +276,9 @@ class AdasumMirroredStrategy(
     ) -> tf.distribute.DistributedDataset:
         """Distribute a dataset, as `tf.distribute.Strategy.experimental_distribute_dataset` does.
 
-        tf.data's autotuning is switched off, unless the options of the dataset switch it on,
-        because the end of an epoch would wait for the autotuning.
-
         Raises:
-            ValueError: on all workers, if their datasets have different numbers of batches (a
-                worker would wait forever for the others), or if there are fewer files than workers
-                under ``AutoShardPolicy.FILE``.
+            ValueError: on all workers, if their datasets have different numbers of batches, or if
+                there are fewer files than workers under ``AutoShardPolicy.FILE``.
         """
         is_dataset = isinstance(dataset, tf.data.Dataset)
         if is_dataset and tf.executing_eagerly():
@@ -333,9 +299,7 @@ class AdasumMirroredStrategy(
     ) -> tf.distribute.DistributedDataset:
         """Distribute datasets, as in `tf.distribute.Strategy.distribute_datasets_from_function`.
 
-        The workers' datasets may have different numbers of batches. An epoch ends on all workers
-        together, with the longest dataset; replicas whose dataset has ended continue without rows.
-        tf.data's autotuning is switched off as in `experimental_distribute_dataset`.
+        An epoch ends on all workers together, with the longest dataset.
 
         Raises:
             ValueError: on all workers, if some datasets are infinite and others end.
@@ -361,10 +325,9 @@ class AdasumMirroredStrategy(
     ) -> tf.Tensor:
         """Reduce `value` over the replicas, as `tf.distribute.Strategy.reduce` does.
 
-        Keras reduces scalar metrics "along axis 0", which TensorFlow refuses. This method reduces a
-        scalar only over the replicas. A metric's variable that keeps a maximum or a minimum is
-        reduced to the largest or smallest value of all replicas.
+        Scalars may have an `axis`, as Keras passes it.
         """
+        # A metric's variable that keeps a maximum or a minimum.
         extreme = keras_compat.reduction_of(value)
         if extreme is not None:
             return batches.extreme(self, value, extreme, super().reduce)

@@ -129,7 +129,9 @@ def on_page_content(content, page, **_):
 
     content = SPAN.sub(name, content)
     if page.file.src_uri == "reference.md":
-        return PAGE_IN_DOCSTRING.sub(r'<a href="\1.html">\1</a>', content)
+        return PAGE_IN_DOCSTRING.sub(
+            lambda page: f'<a href="{page[1]}.html">{page[1].replace("_", " ")}</a>', content
+        )
     if page.file.src_uri.startswith("repository/"):  # lines of any length
         return f'<div class="source">{content}</div>'
     return content

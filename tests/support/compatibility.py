@@ -83,10 +83,16 @@ class Table:
             keras=importlib.metadata.version("keras"),
             columns=" | ".join(COLUMNS),
             rules=" | ".join("---" for _ in COLUMNS),
-            rows="\n".join(rows[feature] for feature in sorted(rows)),
+            rows="\n".join(sorted(rows.values(), key=by_file)),
         )
         _, heading, below = document.partition(BELOW)
         pathlib.Path(self._path).write_text(text + heading + below)
+
+
+def by_file(row):
+    """Return the key that groups rows by the files of their tests, then sorts them by feature."""
+    _, feature, *_, files, _ = row.split("|")
+    return files, feature.replace("`", "").lower()
 
 
 def rows_of(text):

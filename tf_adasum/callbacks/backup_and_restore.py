@@ -18,37 +18,29 @@ from tf_adasum.workers import callbacks as worker_callbacks
 class BackupAndRestore(BackupArguments):
     """Callback that backs up the whole state of a training, so that the next `fit` can resume.
 
-    With the same data and the same number of replicas, training resumes bit for bit, also within an
-    epoch. A backup holds every variable that the next step depends on, for all replicas where they
-    differ, but not the state of other callbacks. It is one file with a digest; if the newest is
-    damaged or belongs to another model, the one before is used, with a warning.
-
-    Pass it to `fit` on every worker; it replaces `keras.callbacks.BackupAndRestore` there. Worker 0
-    writes, and all workers resume from the newest backup that any of them has. It restores before
-    and saves after all other callbacks. In a custom loop, call it through a
-    `keras.callbacks.CallbackList`, and begin at `position`.
+    With the same data and number of replicas, training resumes bit for bit, also within an epoch.
+    Pass it to `fit` on every worker: worker 0 writes, and all resume from the newest backup that
+    any of them has. It restores before and saves after all other callbacks, whose state is not
+    saved. In a custom loop, call it through a `keras.callbacks.CallbackList`, and begin at
+    `position`.
 
     SIGTERM or SIGUSR1 to any worker stops all workers at the same batch, with a backup and exit
-    status 75 (`SystemExit`). A second signal has its usual effect.
-
-    On another number of replicas, weights are restored exactly, new replica r takes the own values
-    of old replica r modulo the old number, and a method ``on_cluster_change(old, new)`` of any
-    callback is called. Details: docs/checkpoints.md.
+    status 75 (`SystemExit`). On another number of replicas, weights are restored exactly, and
+    callbacks' ``on_cluster_change(old, new)`` is called. Details: docs/checkpoints.md.
 
     Args:
         backup_dir: str or path, a local directory that is used for nothing else.
         save_freq: `"epoch"`, or int, the number of batches between backups; False for no backups.
             Defaults to `"epoch"`.
-        double_checkpoint: bool, whether to keep the last two backups instead of only the last.
-            Defaults to `True`, unlike Keras.
+        double_checkpoint: bool, whether to keep two backups instead of one. Defaults to `True`,
+            unlike Keras.
         delete_checkpoint: bool, whether to remove the backups when `fit` ends. Defaults to `True`.
-        on_signal: the signals that stop the training with a backup: names or numbers, such as
-            ``"SIGTERM"`` or ``["SIGTERM", "SIGUSR2"]``, or None. ``"auto"`` means SIGTERM and
-            SIGUSR1 unless the program handles or ignores them. Defaults to `"auto"`.
-        exit_code: int, the exit status of all workers after a signal, from 1 to 255. Defaults to
-            75, `EX_TEMPFAIL`.
-        refuse_nonfinite: bool, whether to refuse weights with a NaN or an infinity: `fit` ends with
-            an error, and a restart uses an older backup. Defaults to `True`.
+        on_signal: the signals that stop training, such as ``["SIGTERM", "SIGUSR2"]``, or None.
+            Defaults to `"auto"`: SIGTERM and SIGUSR1 unless the program handles or ignores them.
+        exit_code: int, the exit status of all workers after a signal. Defaults to 75,
+            `EX_TEMPFAIL`.
+        refuse_nonfinite: bool, whether weights with a NaN or an infinity are an error instead of a
+            backup. Defaults to `True`.
 
     Attributes:
         position: pair of ints, the epoch and the batch that come next, counted from 0. It is set

@@ -49,7 +49,9 @@ class Plotting:
                 f"{type(self).__name__}.plot needs matplotlib: pip install matplotlib"
             ) from error
         if axes is None:
-            drawing = figure.Figure(figsize=self.figure_inches, layout="constrained")
-            axes = drawing.subplots()
+            axes = figure.Figure(figsize=self.figure_inches).subplots()
+        whole = axes.figure.figure  # also of a subfigure
+        if whole.get_layout_engine() is None:
+            whole.set_layout_engine("constrained")  # which leaves room for labels
         self.draw(axes)
         return axes.figure

@@ -34,36 +34,22 @@ LONG_COLLECTIVES = 0.5
 class StragglerReport(Plotting, keras.callbacks.Callback):
     """Callback that measures how long each worker waits for the others, and names a slow worker.
 
-    In synchronous training all workers take the same time for a step: the time of the slowest
-    worker. But the time that they wait within a step differs. The slow worker waits least, because
-    the others are already waiting when it arrives. At the end of each epoch, the callback adds the
-    following values to `logs`. History, CSVLogger and TensorBoard read `logs`, so put loggers
-    after this callback in the list. The progress bar shows only the slowest worker, if a worker is
-    slow.
+    All workers take the same time for a step; they differ in how long they wait within it. The slow
+    worker waits least. At the end of each epoch, the callback adds values to `logs`: put loggers
+    after it in the list, and pass it on all workers.
 
-    * ``step_ms/worker_0``, …: milliseconds from the beginning of a step to the beginning of the
-      next step, including callbacks between them; the median over the epoch;
+    * ``step_ms/worker_0``, …: median milliseconds from the beginning of a step to the next one,
+      including callbacks.
     * ``waiting_ms/worker_0``, …: how many of these milliseconds the worker spent in a collective,
-      where it waits for other workers or sends. The value is the fraction of samples in a
-      collective, with 50 samples per second, times the median time of a step. If communication
-      overlaps with the backward pass, the overlap counts as waiting.
-    * ``slowest_worker``: the rank of the worker that waits least, or -1 if no worker is slow. A
-      worker is slow if it waits less than the median of the other workers, and the difference is
-      more than a tenth of a step and more than the sampling error. (The sampling error matters in
-      epochs of less than ten seconds.)
+      sampled 50 times a second. Communication that overlaps with the backward pass counts as
+      waiting.
+    * ``slowest_worker``: the rank of the slow worker, or -1. A worker is slow if it waits less than
+      the median of the others, by more than a tenth of a step and more than the sampling error.
 
-    The callback does not find out whether the data, the processor or the callbacks make a worker
-    slow. If the slowest worker were as fast as the others, each step would be shorter by about this
-    difference: the waiting time of the others minus the waiting time of the slowest worker. The
-    first step of a training does not count, because TensorFlow traces it. On GPUs, the times are
-    measured on the host; we have not tested the callback on a GPU.
-
-    At the end of training, worker 0 prints which worker was slow in more than half of the epochs.
-    A slow link names no worker, because all workers wait for it. So if no worker was slow, but all
-    workers spent more than half of a step in collectives, worker 0 prints how to measure the links.
-
-    A thread reads counters that exist anyway, so a step takes no extra time. After each epoch, the
-    workers exchange three numbers. Pass the callback on all workers. A single worker never waits.
+    If the slow worker were as fast as the others, a step would be shorter by about the difference
+    of their waiting times. The first step is left out. At the end of training, worker 0 prints
+    which worker was slow in more than half of the epochs, or that all workers spent more than half
+    of a step in collectives, as a slow link makes them do. It was not tested on a GPU.
 
     Attributes:
         epochs: list of the measured epochs.

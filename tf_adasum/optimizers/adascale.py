@@ -29,34 +29,25 @@ class AdaScale(WrapperOptimizer):
         w ← step of the optimizer with ḡ and η_t
         τ_{t+1} = τ_t + r_t
 
-    r is the *gain ratio*: 1 if the gradients agree, S if they are only noise. σ² and μ² are moving
-    averages of the estimates of `gain.estimates`. τ, the *scale-invariant step*, counts steps on
-    small batches. Keep the learning rate or schedule of the inner optimizer and its number of steps
-    T: train until τ ≥ T, for example with `callbacks.StopAtScaleInvariantStep`.
-
-    It works under any `tf.distribute` strategy that averages gradients, and sends one number per
-    step. Gradients are measured before clipping. A step with a gradient that is not finite leaves
-    the estimates as they are; a step in which a replica has no samples uses the r before. σ² is at
-    least 1e-6, so scale the loss up if gradients are close to zero.
+    r is the *gain ratio*: 1 if the gradients agree, S if they are only noise. τ, the
+    *scale-invariant step*, counts steps on small batches. Keep the schedule of the small batch and
+    its number of steps T: train until τ ≥ T, with `callbacks.StopAtScaleInvariantStep`. Details:
+    docs/adascale.md.
 
     Args:
-        optimizer: `keras.optimizers.Optimizer`, the optimizer for S = 1. SGD, with or without
-            momentum; others cause a warning.
-        scale: float, S, 1 or more. Defaults to the number of measured gradients: replicas x
-            accumulation steps.
+        optimizer: `keras.optimizers.SGD` for S = 1; other optimizers cause a warning.
+        scale: float, S, 1 or more. Defaults to replicas x accumulation steps.
         smoothing: float, θ in [0, 1): the weight of the earlier steps in the moving averages.
             Defaults to `max(1 - S/1000, 0)`.
-        debias: bool. If False, the averages have the form of the paper's appendix B.3. Defaults to
-            `True`.
+        debias: bool; False for the averages of the paper's appendix B.3. Defaults to `True`.
         name: str, name of the optimizer. Defaults to `"adascale"`.
 
     Raises:
-        ValueError: if an argument is wrong, `optimizer` is already wrapped or has a
-            `LinearScalingWarmup`; if the strategy has another rule than the mean; when a step is
-            taken, if `scale` is above 1 and the step has only one gradient.
+        ValueError: if an argument is wrong, if the strategy does not average, or if a step has only
+            one gradient and `scale` is above 1.
 
     Example:
-        Two orthogonal gradients are only noise, so a step with their mean counts as two steps.
+        Two orthogonal gradients are only noise: a step with their mean counts as two.
 
         >>> import keras
         >>> import numpy as np
@@ -143,16 +134,10 @@ class AdaScale(WrapperOptimizer):
             )
 
     def set_scale(self, scale: float) -> None:
-        """Set S between two steps, if the batch size changes during training.
-
-        The average of σ² is kept, because σ² belongs to the small batch, which stays the same.
+        """Set S between two steps, on all workers, when the batch size changes.
 
         Args:
-            scale: float, S, 1 or more; may be a fraction. It must be the same on all workers.
-
-        Raises:
-            ValueError: if `scale` is below 1; if `scale` is above 1, but a step has only one
-                gradient; on all workers, if the workers pass different values.
+            scale: float, S, 1 or more.
         """
         check_scale(scale)
         if self.built:
@@ -184,10 +169,7 @@ class AdaScale(WrapperOptimizer):
 
     @property
     def skipped_steps(self) -> tf.Tensor:
-        """The number of steps that did not change σ², μ² and τ: float64 scalar tensor.
-
-        A gradient of these steps was not finite, or too large to be squared in float32.
-        """
+        """The number of steps with a gradient that was not finite: float64 scalar tensor."""
         return self._state("skipped")
 
     def _state(self, name, initially=0.0):
@@ -197,10 +179,7 @@ class AdaScale(WrapperOptimizer):
 
     @property
     def learning_rate(self):
-        """lr(⌊τ⌋), the current learning rate for S = 1.
-
-        You can set it to a schedule. If `lr` is a number, you can also set it to another number.
-        """
+        """lr(⌊τ⌋), the learning rate for S = 1. Can be set, as in Keras."""
         base = self._step.base_learning_rate
         if isinstance(base, keras_compat.VARIABLE_TYPES):
             return base
@@ -305,7 +284,7 @@ def _refuse_rules(strategy):
 def _warn_of_experiment(name):
     warnings.warn(
         f"AdaScale around {name} is an experiment. AdaScale was designed for SGD and tested with "
-        "SGD, with and without momentum (Johnson et al., ICML 2020, Table 2; docs/optimizers.md). "
+        "SGD, with and without momentum (Johnson et al., ICML 2020, Table 2). "
         f"{see('TFA-311')}",
         stacklevel=3,
     )

@@ -28,7 +28,7 @@ class GradientReductions:
     def gradient_reduction(self) -> tensorflow_compat.GradientReduction:
         """Options that mark an `all_reduce` as a reduction of gradients.
 
-        Use it in custom training loops without a Keras optimizer, or with `gradients_are_combined`.
+        For custom loops without a Keras optimizer, or with `gradients_are_combined`.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()
@@ -44,15 +44,13 @@ class GradientReductions:
     ) -> tensorflow_compat.GradientReduction:
         """Return `gradient_reduction` for the gradients of some variables.
 
-        Use it if the rule has a state, or a granularity that needs variable paths. Call it once,
-        before the training loop. Then reduce the gradients of all `variables`, in the same order.
+        Call it once, before the loop, and reduce the gradients of all variables in this order.
 
         Args:
             variables: list of Keras variables.
 
         Raises:
-            ValueError: if the rule's granularity does not fit the paths of the variables, or if
-                `variables` is not a list of Keras variables.
+            ValueError: if the rule's granularity does not fit their paths.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy(aggregation="adacons")
@@ -79,23 +77,8 @@ class GradientReductions:
     def gradients_are_combined(self) -> Iterator[None]:
         """Return a context manager in which a replica's optimizers do not combine gradients again.
 
-        Use it in a custom training loop that changes the combined gradients, for example to clip
-        them by their global norm.
-
-        Example:
-            >>> strategy = tf_adasum.AdasumMirroredStrategy()
-            >>> with strategy.scope():
-            ...     weight = keras.Variable(tf.ones([3]))
-            ...     optimizer = keras.optimizers.SGD(0.1)
-            ...     optimizer.build([weight])
-            >>> def step(gradients):
-            ...     context = tf.distribute.get_replica_context()
-            ...     marker = strategy.gradient_reduction
-            ...     combined = context.all_reduce("SUM", gradients, options=marker)
-            ...     clipped, _ = tf.clip_by_global_norm(combined, 1.0)
-            ...     with strategy.gradients_are_combined():
-            ...         optimizer.apply(clipped, [weight])
-            >>> strategy.run(step, args=([tf.ones([3])],))
+        For custom loops that change the combined gradients, such as clipping
+        (docs/custom_loops.md).
         """
         own = replica()
         self._combined.add(own)

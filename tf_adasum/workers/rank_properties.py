@@ -10,7 +10,7 @@ class RankProperties:
 
     @property
     def rank(self) -> int:
-        """The rank of this worker, from 0; 0 if this process trains alone.
+        """The rank of this worker, from 0.
 
         Example:
             >>> strategy = tf_adasum.AdasumMirroredStrategy()
@@ -26,14 +26,5 @@ class RankProperties:
 
     @property
     def is_first_worker(self) -> bool:
-        """Whether this worker is the one that writes files and prints; True on one worker only.
-
-        If the cluster has a chief, the chief is the first worker.
-
-        Example:
-            >>> strategy = tf_adasum.AdasumMirroredStrategy()
-            >>> if strategy.is_first_worker:
-            ...     print("This is printed once.")
-            This is printed once.
-        """
+        """Whether this worker writes files and prints: True on the chief, or on worker 0."""
         return self.rank == 0

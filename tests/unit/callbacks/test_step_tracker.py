@@ -72,8 +72,11 @@ def test_draws():
     run(tracker, epochs=1, steps=5)
     assert tuple(tracker.plot().get_size_inches()) == tracker.figure_inches
     axes = figure.Figure().subplots()
+    axes.set_ylabel("a long label\n" * 5)
     assert tracker.plot(axes) is axes.figure
     assert axes.lines[0].get_xdata().tolist() == [1, 2, 4, 5]
+    axes.figure.draw_without_rendering()
+    assert axes.figure.get_tightbbox().x0 >= 0  # nothing is cut
 
 
 def test_drawing_needs_matplotlib(monkeypatch):
