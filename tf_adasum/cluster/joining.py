@@ -171,7 +171,8 @@ class _Joining(Participant):
 
     def as_other_worker(self) -> list[str]:
         """Return the addresses of all workers, as worker 0 sends them."""
-        return self._follow(self._session())
+        with self._session() as session:
+            return self._follow(session)
 
     def _listening(self) -> socket.socket:
         until = time.monotonic() + min(_SECONDS_FOR_THE_PORT, self._timeout)

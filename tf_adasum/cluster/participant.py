@@ -147,41 +147,36 @@ class Participant(abc.ABC):
 
     # ---- the other workers -----------------------------------------------------------------------
 
-    def _session(self, *keys: str) -> Session:
-        """Return a session with worker 0.
-
-        Args:
-            *keys: the keys to receive in addition to the keys that each session receives.
-        """
+    def _session(self) -> Session:
+        """Return a session with worker 0."""
         until = self._deadline + SECONDS_FOR_THE_RESULT
-        arguments = self._rank, self._run, self._secret, until, self._description, keys
+        arguments = self._rank, self._run, self._secret, until, self._description
         return Session(self._address, *arguments)
 
     def _follow(self, session: Session) -> Any:
         """Wait for worker 0's result, and return it; raise an error if the start fails."""
         until = self._deadline + SECONDS_FOR_THE_RESULT
-        with session:
-            while (now := time.monotonic()) < until:
-                if error := session.error():
-                    session.confirm()
-                    raise error
-                if result := self._result(session):
-                    session.confirm()
-                    return result
-                self._check(session)
-                since = session.unauthenticated_since
-                if since is not None and now > since + SECONDS_UNAUTHENTICATED:
-                    break
-                if now > self._deadline and session.tried and not session.is_connected:
-                    break
-                if self._is_report_due():
-                    _report(*self._absent(session))
-                session.wait(_SECONDS_BETWEEN_CHECKS)
-            unproven = session.last.unauthenticated
-            if unproven is not None and not session.is_connected:
-                others = {self._first: unproven}
-                raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
-            raise TimeoutError(self._late(*self._absent(session)))
+        while (now := time.monotonic()) < until:
+            if error := session.error():
+                session.confirm()
+                raise error
+            if result := self._result(session):
+                session.confirm()
+                return result
+            self._check(session)
+            since = session.unauthenticated_since
+            if since is not None and now > since + SECONDS_UNAUTHENTICATED:
+                break
+            if now > self._deadline and session.tried and not session.is_connected:
+                break
+            if self._is_report_due():
+                _report(*self._absent(session))
+            session.wait(_SECONDS_BETWEEN_CHECKS)
+        unproven = session.last.unauthenticated
+        if unproven is not None and not session.is_connected:
+            others = {self._first: unproven}
+            raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
+        raise TimeoutError(self._late(*self._absent(session)))
 
     def _is_report_due(self) -> bool:
         if time.monotonic() < self._next_message:

@@ -108,7 +108,6 @@ class PortProbes:
             self._secret,
             self._deadline,
             lambda channel: {"is_probe": True},
-            ("task",),
         ).__enter__()
 
     def _end(self, rank: int) -> None:

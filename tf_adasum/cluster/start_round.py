@@ -16,8 +16,10 @@ are an error. Standard library only.
 from __future__ import annotations
 
 import abc
+import collections
 import itertools
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -33,7 +35,7 @@ HAS_RESULT = {"has_result": True}
 _GRACE_SECONDS = LEASE_SECONDS + 1.0
 _SECONDS_BETWEEN_UPDATES = 1.0  # of keys such as `missing`
 _LONGEST_ERROR, _LONGEST_VALUE = 4000, 1500  # characters
-_KEY = re.compile(r"member/(-?[0-9]{1,9})/([0-9a-f]{16})")
+_KEY = re.compile(r"(-?[0-9]{1,9})/([0-9a-f]{16})")
 _ERRORS = {"": ValueError, "late": TimeoutError, "lost": WorkerLostError}
 
 
@@ -57,9 +59,9 @@ class StartRound(abc.ABC):
         result: the value of the key `result`; None until it is set.
         unauthenticated: dict from the ranks that clients without the secret claim to whether these
             clients claim to have a secret.
+        arrived: pairs of a rank and what this worker has sent after the start; None at its end.
+        has_arrived: an event, which is set when there are such pairs.
     """
-
-    prefix = "member/"
 
     def __init__(self, count: int, run: str):
         self.result: dict[str, Any] | None = None
@@ -70,6 +72,8 @@ class StartRound(abc.ABC):
         self._duplicate_since: dict[int, float] = {}  # ranks with several live runs
         self._informed: set[int] = set()  # ranks that have read the result
         self._changes: dict[str, Any] = {}  # keys that the server has to set
+        self.arrived: collections.deque[tuple[int, Any]] = collections.deque()
+        self.has_arrived = threading.Event()
         self._updates: dict[str, Any] = {}  # the last result of `_news`
         self._next_update = 0.0
 
@@ -127,11 +131,15 @@ class StartRound(abc.ABC):
         rank, run = int(found[1]), found[2]
         if value is None:
             self._members.get(rank, {}).pop(run, None)
-            self._changes[f"refused/{rank}/{run}"] = None
-            return
-        if value == HAS_RESULT:
-            if self.result is not None and self._runs.get(rank, run) == run:
+            self._changes[f"refused/{key}"] = None
+        is_new = not isinstance(value, dict) or "settings" not in value
+        if is_new and self.result is not None and self._runs.get(rank, run) == run:
+            if value is not None:
                 self._informed.add(rank)
+            if self._runs and value != HAS_RESULT:
+                self.arrived.append((rank, value))
+                self.has_arrived.set()
+        if is_new:
             return
         try:
             member = self._parsed(value, ends)
@@ -159,7 +167,7 @@ class StartRound(abc.ABC):
         """Return new values of keys, see `store.Leader`."""
         if self.result is None:
             self._end_or_decide(now)
-        if now >= self._next_update:
+        if now >= self._next_update and not self._runs:
             self._next_update = now + _SECONDS_BETWEEN_UPDATES
             news = self._news()
             sent = self._updates
@@ -204,6 +212,14 @@ class StartRound(abc.ABC):
             return False
         self._publish({"wrong": why, "kind": kind})
         return True
+
+    def runs(self) -> dict[int, str]:
+        """Return the keys of the workers for which the start has succeeded, by their ranks."""
+        return {rank: f"{rank}/{run}" for rank, run in self._runs.items()}
+
+    def publish(self, key: str, value: Any) -> None:
+        """Publish another key after the start. The store's lock must be held."""
+        self._changes[key] = value
 
     def has_informed_all(self) -> bool:
         """Return whether all workers have read the result.

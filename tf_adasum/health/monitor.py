@@ -34,8 +34,7 @@ SECONDS_BETWEEN_MESSAGES = 1.0
 # silent worker counts as lost; all workers should detect the loss within a minute.
 # COLLECTIVE_TIMEOUT: seconds to wait for a worker that is alive, and may write a large checkpoint.
 HEARTBEAT_TIMEOUT, COLLECTIVE_TIMEOUT = 30.0, 600.0
-# Messages of this many seconds (for few workers, or for each) are handled together.
-_PAUSE, _PAUSE_OF_A_WORKER = 0.02, 0.0001
+_POLL_SECONDS = 0.02
 
 # A process may hold Python's global lock for some seconds, and is silent during this time.
 SHORTEST_TIMEOUT = 10.0
@@ -57,7 +56,7 @@ class HealthMonitor:
 
     Args:
         cluster: the `Cluster`.
-        channel: the `connections.Server` or `connections.Client`; None for no failure detection.
+        channel: the `connections.OfWorker0` or `connections.OfOtherWorker`.
         timeout: `communication_options.timeout_seconds`. Defaults to None: a worker counts
             as lost after 30 s of silence, and `collective_timeout` is 600 s.
 
@@ -72,7 +71,7 @@ class HealthMonitor:
     def __init__(
         self,
         cluster: Cluster,
-        channel: connections.Server | connections.Client | None,
+        channel: connections.OfWorker0 | connections.OfOtherWorker,
         timeout: float | None = None,
     ):
         self.cause: str | None = None
@@ -83,7 +82,6 @@ class HealthMonitor:
         limit = max(timeout / 2, SHORTEST_TIMEOUT) if timeout else HEARTBEAT_TIMEOUT
         self._heartbeats = HeartbeatDetector(limit)
         self.collective_timeout = timeout or COLLECTIVE_TIMEOUT
-        self._pause = max(_PAUSE, _PAUSE_OF_A_WORKER * len(cluster.names))
         self._own, self._lock = Status(), threading.Lock()
         # Other threads read these dicts, so they are replaced, and never changed.
         self._statuses: dict[int, Status] = {}
@@ -110,17 +108,8 @@ class HealthMonitor:
 
     def start(self) -> None:
         """Start to receive and send statuses."""
-        if self._channel is not None:
-            atexit.register(self.stop)
-            self._thread.start()
-
-    def use(self, channel: connections.Client) -> None:
-        """Use a connection to worker 0, and start the thread."""
-        self._channel = channel
-        if self._ending:
-            channel.close()
-        else:
-            self.start()
+        atexit.register(self.stop)
+        self._thread.start()
 
     def started(
         self, counters: Callable[[], tuple[int, int, int]], abort: Callable[[str], None]
@@ -141,11 +130,6 @@ class HealthMonitor:
         self._update_status(state="running")
         if self.cause:
             raise WorkerLostError(self.cause)
-
-    @property
-    def is_on(self) -> bool:
-        """Whether this worker can receive the statuses of the other workers."""
-        return self._channel is not None
 
     @property
     def status(self) -> Status:
@@ -205,7 +189,7 @@ class HealthMonitor:
         while all(one.fits_without_strategy < number for one in self._statuses.values()):
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(_PAUSE)
+            time.sleep(_POLL_SECONDS)
         return True
 
     def stop(self) -> None:
@@ -264,7 +248,6 @@ class HealthMonitor:
             self._ending or self._has_unsent_status or self.stopping.has_unsent_status
         ):
             self._channel.wait(min(seconds, 0.2))
-            time.sleep(min(seconds, self._pause))
             if self._receive_messages():
                 break  # something has happened to a worker, so send the statuses at once
         self._observe()
@@ -280,12 +263,11 @@ class HealthMonitor:
                 ended.append(sender)
                 continue
             found, is_valid = aggregate.statuses_in(message, sender, len(self._cluster.names))
+            if not is_valid:
+                messages.say_once(f"{self._cluster.named([sender])} has sent an invalid status")
             for rank in found.keys() - {self._cluster.rank}:
                 if (arrived.get(rank) or before.get(rank, _UNKNOWN)).state not in _GONE:
                     arrived[rank] = found[rank]
-            if not is_valid:
-                sent_by = self._cluster.named([sender])
-                self._channel.refusals.report(f"a message from {sent_by}: it is not a status")
         self._statuses = {**before, **arrived}
         self._heard = {**self._heard, **dict.fromkeys(arrived, time.monotonic())}
         for rank in ended:

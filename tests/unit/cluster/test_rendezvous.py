@@ -1,6 +1,5 @@
 """The rendezvous: which tasks meet, and what is reported of those that do not."""
 
-import contextlib
 import dataclasses
 import re
 import socket
@@ -71,10 +70,9 @@ def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, made):
     own_part = Rendezvous(clusters[gone], settings, {}, secret.Secret(), SOON)
 
     def end():
-        with own_part:
-            session = own_part._session()
-            with session if gone else contextlib.nullcontext():
-                time.sleep(1.5)
+        own_part.begin()
+        time.sleep(1.5)
+        own_part.close()
 
     others = [cluster for cluster in clusters[:3] if cluster.rank != gone]
     with ThreadPoolExecutor(1) as pool:
@@ -105,10 +103,10 @@ def test_task_0_names_a_task_that_ends_before_it_has_read_the_result(monkeypatch
     monkeypatch.setattr(Rendezvous, "_follow", lambda self, session: end_after_the_result(session))
 
     def end_after_the_result(session):
-        with session:
-            while not session.result:
-                time.sleep(0.01)
-        return {"payload": {"of": 0}}
+        while not session.result:
+            time.sleep(0.01)
+        session.close()
+        return {"payload": {"of": 0, "port": 1}}
 
     (outcome, _), _ = run(tasks(2))
     assert isinstance(outcome, WorkerLostError) and "worker 1" in str(outcome)
@@ -188,7 +186,7 @@ def test_a_taken_port_is_named(host):
     message = r"port of worker 0 \(127.0.0.1:\d+\) is in use"
     with socket.create_server((host, clusters[0].host_and_port(0)[1])):
         with pytest.raises(OSError, match=message) as raised:
-            rendezvous.run(clusters[0], SETTINGS, SOON)
+            rendezvous.meet(clusters[0], SETTINGS, SOON)
     assert time.monotonic() - start < 5 and not isinstance(raised.value, TimeoutError)
     assert run(clusters)[0] == [None, None]
 

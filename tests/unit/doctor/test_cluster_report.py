@@ -41,7 +41,6 @@ def examined(
 
     monkeypatch.setattr(exchange_process, "run", exchange)
     monkeypatch.setattr(cluster_report, "_SECONDS_FOR_WORKER_0", 0.1)
-    monkeypatch.setattr(cluster_report, "_SECONDS_TO_RETURN", 0.5)
     shown, ranks = [], [rank for rank in range(count) if rank not in absent]
 
     def show(examination):
