@@ -42,21 +42,25 @@ def members(port, count, last, longest):
     key, description = f"member/%d/{16 * '0'}", {"settings": {}, "has_reached_all": True}
     for rank in range(1, count):
         connection = socket.create_connection(("127.0.0.1", port))
+        lines[connection.fileno()] = 0
+        poll.register(connection, select.POLLIN)
         channels[rank] = Channel(
             connection, SECRET, is_server=False, longest_message=1 << 20, rank=rank
         )
-    for rank, channel in channels.items():
-        while not channel.is_authenticated:
-            channel.receive()
-        channel.send({"op": "set", "key": key % rank, "value": description})
-    for rank, channel in channels.items():
-        while not is_told(channel):
-            time.sleep(0.001)
-        channel.send({"op": "set", "key": key % rank, "value": HAS_RESULT})
-    sockets = {each.socket.fileno(): each.socket for each in channels.values()}
-    for number in sockets:
-        poll.register(number, select.POLLIN)
-        lines[number] = 0
+    ranks = {each.socket.fileno(): rank for rank, each in channels.items()}
+    described, told = set(), set()
+    while len(told) < count - 1 and time.monotonic() < since + SECONDS_TO_JOIN:
+        for number, _ in poll.poll(100):
+            rank, value = ranks[number], None
+            messages = channels[rank].receive()
+            if channels[rank].is_authenticated and rank not in described:
+                described.add(rank)
+                value = description
+            if any(message.get("key") == "result" for message in messages):
+                told.add(rank)
+                value = HAS_RESULT
+            if value:
+                channels[rank].send({"op": "set", "key": key % rank, "value": value})
     waits = {rank: since - rng.uniform(0, 3) for rank in channels}
     send_at = {rank: since + rng.uniform(0, 1) for rank in channels}
     calls = json.dumps(
@@ -78,7 +82,7 @@ def members(port, count, last, longest):
                 value = {"status": status}
                 channel.send({"op": "set", "key": key % rank, "value": value})
         for number, _ in poll.poll(20):
-            piece = sockets[number].recv(1 << 20)
+            piece = channels[ranks[number]].socket.recv(1 << 20)
             *ended, rest = piece.split(b"\n")
             for part in ended:
                 longest.value = max(longest.value, lines[number] + len(part))
@@ -109,11 +113,6 @@ class AllReached:
         pass
 
 
-def is_told(channel):
-    """Whether the result has arrived."""
-    return any(message.get("key") == "result" for message in channel.receive())
-
-
 def measured(count, seconds):
     """Return the CPU seconds per second, the bytes of the longest line, and statuses per second."""
     allow_open_files(count)
@@ -129,7 +128,11 @@ def measured(count, seconds):
     last, longest = context.Value("d", float("inf")), context.Value("q", 0)
     others = context.Process(target=members, args=(port, count, last, longest))
     others.start()
-    met.wait()
+    try:
+        met.wait()
+    except TimeoutError:
+        others.kill()
+        raise
     server = connections.OfWorker0(met)
     received, receive = [0], server.receive
 

@@ -30,11 +30,11 @@ from typing import Any
 
 from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.timeouts import POLL_SECONDS
 
 LONGEST_MESSAGE = 1 << 16  # bytes, as a line
 _LONGEST_HANDSHAKE = 1 << 9  # bytes of a line before the other end has proved the secret
 _MOST_UNSENT = 1 << 22  # bytes; a peer that reads so slowly is disconnected
-_SECONDS_BETWEEN_TRIES = 0.01  # to send the rest before the connection is closed
 _NONCE = re.compile(r"[0-9a-f]{32}")
 
 
@@ -176,7 +176,7 @@ class Channel:
         """
         self.flush()
         while self._unsent and self._connection.is_open and time.monotonic() < deadline:
-            time.sleep(_SECONDS_BETWEEN_TRIES)
+            time.sleep(POLL_SECONDS)
             self.flush()
         self._connection.close(deadline)
         self.is_open = False

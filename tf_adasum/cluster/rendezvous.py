@@ -25,7 +25,6 @@ from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.port_probes import PortProbes, reason
 from tf_adasum.cluster.rendezvous_round import (
-    SECONDS_TO_RESTART,
     OwnTask,
     RendezvousRound,
     failure_sentences,
@@ -34,15 +33,16 @@ from tf_adasum.cluster.rendezvous_round import (
 from tf_adasum.cluster.session import Session
 from tf_adasum.cluster.store import Leader, StoreServer
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import (
+    HEARTBEAT_SECONDS,
+    LEASE_SECONDS,
+    PATIENCE_SECONDS,
+    POLL_SECONDS,
+)
 from tf_adasum.environment_variables import START_TIMEOUT
 from tf_adasum.errors import WorkerLostError, see
 
 _SECONDS_FOR_A_SERVER = 15.0
-_SECONDS_BETWEEN_TRIES = 0.1  # to connect to TensorFlow's server
-# The most seconds for which task 0 waits until all tasks have received the result. The other tasks
-# wait longer for task 0's server.
-_SECONDS_TO_SEND_RESULT = 10.0
-_SECONDS_BETWEEN_UPDATES = 0.5  # of a task's failures
 _BACKLOG = 1024  # callers that wait in the kernel
 _LONGEST_CLUSTER = 48_000  # characters
 # A gRPC server begins each HTTP/2 connection with a SETTINGS frame. Byte 3 of a frame is its type.
@@ -69,7 +69,7 @@ def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> Non
             begun = b""
         if len(begun) > _FRAME_TYPE_INDEX and begun[_FRAME_TYPE_INDEX] == _SETTINGS_FRAME:
             return
-        time.sleep(_SECONDS_BETWEEN_TRIES)
+        time.sleep(POLL_SECONDS)
 
 
 def meet(
@@ -184,7 +184,7 @@ class Rendezvous(Participant):
     def wait(self) -> None:
         """Wait for the result, and release this task's port."""
         if self._rank == 0:
-            self._lead(self.round, self.server, self._lock, _SECONDS_TO_SEND_RESULT)
+            self._lead(self.round, self.server, self._lock, PATIENCE_SECONDS)
             self.server.hand_over(self._later)
         else:
             self.payload = self._follow(self.session)["payload"]
@@ -224,12 +224,12 @@ class Rendezvous(Participant):
             self._own_task.failure = failure
             self.server.wake()
         now, since = time.monotonic(), session.refused_since
-        if session.was_connected and since is not None and now > since + SECONDS_TO_RESTART:
+        if session.was_connected and since is not None and now > since + LEASE_SECONDS:
             raise WorkerLostError(lost(self.cluster, 0))
         value = self._own_value = self._value()
         if session.sent != value and (now > self._next_update or value["has_reached_all"]):
             session.set(value)
-            self._next_update = now + _SECONDS_BETWEEN_UPDATES
+            self._next_update = now + HEARTBEAT_SECONDS
 
     def _value(self) -> dict[str, Any]:
         """Return the value of this task's key, see `rendezvous_round.Member`."""

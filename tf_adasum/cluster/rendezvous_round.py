@@ -14,11 +14,9 @@ from tf_adasum.cluster.port_probes import LONGEST_REASON, PortProbes
 from tf_adasum.cluster.start_round import StartRound, different_secrets, different_settings
 from tf_adasum.cluster.store_client import wrong_program
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import LEASE_SECONDS
 from tf_adasum.errors import see
 
-# A task is lost if its session has ended and its port refuses connections for this many seconds.
-# Before this time is over, the task may be about to restart.
-SECONDS_TO_RESTART = 5.0
 _MOST_NAMES = _MOST_SENTENCES = 8
 
 
@@ -116,7 +114,7 @@ class RendezvousRound(StartRound):
         for rank in self._known - live - self._informed:
             self._probes.again(rank)
             since = self._probes.refused_since(rank)
-            if since is not None and now > since + SECONDS_TO_RESTART:
+            if since is not None and now > since + LEASE_SECONDS:  # or it may restart
                 return lost(self._cluster, rank)
         return ""
 

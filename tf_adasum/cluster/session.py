@@ -15,12 +15,9 @@ from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.store import MEMBERS, REFUSED
 from tf_adasum.cluster.store_client import ANSWERS, Call, StoreClient
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, POLL_SECONDS
 
 _SECONDS_TO_CONNECT = 2.0
-# Seconds between calls on worker 0: the shortest pause, and the longest pause if worker 0 does not
-# answer.
-SECONDS_BETWEEN_CALLS = (0.1, 1.0)
-_SECONDS_TO_CONFIRM = 1.0
 _LONGEST_TEXT = 4000  # characters
 _CONNECTION_REFUSED = {os.strerror(errno.ECONNREFUSED)}
 
@@ -92,7 +89,7 @@ class Session:
     def close(self) -> None:
         """End the session, and wait until worker 0 has read all data, for at most a second."""
         self.__exit__()
-        self._thread.join(_SECONDS_TO_CONFIRM)
+        self._thread.join(HEARTBEAT_SECONDS)
 
     def stay(self, address: str) -> None:
         """Keep the session, of which worker 0's silence is no end any more, until `__exit__`.
@@ -188,8 +185,7 @@ class Session:
         ).channel
 
     def _keep_calling(self) -> None:
-        shortest, longest = SECONDS_BETWEEN_CALLS
-        pause = shortest
+        pause = POLL_SECONDS
         while not self._ended.is_set() and time.monotonic() < self._deadline:
             call = self._current = Call()
             channel = self._call(call)
@@ -206,7 +202,7 @@ class Session:
                 channel, self._replacement = self._replacement, None
             if self._stays:
                 return
-            pause = shortest if call.channel else min(longest, pause * 1.5)
+            pause = POLL_SECONDS if call.channel else min(HEARTBEAT_SECONDS, pause * 1.5)
             self._ended.wait(pause)
 
     def _follow(self, channel: Channel) -> None:
@@ -224,7 +220,7 @@ class Session:
         self.is_connected = False
         if not self._stays:
             self._client = None
-        client.close(_SECONDS_TO_CONFIRM if self._ended.is_set() else 0.0)
+        client.close(HEARTBEAT_SECONDS if self._ended.is_set() else 0.0)
 
     def _deliver(self, key: str, value: Any) -> None:
         self._keys[key] = value

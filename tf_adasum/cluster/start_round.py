@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_adasum.cluster.json_lines import printable
-from tf_adasum.cluster.store import LEASE_SECONDS
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
 from tf_adasum.errors import WorkerLostError, see
 
@@ -33,7 +33,6 @@ HAS_RESULT = {"has_result": True}
 # Two live sessions with one rank are an error only after this time. Until then, one of them may be
 # the session of a process on a lost host, which ends within `LEASE_SECONDS`.
 _GRACE_SECONDS = LEASE_SECONDS + 1.0
-_SECONDS_BETWEEN_UPDATES = 1.0  # of keys such as `missing`
 _LONGEST_ERROR, _LONGEST_VALUE = 4000, 1500  # characters
 _KEY = re.compile(r"(-?[0-9]{1,9})/([0-9a-f]{16})")
 _ERRORS = {"": ValueError, "late": TimeoutError, "lost": WorkerLostError}
@@ -60,7 +59,6 @@ class StartRound(abc.ABC):
         unauthenticated: dict from the ranks that clients without the secret claim to whether these
             clients claim to have a secret.
         arrived: pairs of a rank and what this worker has sent after the start; None at its end.
-        has_arrived: an event, which is set when there are such pairs.
     """
 
     def __init__(self, count: int, run: str):
@@ -73,7 +71,7 @@ class StartRound(abc.ABC):
         self._informed: set[int] = set()  # ranks that have read the result
         self._changes: dict[str, Any] = {}  # keys that the server has to set
         self.arrived: collections.deque[tuple[int, Any]] = collections.deque()
-        self.has_arrived = threading.Event()
+        self._has_news = threading.Event()
         self._updates: dict[str, Any] = {}  # the last result of `_news`
         self._next_update = 0.0
 
@@ -138,7 +136,6 @@ class StartRound(abc.ABC):
                 self._informed.add(rank)
             if self._runs and value != HAS_RESULT:
                 self.arrived.append((rank, value))
-                self.has_arrived.set()
         if is_new:
             return
         try:
@@ -168,11 +165,13 @@ class StartRound(abc.ABC):
         if self.result is None:
             self._end_or_decide(now)
         if now >= self._next_update and not self._runs:
-            self._next_update = now + _SECONDS_BETWEEN_UPDATES
+            self._next_update = now + HEARTBEAT_SECONDS
             news = self._news()
             sent = self._updates
             self._changes |= {key: each for key, each in news.items() if each != sent.get(key)}
             self._updates = news
+        if self.arrived or self._informed:
+            self._has_news.set()  # once for all that has arrived
         changes, self._changes = self._changes, {}
         return changes
 
@@ -217,6 +216,11 @@ class StartRound(abc.ABC):
         """Return the keys of the workers for which the start has succeeded, by their ranks."""
         return {rank: f"{rank}/{run}" for rank, run in self._runs.items()}
 
+    def wait(self, seconds: float) -> None:
+        """Wait until there is a result, or a worker has sent or read something after the start."""
+        self._has_news.wait(seconds)
+        self._has_news.clear()
+
     def publish(self, key: str, value: Any) -> None:
         """Publish another key after the start. The store's lock must be held."""
         self._changes[key] = value
@@ -243,6 +247,7 @@ class StartRound(abc.ABC):
 
     def _publish(self, result: dict[str, Any]) -> None:
         self._changes["result"] = self.result = result
+        self._has_news.set()
 
     def _refuse(self, rank: int, run: str, why: str) -> None:
         self._changes[f"refused/{rank}/{run}"] = {"wrong": why}

@@ -30,21 +30,18 @@ from typing import Any, Protocol
 from tf_adasum.cluster import own_address
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS, POLL_SECONDS
 
-LEASE_SECONDS = 5.0
-HEARTBEAT_SECONDS = 1.0
 MEMBERS, REFUSED = "member/", "refused/"
 STATUSES = "statuses"  # a key of which only the newest value is sent
 
 _LONGEST_KEY = 200  # characters
-# The limits for unauthenticated clients: their number, to which `clients` is added until the hand
-# over, and their time.
+# The limit for unauthenticated clients, to which `clients` is added until the hand
+# over.
 _MOST_UNAUTHENTICATED = 32
-_SECONDS_TO_AUTHENTICATE = 5.0
 _OTHER_SESSIONS = 64  # for example of workers that restart
 _MOST_CALLERS = 64  # that are accepted at a time
 _OTHER_FILES = 256  # that the process may open
-_POLL_SECONDS = 0.2
 # After the hand over, messages of this many seconds (for few sessions, or for each) are handled
 # together, because worker 0 has little time.
 _PAUSE, _PAUSE_OF_A_SESSION = 0.02, 0.0001
@@ -188,7 +185,7 @@ class StoreServer:
 
     def _serve_once(self) -> None:
         now = time.monotonic()  # before the wait, in which this process may be suspended
-        ready = self._ready(_POLL_SECONDS if self._look_at and not self._unsent else 0.01)
+        ready = self._ready(POLL_SECONDS if self._look_at and not self._unsent else 0.01)
         if self._pause and ready and self._wakes.fileno() not in ready:
             time.sleep(self._pause)
             ready = self._ready(0.0)
@@ -207,7 +204,7 @@ class StoreServer:
                 if not channel.has_unsent or not channel.is_open:
                     self._unsent.discard(channel)
             if now >= self._look_at:
-                self._look_at = now + _POLL_SECONDS
+                self._look_at = now + (HEARTBEAT_SECONDS if self._pause else POLL_SECONDS)
                 self._drop_silent(now)
 
     def _ready(self, seconds: float) -> list[int]:
@@ -297,9 +294,7 @@ class StoreServer:
             self._end(session)
         for session in list(self._sessions.values()):
             channel = session.channel
-            is_late = not channel.is_authenticated and (
-                now > channel.opened_at + _SECONDS_TO_AUTHENTICATE
-            )
+            is_late = not channel.is_authenticated and (now > channel.opened_at + LEASE_SECONDS)
             if not channel.is_open or is_late or now > channel.last_received_at + self.lease:
                 self._end(session)
 

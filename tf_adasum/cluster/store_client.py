@@ -17,7 +17,13 @@ from typing import Any
 from tf_adasum.cluster import addresses, json_lines
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.store import HEARTBEAT_SECONDS, LEASE_SECONDS, MEMBERS
+from tf_adasum.cluster.store import MEMBERS
+from tf_adasum.cluster.timeouts import (
+    HEARTBEAT_SECONDS,
+    LEASE_SECONDS,
+    PATIENCE_SECONDS,
+    POLL_SECONDS,
+)
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
 from tf_adasum.errors import see
 
@@ -28,11 +34,6 @@ UNPROVEN = "the program that answers there does not have the secret"
 
 # With these reasons, some program accepts connections at the address.
 ANSWERS = {ANOTHER_PROGRAM, NO_ANSWER, UNPROVEN}
-
-_SECONDS_WITHOUT_ANSWER = 1.0  # after which another thread sees `NO_ANSWER`
-_POLL_SECONDS = 0.2
-_RETRY_SECONDS = 0.5
-_SECONDS_BETWEEN_REPORTS = 10.0
 
 
 def wrong_program(why: str, names: str) -> str:
@@ -209,14 +210,14 @@ def call(
         since = time.monotonic()
         until = min(deadline, since + LEASE_SECONDS)
         while channel.is_open and time.monotonic() < until and not is_stopped():
-            json_lines.wait([channel.socket], _POLL_SECONDS)
+            json_lines.wait([channel.socket], POLL_SECONDS)
             channel.receive()
             if channel.is_authenticated:  # failures at other addresses do not matter
                 found.tried.clear()
                 found.unauthenticated = None
                 found.channel = channel
                 return found
-            if time.monotonic() > since + _SECONDS_WITHOUT_ANSWER:
+            if time.monotonic() > since + HEARTBEAT_SECONDS:  # for other threads
                 found.tried[str(where[0])] = NO_ANSWER
         found.tried[str(where[0])] = NO_ANSWER if channel.is_open else _why_closed(channel)
         # If neither end has a secret, any program with this protocol can make a valid proof. So a
@@ -257,12 +258,12 @@ def connected(
         InterruptedError: if `is_stopped` or `is_pointless` has returned True.
     """
     deadline = time.monotonic() + seconds
-    reason, report_at = "", time.monotonic() + _SECONDS_BETWEEN_REPORTS
+    reason, report_at = "", time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         if is_stopped() or is_pointless():
             raise InterruptedError
         if time.monotonic() > report_at:
-            report_at += _SECONDS_BETWEEN_REPORTS
+            report_at += PATIENCE_SECONDS
             report(reason)
         found = call(address, secret, deadline, is_stopped=is_stopped)
         if found.channel:
@@ -275,7 +276,7 @@ def connected(
                 f"{see('TFA-207')}"
             )
         reason = next(reversed(found.tried.values()), reason)
-        time.sleep(_RETRY_SECONDS)
+        time.sleep(POLL_SECONDS)
     if is_stopped():
         raise InterruptedError
     raise ConnectionError(

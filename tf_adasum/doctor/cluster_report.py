@@ -29,6 +29,7 @@ from tf_adasum._version import series
 from tf_adasum.cluster import joining, rendezvous
 from tf_adasum.cluster.session import Session
 from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
+from tf_adasum.cluster.timeouts import LEASE_SECONDS, POLL_SECONDS
 from tf_adasum.doctor import exchange_process
 from tf_adasum.doctor.findings import FAIL, NOTE, Finding, describe
 from tf_adasum.errors import WorkerLostError
@@ -36,11 +37,8 @@ from tf_adasum.errors import WorkerLostError
 _SETTINGS = {"program": "tf-adasum-doctor"}
 _EXCHANGED, _REPORT = "exchanged", "report"  # what a worker finds
 _LOOK = "look"  # a value of the key `step`; the next one is the exit status
-_SECONDS_FOR_OTHER_ERRORS = 5.0  # because the first error may be the effect of another error
 _SECONDS_TO_LOOK = 180.0
-_SECONDS_FOR_THE_END = 400.0
 _SECONDS_FOR_WORKER_0 = 3.0
-_POLL_SECONDS = 0.1
 
 
 @dataclasses.dataclass
@@ -176,14 +174,14 @@ class _Collector:
         self.awaited(_EXCHANGED)
         if self._lost or any("error" in each for each in self.found(_EXCHANGED).values()):
             self._failing_since = min(self._failing_since, time.monotonic())
-        return time.monotonic() > self._failing_since + _SECONDS_FOR_OTHER_ERRORS
+        return time.monotonic() > self._failing_since + LEASE_SECONDS
 
     def wait(self, name: str, until: float) -> None:
         """Wait until all workers have found `name`, or the exchange has failed."""
         while self.awaited(name) and time.monotonic() < until:
             if name == _EXCHANGED and self.has_failed():
                 return
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def name_silent(self, name: str) -> None:
         """Name the workers that have not found `name` in time."""
@@ -255,9 +253,8 @@ def _follow(cluster: Cluster, session: Session, look: Callable) -> int:
     found = {_EXCHANGED: exchange_process.run(lambda: session.value("step") == _LOOK)}
     session.set(found)
     session.set({**found, _REPORT: report_of(look())})
-    until = time.monotonic() + _SECONDS_FOR_THE_END
     while type(code := session.value("step")) is not int:
-        if session.is_over or time.monotonic() > until:
+        if session.is_over:
             raise ConnectionError(f"{cluster.named([0])} was lost")
-        session.wait(_POLL_SECONDS)
+        session.wait(POLL_SECONDS)
     return code

@@ -34,16 +34,11 @@ class OfWorker0:
         self.connections: dict[int, Any] = {
             rank: owners.get(key, _ENDED) for rank, key in self._keys.items()
         }
-        self.close = met.close
-
-    def wait(self, seconds: float) -> None:
-        """Wait until data arrives, or the time is over."""
-        self._met.round.has_arrived.wait(seconds)
+        self.wait, self.close = met.round.wait, met.close
 
     def receive(self) -> list[tuple[int, Any]]:
         """Return pairs of a sender's rank and a message; None if its connection has ended."""
         found, arrived = [], self._met.round.arrived
-        self._met.round.has_arrived.clear()
         while arrived:
             rank, value = arrived.popleft()
             if channel := self._met.server.owners.get(self._keys[rank]):

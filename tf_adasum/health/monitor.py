@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, POLL_SECONDS
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health import aggregate, call_log, call_site, connections, diagnosis, messages
 from tf_adasum.health.diagnosis import CollectiveError, CollectiveErrorOf, Status
@@ -29,24 +30,20 @@ from tf_adasum.health.heartbeat_detector import HeartbeatDetector
 from tf_adasum.health.reachability import Reachability
 from tf_adasum.health.reason import reason_of
 
-SECONDS_BETWEEN_MESSAGES = 1.0
 # Used if communication_options.timeout_seconds is not set. HEARTBEAT_TIMEOUT: seconds after which a
 # silent worker counts as lost; all workers should detect the loss within a minute.
 # COLLECTIVE_TIMEOUT: seconds to wait for a worker that is alive, and may write a large checkpoint.
 HEARTBEAT_TIMEOUT, COLLECTIVE_TIMEOUT = 30.0, 600.0
-_POLL_SECONDS = 0.02
 
 # A process may hold Python's global lock for some seconds, and is silent during this time.
 SHORTEST_TIMEOUT = 10.0
-SECONDS_BETWEEN_NOTICES = 30.0
-SECONDS_BETWEEN_RECONNECTS = 30.0  # to worker 0, if it is silent while collectives continue
+SECONDS_BETWEEN_NOTICES = 30.0  # and between connections to a worker 0 that is silent
 # Seconds for which the program has to stay at a line before the counters of collectives are read.
 # After another worker has failed or ended, the counters are read at once.
 _STILL = 2.0
 # Seconds of waiting after which this worker tries to connect to the others. The result is known
 # before `diagnosis.ALL_WAITING_GRACE` is over, and distinguishes a cut link from a deadlock.
 _TRY = 3.0
-_SECONDS_TO_TRAIN_APART = 3.0  # within which workers that run the same program call `fit`
 # States after which a worker sends nothing more.
 _GONE, _UNKNOWN = ("lost", "ended", "aborted"), Status()
 
@@ -185,11 +182,11 @@ class HealthMonitor:
         """
         number = self._own.fits_without_strategy + 1
         self._update_status(fits_without_strategy=number)
-        deadline = time.monotonic() + (_SECONDS_TO_TRAIN_APART if number == 1 else 0.0)
+        deadline = time.monotonic() + (diagnosis.DIFFERENT_CALLS_GRACE if number == 1 else 0.0)
         while all(one.fits_without_strategy < number for one in self._statuses.values()):
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
         return True
 
     def stop(self) -> None:
@@ -202,7 +199,7 @@ class HealthMonitor:
             self._update_status(state="ended", why=why)
         self._ending = True
         if self._thread.ident:
-            self._thread.join(5 * SECONDS_BETWEEN_MESSAGES)
+            self._thread.join(5 * HEARTBEAT_SECONDS)
 
     def _cause_if_known_soon(self, collective_error: CollectiveError) -> str | None:
         """Wait some seconds for the cause of an error, as statuses may arrive after the error."""
@@ -211,7 +208,7 @@ class HealthMonitor:
             self._reachability.try_now_and_then()
         try:
             with self._change:
-                return self._change.wait_for(lambda: self.cause, 4 * SECONDS_BETWEEN_MESSAGES)
+                return self._change.wait_for(lambda: self.cause, 4 * HEARTBEAT_SECONDS)
         finally:
             self._is_broken = False
 
@@ -238,12 +235,12 @@ class HealthMonitor:
                 self._round()
             except Exception:  # if this thread ended, the worker would count as lost
                 messages.say_exception()
-                time.sleep(SECONDS_BETWEEN_MESSAGES)
+                time.sleep(HEARTBEAT_SECONDS)
         self._send_statuses()
         self._channel.close()
 
     def _round(self) -> None:
-        deadline = time.monotonic() + SECONDS_BETWEEN_MESSAGES
+        deadline = time.monotonic() + HEARTBEAT_SECONDS
         while (seconds := deadline - time.monotonic()) > 0 and not (
             self._ending or self._has_unsent_status or self.stopping.has_unsent_status
         ):
@@ -306,13 +303,13 @@ class HealthMonitor:
                     "TensorFlow detects the loss."
                 )
             if rank == 0 and time.monotonic() >= self._next_reconnect:
-                self._next_reconnect = time.monotonic() + SECONDS_BETWEEN_RECONNECTS
+                self._next_reconnect = time.monotonic() + SECONDS_BETWEEN_NOTICES
                 self._channel.reconnect()
 
     def _observe(self) -> None:
         """Note which workers are silent, and update the status of this worker."""
         now = time.monotonic()
-        if now - self._last_round > 5 * SECONDS_BETWEEN_MESSAGES:
+        if now - self._last_round > 5 * HEARTBEAT_SECONDS:
             # This process itself was suspended, so the others' silence is not a sign of a failure.
             for connection in self._channel.connections.values():
                 connection.last_received_at = now
@@ -320,7 +317,7 @@ class HealthMonitor:
         for rank in self._channel.connections:
             self._check_connection(rank)
         received_at = [each.last_received_at for each in self._channel.connections.values()]
-        is_quiet = received_at and now - min(received_at) > 3 * SECONDS_BETWEEN_MESSAGES
+        is_quiet = received_at and now - min(received_at) > 3 * HEARTBEAT_SECONDS
         self._heartbeats.note(self._read_counters()[1] if is_quiet else None)
         signature, at = call_site.of_thread(self._observed)
         if signature != self._signature:
@@ -371,7 +368,7 @@ class HealthMonitor:
 
     def _statuses_as_of_now(self) -> dict[int, Status]:
         """Return all statuses. In an old one, `waiting_seconds` is 0: it may not wait any more."""
-        old, now = time.monotonic() - 3 * SECONDS_BETWEEN_MESSAGES, {self._cluster.rank: self._own}
+        old, now = time.monotonic() - 3 * HEARTBEAT_SECONDS, {self._cluster.rank: self._own}
         for rank, status in self._statuses.items():
             is_old = status.waiting_seconds and self._heard.get(rank, 0.0) <= old
             now[rank] = dataclasses.replace(status, waiting_seconds=0.0) if is_old else status

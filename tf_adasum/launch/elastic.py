@@ -33,8 +33,9 @@ from typing import Any
 
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, secret, store_client
-from tf_adasum.cluster.store import LEASE_SECONDS, StoreServer
+from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import StoreClient
+from tf_adasum.cluster.timeouts import LEASE_SECONDS
 from tf_adasum.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
 from tf_adasum.launch.job_leader import JobLeader, Round, listener_at

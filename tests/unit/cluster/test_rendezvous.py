@@ -63,8 +63,8 @@ def test_a_task_that_starts_again_while_others_are_waited_for():
 @pytest.mark.parametrize("made", [tasks, brought_together])
 def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, made):
     """It is known to task 0, or is task 0, and all wait for a fourth one that never comes."""
-    monkeypatch.setattr(rendezvous, "SECONDS_TO_RESTART", 1.0)
-    monkeypatch.setattr(rendezvous_round, "SECONDS_TO_RESTART", 1.0)
+    monkeypatch.setattr(rendezvous, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(rendezvous_round, "LEASE_SECONDS", 1.0)
     clusters = made(4)
     settings = {"cluster": list(clusters[0].addresses), **SETTINGS}
     own_part = Rendezvous(clusters[gone], settings, {}, secret.Secret(), SOON)
@@ -94,12 +94,12 @@ def test_a_name_with_two_addresses(monkeypatch):
         return [*refusing, *resolve(host, *arguments, **options)]
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
-    monkeypatch.setattr(rendezvous, "SECONDS_TO_RESTART", 1.0)
+    monkeypatch.setattr(rendezvous, "LEASE_SECONDS", 1.0)
     assert run(tasks(3, ["127.0.0.1"]), delays=[0, 0, 2.5])[0] == [None] * 3
 
 
 def test_task_0_names_a_task_that_ends_before_it_has_read_the_result(monkeypatch):
-    monkeypatch.setattr(rendezvous_round, "SECONDS_TO_RESTART", 1.0)
+    monkeypatch.setattr(rendezvous_round, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(Rendezvous, "_follow", lambda self, session: end_after_the_result(session))
 
     def end_after_the_result(session):
@@ -129,7 +129,7 @@ def test_missing_tasks_are_named(count, absent):
 
 
 def test_who_is_waited_for_is_printed_on_stderr(monkeypatch, capsys):
-    monkeypatch.setattr(participant, "SECONDS_BETWEEN_MESSAGES", 0.5)
+    monkeypatch.setattr(participant, "PATIENCE_SECONDS", 0.5)
     run(tasks(2)[:1], timeout=1.5)
     shown = capsys.readouterr()
     assert shown.err.startswith("tf_adasum: waiting for worker 1 (") and shown.out == ""

@@ -16,8 +16,9 @@ from tf_adasum.cluster import channel as channel_module
 from tf_adasum.cluster import json_lines, store, store_client
 from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.store import LEASE_SECONDS, StoreServer
+from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import StoreClient
+from tf_adasum.cluster.timeouts import LEASE_SECONDS
 
 SOON = 20.0
 SECRET = Secret(b"key")
@@ -316,7 +317,7 @@ def test_another_secret_is_refused(session, theirs):
     ("is_there", "why"), [(False, "Connection refused"), (True, "another program answers there")]
 )
 def test_no_server_is_reported_and_then_an_error(monkeypatch, is_there, why):
-    monkeypatch.setattr(store_client, "_SECONDS_BETWEEN_REPORTS", 0.2)
+    monkeypatch.setattr(store_client, "PATIENCE_SECONDS", 0.2)
     reports = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"

@@ -29,7 +29,7 @@ from tf_adasum.health.diagnosis import CollectiveError
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr(monitor, "SECONDS_BETWEEN_MESSAGES", 0.05)
+    monkeypatch.setattr(monitor, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(monitor, "_STILL", 0.1)
     monkeypatch.setattr(monitor, "SHORTEST_TIMEOUT", 0.5)
     monkeypatch.setattr(monitor, "_monitors", {})
