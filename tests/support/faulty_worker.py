@@ -112,7 +112,7 @@ def show_the_token():
     from tf_adasum.health import monitor
 
     (health,) = monitor._monitors.values()
-    FOLDER.joinpath("endpoint").write_text(json.dumps(health._channel.endpoint))
+    FOLDER.joinpath("token").write_text(health._channel._keys[1].partition("/")[2])
 
 
 def main():

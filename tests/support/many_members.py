@@ -2,9 +2,9 @@
 
     python tests/support/many_members.py COUNT SECONDS
 
-prints as JSON: the CPU seconds per second of worker 0's thread, the bytes of the longest line that
-it sends, and how many statuses arrive per second. The simulated workers run in another process, so
-that they do not count.
+prints as JSON: the CPU seconds per second of worker 0's two threads, the bytes of the longest line
+that it sends, and how many statuses arrive per second. The simulated workers run in another
+process, so that they do not count.
 """
 
 import json
@@ -18,7 +18,9 @@ import sys
 import time
 
 from tf_adasum.cluster.channel import Channel
+from tf_adasum.cluster.rendezvous import Rendezvous
 from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.start_round import HAS_RESULT
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import call_site, connections, monitor
 
@@ -32,19 +34,33 @@ def allow_open_files(count):
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2 * count + 200), hard))
 
 
-def members(endpoint, count, last, longest):
+def members(port, count, last, longest):
     """Connect workers 1 to `count` - 1, and send their statuses once a second until `last`."""
     allow_open_files(count)
     rng, since = random.Random(0), time.monotonic()
-    poll, sockets, lines, channels = select.poll(), {}, {}, {}
+    poll, channels, lines = select.poll(), {}, {}
+    key, description = f"member/%d/{16 * '0'}", {"settings": {}, "has_reached_all": True}
     for rank in range(1, count):
-        connection = socket.create_connection(("127.0.0.1", endpoint["port"]))
-        channels[rank] = Channel(
-            connection, SECRET, is_server=False, server_nonce=endpoint["token"]
-        )
-        channels[rank].send({"rank": rank})
-        sockets[connection.fileno()], lines[connection.fileno()] = connection, 0
+        connection = socket.create_connection(("127.0.0.1", port))
+        lines[connection.fileno()] = 0
         poll.register(connection, select.POLLIN)
+        channels[rank] = Channel(
+            connection, SECRET, is_server=False, longest_message=1 << 20, rank=rank
+        )
+    ranks = {each.socket.fileno(): rank for rank, each in channels.items()}
+    described, told = set(), set()
+    while len(told) < count - 1 and time.monotonic() < since + SECONDS_TO_JOIN:
+        for number, _ in poll.poll(100):
+            rank, value = ranks[number], None
+            messages = channels[rank].receive()
+            if channels[rank].is_authenticated and rank not in described:
+                described.add(rank)
+                value = description
+            if any(message.get("key") == "result" for message in messages):
+                told.add(rank)
+                value = HAS_RESULT
+            if value:
+                channels[rank].send({"op": "set", "key": key % rank, "value": value})
     waits = {rank: since - rng.uniform(0, 3) for rank in channels}
     send_at = {rank: since + rng.uniform(0, 1) for rank in channels}
     calls = json.dumps(
@@ -63,9 +79,10 @@ def members(endpoint, count, last, longest):
                     "location": f"{PLACES[rank % len(PLACES)]}, in fit, epoch 3",
                     "calls": calls,
                 }
-                channel.send({"status": status})
+                value = {"status": status}
+                channel.send({"op": "set", "key": key % rank, "value": value})
         for number, _ in poll.poll(20):
-            piece = sockets[number].recv(1 << 20)
+            piece = channels[ranks[number]].socket.recv(1 << 20)
             *ended, rest = piece.split(b"\n")
             for part in ended:
                 longest.value = max(longest.value, lines[number] + len(part))
@@ -73,14 +90,50 @@ def members(endpoint, count, last, longest):
             lines[number] += len(rest)
 
 
+class AllReached:
+    """In the place of the probes: all workers can be reached."""
+
+    have_reached_all, reached, blocked = True, set(), {}
+
+    def update(self, joined):
+        pass
+
+    def unproven(self):
+        return {}
+
+    failures = unproven
+
+    def refused_since(self, rank):
+        return None
+
+    def again(self, rank):
+        pass
+
+    def __exit__(self, *exception):
+        pass
+
+
 def measured(count, seconds):
     """Return the CPU seconds per second, the bytes of the longest line, and statuses per second."""
     allow_open_files(count)
     names = tuple(f"worker {rank}" for rank in range(count))
-    cluster = Cluster(
-        tuple(f"10.0.{rank // 250}.{rank % 250}:2222" for rank in range(count)), names, 0
-    )
-    server = connections.Server("127.0.0.1", count, SECRET)
+    addresses = (f"10.0.{rank // 250}.{rank % 250}:2222" for rank in range(1, count))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    cluster = Cluster((f"127.0.0.1:{port}", *addresses), names, 0)
+    met = Rendezvous(cluster, {}, {}, SECRET, SECONDS_TO_JOIN)
+    met._probes = met.round._probes = AllReached()
+    met.begin()
+    context = multiprocessing.get_context("fork")
+    last, longest = context.Value("d", float("inf")), context.Value("q", 0)
+    others = context.Process(target=members, args=(port, count, last, longest))
+    others.start()
+    try:
+        met.wait()
+    except TimeoutError:
+        others.kill()
+        raise
+    server = connections.OfWorker0(met)
     received, receive = [0], server.receive
 
     def counted():
@@ -92,10 +145,6 @@ def measured(count, seconds):
     own = monitor.HealthMonitor(cluster, server)
     own._reachability.try_now_and_then = lambda: None  # the addresses do not exist
     call_site.of_thread = lambda _: (1, PLACES[0])
-    context = multiprocessing.get_context("fork")
-    last, longest = context.Value("d", float("inf")), context.Value("q", 0)
-    others = context.Process(target=members, args=(server.endpoint, count, last, longest))
-    others.start()
     try:
         own.start()
         own.started(lambda: (40, 39, 0), lambda cause: None)
@@ -106,11 +155,12 @@ def measured(count, seconds):
             time.sleep(0.1)
         own._update_status(call=1, in_call=1)
         time.sleep(3.0)
-        clock = time.pthread_getcpuclockid(own._thread.ident)
-        begun, used, longest.value = time.monotonic(), time.clock_gettime(clock), 0
+        threads = own._thread, met.server._thread
+        clocks = [time.pthread_getcpuclockid(each.ident) for each in threads]
+        begun, used, longest.value = time.monotonic(), sum(map(time.clock_gettime, clocks)), 0
         received[0] = 0
         time.sleep(seconds)
-        used, took = time.clock_gettime(clock) - used, time.monotonic() - begun
+        used, took = sum(map(time.clock_gettime, clocks)) - used, time.monotonic() - begun
         return used / took, longest.value, received[0] / took
     finally:
         last.value = 0.0

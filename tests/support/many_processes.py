@@ -30,7 +30,7 @@ def start(rank, count, way, addresses):
     if way == "joined":
         config = RendezvousConfig(addresses[0], rank, count, "a test")
         cluster = joining.join(config, SECONDS, {})
-    rendezvous.run(cluster, {"rule": "Adasum()"}, SECONDS, environment={})
+    rendezvous.meet(cluster, {"rule": "Adasum()"}, SECONDS, environment={})
     return cluster.rank == rank and len(set(cluster.addresses)) == count
 
 

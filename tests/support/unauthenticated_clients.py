@@ -3,8 +3,8 @@
     python unauthenticated_clients.py '{"kind": "silent", "pid": 42, "folder": "/tmp/workers"}'
 
 Prints "all have called" after all have connected, continues until its standard input ends, and runs
-with the lowest priority. The token of the failure detector is in the folder, see
-`faulty_worker.show_the_token`; without a token, as under stock TensorFlow, it invents one.
+with the lowest priority. The token of worker 1, the random name for its start, is in the folder,
+see `faulty_worker.show_the_token`; without a token, as under stock TensorFlow, it invents one.
 """
 
 import collections
@@ -57,8 +57,8 @@ class Known:
     """What the clients know of the workers."""
 
     def __init__(self, folder):
-        endpoint, said = folder / "endpoint", folder / "said"
-        self.token = json.loads(endpoint.read_text())["token"] if endpoint.exists() else 32 * "0"
+        token, said = folder / "token", folder / "said"
+        self.token = token.read_text() if token.exists() else 16 * "0"
         self.said = said.read_bytes() if said.exists() else line(rank=1)
 
 
@@ -75,20 +75,25 @@ def worker_1_without_token(known, number):
     )
 
 
+def setting(known, rank, status):
+    """What a client that knows the token of worker 1 sends."""
+    return [{"op": "set", "key": f"member/{rank}/{known.token}", "value": {"status": status}}]
+
+
 def rank_outside(known, number):
     rank = [2, -1, 0, 10**30, "1", [1], True][number % 7]
-    return [{"rank": rank}, {"statuses": {"1": {"state": "lost"}}}]
+    return setting(known, rank, {"state": "lost"})
 
 
 def worker_1_with_token(known, number):
     status = [{"state": "failed", "why": "forged"}, {"state": "lost"}, {"state": "ended"}]
-    return [{"rank": 1}, {"status": status[number % 3]}]
+    return setting(known, 1, status[number % 3])
 
 
 def not_finite(known, number):
     value = [float("inf"), float("nan"), -float("inf"), 10**400][number % 4]
     status = {"waiting_seconds": value, "collectives_entered": value, "call": value}
-    return [{"rank": 1}, {"rank": value, "status": status}]
+    return setting(known, 1, status)
 
 
 # From kinds to what the client of a number says, and how many of them call at a time: bytes, or
@@ -141,7 +146,7 @@ class Clients:
             else:
                 says = self._says(self._known, self._number)
                 if isinstance(says, list):
-                    one = Channel(one, Secret(), is_server=False, server_nonce=self._known.token)
+                    one = Channel(one, Secret(), is_server=False)
                 self._held.append([one, says])
         self._number += 1
         if len(self._held) > self._most:
@@ -156,7 +161,7 @@ class Clients:
         for each in self._held:
             if isinstance(each[0], Channel):
                 each[0].receive()
-                while each[1]:
+                while each[1] and each[0].is_authenticated:
                     each[0].send(each[1].pop(0))
                 continue
             with contextlib.suppress(OSError):
@@ -194,7 +199,7 @@ def reply(pid, folder):
                 deadline = time.monotonic() + 1
                 found = store_client.call(f"127.0.0.1:{port}", Secret(b"a guess"), deadline, rank=1)
                 if found.channel:
-                    value = {"settings": {"cluster": cluster}, "payload": {}}
+                    value = {"settings": {"cluster": cluster}}
                     key = f"member/1/{16 * '0'}"
                     found.channel.send({"op": "set", "key": key, "value": value})
                     print("taken for worker 1", flush=True)

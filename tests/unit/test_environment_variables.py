@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tf_adasum import environment_variables
-from tf_adasum.environment_variables import START_TIMEOUT, WATCH_PORT
+from tf_adasum.environment_variables import START_TIMEOUT
 
 pytestmark = pytest.mark.version_independent
 
@@ -24,22 +24,6 @@ def test_a_timeout_that_is_none(text):
         with pytest.raises(ValueError, match=START_TIMEOUT) as raised:
             environment_variables.start_timeout(given, {START_TIMEOUT: text})
         assert str(raised.value).endswith(f"Received: {START_TIMEOUT}={text!r}")
-
-
-def test_the_port_of_the_watch():
-    assert (
-        environment_variables.failure_detector_port({})
-        == environment_variables.failure_detector_port({WATCH_PORT: ""})
-        == 0
-    )
-    assert environment_variables.failure_detector_port({WATCH_PORT: "65535"}) == 65535
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "65536", "1e3", "http", "٣", "1" * 5000])
-def test_a_port_that_is_none(text):
-    with pytest.raises(ValueError, match=WATCH_PORT) as raised:
-        environment_variables.failure_detector_port({WATCH_PORT: text})
-    assert str(raised.value).endswith(f"Received: {WATCH_PORT}={text!r}")
 
 
 def test_a_removed_variable_says_what_to_use():

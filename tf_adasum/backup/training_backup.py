@@ -109,8 +109,7 @@ class TrainingBackup:
             frequency = {"epoch": 0, False: -1}.get(own.save_freq, own.save_freq)
             refuse = getattr(own, "refuse_nonfinite", True)  # Keras's class has no such argument
             settings[1:] = frequency, own.delete_checkpoint, refuse, *_encoded(own)
-        table = workers.gather([*settings, workers.count == 1 or workers.health.is_on])
-        count, frequency, delete, refuse, *stopping = table[0, :-1].tolist()
+        count, frequency, delete, refuse, *stopping = workers.gather(settings)[0].tolist()
         if count > 1:
             raise ValueError(
                 "`callbacks` may have only one BackupAndRestore. "
@@ -119,11 +118,9 @@ class TrainingBackup:
         if count == 0:
             return None
         save_freq = {0: "epoch", -1: False}.get(frequency, frequency)
-        # Without the failure detector (a worker may be unable to connect), the workers cannot agree
-        # on where to stop.
-        on_signal = _decoded(*stopping) if table[:, -1].all() else None
         folder = own.backup_dir if own else None
         keep = 2 if own and own.double_checkpoint else 1
+        on_signal = _decoded(*stopping)
         return cls(workers, save_freq, bool(delete), folder, keep, on_signal, bool(refuse))
 
     def begin(self, model):

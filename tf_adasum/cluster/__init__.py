@@ -1,1 +1,36 @@
-"""Detects the cluster, and connects its tasks before TensorFlow starts."""
+"""Detects the cluster, and connects its workers before TensorFlow starts and while they train.
+
+A start, for workers that know worker 0's address only (otherwise it begins at 2):
+
+    worker 1                                   worker 0
+    1 `joining`: where are the others?
+      own address and version    ──member/1──▶ `Coordinator` at the coordinator's address
+                                 ◀──result──── the addresses of all workers
+    2 `rendezvous`: do all have the same settings, and reach each other?
+      each worker listens at its own port, the port of TF_CONFIG
+                                 ◀───probe──── `PortProbes`: worker 0 tests each of these ports
+      own settings, and ports
+      that it cannot reach       ──member/1──▶ `RendezvousRound` compares the settings of all
+                                 ◀──result──── ok, or an error, which all workers raise
+    3 all free their ports for TensorFlow; the connection of 2 stays (`store.hand_over`)
+    4 `health`: every second
+      status of worker 1         ──member/1──▶ `HealthMonitor` of worker 0
+                                 ◀─statuses─── the statuses of all as one short value
+
+A failure, for example the end of worker 2's process:
+
+    worker 2          worker 0                             worker 1
+    is killed ─ ✕ ──▶ the connection ends: state "lost"
+                      `diagnosis`: can I continue? no
+                      prints why, ends collectives
+                      statuses: 0 "aborted", 2 "lost" ───▶ `diagnosis`: can I continue? no
+                                                           prints why, ends collectives
+    WorkerLostError, which names worker 2, is raised on workers 0 and 1
+
+If worker 0's process ends, the connections of all others end, and each of them decides so. If a
+connection is silent, nobody is lost as long as collectives end (`health.heartbeat_detector`).
+
+Reading order: `tasks` and `detection` (which workers there are), `channel`, `store` and
+`store_client` (the store), `session`, `participant` and `start_round` (a start, as each worker and
+as worker 0 sees it), `joining` with `coordinator`, `rendezvous` with `rendezvous_round`.
+"""

@@ -2,7 +2,7 @@
 
     client                                  server
     rank, if it is given         ──▶
-                                 ◀──        nonce, unless the client already has it
+                                 ◀──        nonce
     nonce, proof over nonces     ──▶
                                  ◀──        proof over nonces, or "refused"
     number, text, proof          ◀─▶        number, text, proof
@@ -15,10 +15,6 @@ encrypted.
 The line with the client's rank and the line with the server's nonce also contain whether their
 sender has a secret. These lines are not authenticated. So the rank and this claim may only be used
 in error messages.
-
-If the server gives all its clients the same nonce in another way, a client can send its first
-message at once. Then the server has to refuse a `client_nonce` that it has seen before, because
-somebody may repeat a whole connection.
 """
 
 from __future__ import annotations
@@ -34,11 +30,11 @@ from typing import Any
 
 from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.timeouts import POLL_SECONDS
 
 LONGEST_MESSAGE = 1 << 16  # bytes, as a line
 _LONGEST_HANDSHAKE = 1 << 9  # bytes of a line before the other end has proved the secret
 _MOST_UNSENT = 1 << 22  # bytes; a peer that reads so slowly is disconnected
-_SECONDS_BETWEEN_TRIES = 0.01  # to send the rest before the connection is closed
 _NONCE = re.compile(r"[0-9a-f]{32}")
 
 
@@ -50,8 +46,6 @@ class Channel:
         secret: the `Secret`.
         is_server: whether this end has accepted the connection.
         longest_message: the largest number of bytes in a line. Defaults to `LONGEST_MESSAGE`.
-        server_nonce: the nonce of the server, 32 hexadecimal digits, if both ends have it already.
-            Defaults to None: the server draws a nonce, and sends it.
         rank: the rank of the client, which it sends before it authenticates. Defaults to None.
 
     Attributes:
@@ -75,11 +69,8 @@ class Channel:
         *,
         is_server: bool,
         longest_message: int = LONGEST_MESSAGE,
-        server_nonce: str | None = None,
         rank: int | None = None,
     ):
-        if server_nonce is not None and not _NONCE.fullmatch(server_nonce):
-            raise ValueError("no nonce")
         self._connection = json_lines.Connection(connection, _LONGEST_HANDSHAKE)
         self._secret, self._longest_message = secret, longest_message
         self._own, self._other = ("server", "client") if is_server else ("client", "server")
@@ -94,13 +85,9 @@ class Channel:
         self.claims_secret = False
         if rank is not None:
             self._write({"rank": rank, "secret": bool(secret.key)})
-        if server_nonce is not None:
-            self._nonces = [server_nonce]
-        elif is_server:
+        if is_server:
             self._nonces = [secrets.token_hex(16)]
             self._write({"nonce": self._nonces[0], "secret": bool(secret.key)})
-        if self._nonces and not is_server:
-            self._prove()
 
     @property
     def socket(self) -> socket.socket:
@@ -108,13 +95,13 @@ class Channel:
         return self._connection.socket
 
     @property
-    def client_nonce(self) -> str | None:
-        """The nonce of the client; None as long as it is not known."""
-        return self._nonces[1] if len(self._nonces) > 1 else None
+    def has_unsent(self) -> bool:
+        """Whether data did not fit into the socket; `flush` sends it."""
+        return bool(self._unsent) or self._newest is not None
 
     def send(self, message: Any) -> None:
         """Send a message (JSON types); data that does not fit into the socket is sent later."""
-        self._send(json.dumps(message))
+        self.send_text(json.dumps(message))
 
     def send_newest(self, text: str) -> None:
         """Send a message, as JSON, after all earlier data; until then, a newer one replaces it."""
@@ -126,9 +113,10 @@ class Channel:
         self._send_unsent()
         if not self._unsent and self._newest is not None:
             text, self._newest = self._newest, None
-            self._send(text)
+            self.send_text(text)
 
-    def _send(self, text: str) -> None:
+    def send_text(self, text: str) -> None:
+        """Send a message, as JSON."""
         digest, quoted = _digest_and_quoted(text)
         proof = self._secret.proof(self._own, *self._nonces, self._sent, digest)
         self._unsent += b'{"n": %d, "proof": "%s", "text": %s}\n' % (
@@ -188,7 +176,7 @@ class Channel:
         """
         self.flush()
         while self._unsent and self._connection.is_open and time.monotonic() < deadline:
-            time.sleep(_SECONDS_BETWEEN_TRIES)
+            time.sleep(POLL_SECONDS)
             self.flush()
         self._connection.close(deadline)
         self.is_open = False

@@ -23,10 +23,11 @@ from tf_adasum.cluster import addresses, own_address, ports, secret
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.coordinator import LONGEST_JOB, WORKERS, Coordinator
 from tf_adasum.cluster.participant import Participant
-from tf_adasum.cluster.session import SECONDS_BETWEEN_CALLS, Session
+from tf_adasum.cluster.session import Session
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import wrong_program
 from tf_adasum.cluster.tasks import MOST_WORKERS, Cluster, RendezvousConfig
+from tf_adasum.cluster.timeouts import PATIENCE_SECONDS, POLL_SECONDS
 from tf_adasum.environment_variables import START_TIMEOUT
 from tf_adasum.errors import see
 
@@ -35,9 +36,6 @@ from tf_adasum.errors import see
 _SECONDS_FOR_THE_PORT = 3.0
 # The most seconds for which worker 0 waits until all workers have received the addresses.
 _SECONDS_TO_SEND_RESULT = 2.0
-# Seconds for which worker 0 then still answers workers that have not received the result, and
-# refuses restarted workers.
-_SECONDS_TO_STAY = 10.0
 
 
 @dataclasses.dataclass
@@ -164,14 +162,16 @@ class _Joining(Participant):
         stack.callback(server.close, 0.0)
         with self._session() as self._own_session:
             self._lead(coordinator, server, lock, _SECONDS_TO_SEND_RESULT)
-        timer = threading.Timer(_SECONDS_TO_STAY, server.close, [0.0])
+        # until then, worker 0 answers late workers, and refuses restarted ones
+        timer = threading.Timer(PATIENCE_SECONDS, server.close, [0.0])
         timer.daemon = True
         timer.start()
         return coordinator.addresses
 
     def as_other_worker(self) -> list[str]:
         """Return the addresses of all workers, as worker 0 sends them."""
-        return self._follow(self._session())
+        with self._session() as session:
+            return self._follow(session)
 
     def _listening(self) -> socket.socket:
         until = time.monotonic() + min(_SECONDS_FOR_THE_PORT, self._timeout)
@@ -185,7 +185,7 @@ class _Joining(Participant):
                 if time.monotonic() > until:
                     self._raise_error_of_another_worker_0()
                     raise
-            time.sleep(SECONDS_BETWEEN_CALLS[0])
+            time.sleep(POLL_SECONDS)
 
     def _raise_error_of_another_worker_0(self) -> None:
         until = time.monotonic() + _SECONDS_FOR_THE_PORT
@@ -193,7 +193,7 @@ class _Joining(Participant):
             while time.monotonic() < until and (session.last.channel or not session.last.tried):
                 if error := session.error():
                     raise ValueError(str(error)) from None
-                time.sleep(SECONDS_BETWEEN_CALLS[0])
+                time.sleep(POLL_SECONDS)
 
     def _error_of_another_worker_0(self) -> Exception | None:
         return self._own_session.error()

@@ -18,17 +18,12 @@ from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.session import Session
 from tf_adasum.cluster.start_round import StartRound, different_secrets, error_of
 from tf_adasum.cluster.store import StoreServer
+from tf_adasum.cluster.timeouts import LEASE_SECONDS, PATIENCE_SECONDS, POLL_SECONDS
 from tf_adasum.errors import WorkerLostError
 
-SECONDS_BETWEEN_MESSAGES = 10.0
 # After its timeout, a worker waits for this many more seconds, because worker 0 may have the same
 # timeout, and then sends an error that is more precise.
 SECONDS_FOR_THE_RESULT = 2.0
-_POLL_SECONDS = 0.05  # between worker 0's checks
-_SECONDS_BETWEEN_CHECKS = 0.2  # of the other workers, if no key changes
-# Seconds after which a worker fails if no program at worker 0's address proves the secret. Until
-# then, an earlier start that does not have the secret may answer.
-SECONDS_UNAUTHENTICATED = 5.0
 # Two times in seconds for which worker 0 sends an error of each kind. It first waits for the first
 # time, so that all workers can connect. Then it waits until all workers have read the error, but
 # not longer than the second time. If another worker 0 has sent the error, the second time is 0,
@@ -37,7 +32,7 @@ SECONDS_TO_SEND_ERROR = {
     "": (1.0, 10.0),
     "late": (1.0, 2.0),
     "lost": (1.0, 2.0),
-    "secret": (SECONDS_UNAUTHENTICATED + 1.0, 0.0),  # workers without the secret cannot read it
+    "secret": (LEASE_SECONDS + 1.0, 0.0),  # workers without the secret cannot read it
     "elsewhere": (1.0, 0.0),
 }
 
@@ -60,7 +55,7 @@ class Participant(abc.ABC):
         (self._first, self._name), self._timeout = names, timeout
         self._run = secrets.token_hex(8)  # the random name for this start
         self._deadline = time.monotonic() + timeout
-        self._next_message = time.monotonic() + SECONDS_BETWEEN_MESSAGES
+        self._next_message = time.monotonic() + PATIENCE_SECONDS
 
     # ---- methods for subclasses ------------------------------------------------------------------
 
@@ -121,7 +116,7 @@ class Participant(abc.ABC):
                     f"The store of {self._first} has ended with an error, which is printed above."
                 )
             server.wake()
-            time.sleep(_POLL_SECONDS)
+            leader.wait(POLL_SECONDS)
         error = error_of(leader.result)
         if error:
             at_least, seconds = SECONDS_TO_SEND_ERROR[leader.result["kind"]]
@@ -133,7 +128,7 @@ class Participant(abc.ABC):
                     break
                 if not error and (text := leader.lost(time.monotonic())):
                     raise WorkerLostError(text)
-            time.sleep(_POLL_SECONDS)
+            leader.wait(POLL_SECONDS)
         if error:
             raise error
 
@@ -147,46 +142,41 @@ class Participant(abc.ABC):
 
     # ---- the other workers -----------------------------------------------------------------------
 
-    def _session(self, *keys: str) -> Session:
-        """Return a session with worker 0.
-
-        Args:
-            *keys: the keys to receive in addition to the keys that each session receives.
-        """
+    def _session(self) -> Session:
+        """Return a session with worker 0."""
         until = self._deadline + SECONDS_FOR_THE_RESULT
-        arguments = self._rank, self._run, self._secret, until, self._description, keys
+        arguments = self._rank, self._run, self._secret, until, self._description
         return Session(self._address, *arguments)
 
     def _follow(self, session: Session) -> Any:
         """Wait for worker 0's result, and return it; raise an error if the start fails."""
         until = self._deadline + SECONDS_FOR_THE_RESULT
-        with session:
-            while (now := time.monotonic()) < until:
-                if error := session.error():
-                    session.confirm()
-                    raise error
-                if result := self._result(session):
-                    session.confirm()
-                    return result
-                self._check(session)
-                since = session.unauthenticated_since
-                if since is not None and now > since + SECONDS_UNAUTHENTICATED:
-                    break
-                if now > self._deadline and session.tried and not session.is_connected:
-                    break
-                if self._is_report_due():
-                    _report(*self._absent(session))
-                session.wait(_SECONDS_BETWEEN_CHECKS)
-            unproven = session.last.unauthenticated
-            if unproven is not None and not session.is_connected:
-                others = {self._first: unproven}
-                raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
-            raise TimeoutError(self._late(*self._absent(session)))
+        while (now := time.monotonic()) < until:
+            if error := session.error():
+                session.confirm()
+                raise error
+            if result := self._result(session):
+                session.confirm()
+                return result
+            self._check(session)
+            since = session.unauthenticated_since
+            if since is not None and now > since + LEASE_SECONDS:
+                break
+            if now > self._deadline and session.tried and not session.is_connected:
+                break
+            if self._is_report_due():
+                _report(*self._absent(session))
+            session.wait(POLL_SECONDS)
+        unproven = session.last.unauthenticated
+        if unproven is not None and not session.is_connected:
+            others = {self._first: unproven}
+            raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
+        raise TimeoutError(self._late(*self._absent(session)))
 
     def _is_report_due(self) -> bool:
         if time.monotonic() < self._next_message:
             return False
-        self._next_message += SECONDS_BETWEEN_MESSAGES
+        self._next_message += PATIENCE_SECONDS
         return True
 
 

@@ -19,11 +19,11 @@ from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.session import Session
 from tf_adasum.cluster.store_client import ANOTHER_PROGRAM, UNPROVEN
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS
 
 # With more tasks, each task only probes the tasks whose ranks are larger by 1, 2, 4, 8 and so on.
 _MOST_FOR_ALL_PAIRS = 48
 _MOST_SESSIONS = 64  # at a time
-_SECONDS_OF_A_PROBE = 1.0  # after which a task that does not answer makes room for the next one
 LONGEST_REASON = 200  # characters
 
 
@@ -93,7 +93,7 @@ class PortProbes:
                     self._end(rank)
             elif why := self.mismatch(rank, task) or reason(session.tried):
                 self._failures[rank] = why
-                if self._waiting and now > self._begun[rank] + _SECONDS_OF_A_PROBE:
+                if self._waiting and now > self._begun[rank] + HEARTBEAT_SECONDS:
                     self._end(rank)
                     self._waiting.append(rank)
         while self._waiting and len(self._sessions) < _MOST_SESSIONS:
@@ -108,7 +108,6 @@ class PortProbes:
             self._secret,
             self._deadline,
             lambda channel: {"is_probe": True},
-            ("task",),
         ).__enter__()
 
     def _end(self, rank: int) -> None:

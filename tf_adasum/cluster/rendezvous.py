@@ -25,24 +25,25 @@ from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.port_probes import PortProbes, reason
 from tf_adasum.cluster.rendezvous_round import (
-    SECONDS_TO_RESTART,
     OwnTask,
     RendezvousRound,
     failure_sentences,
     lost,
 )
 from tf_adasum.cluster.session import Session
-from tf_adasum.cluster.store import StoreServer
+from tf_adasum.cluster.store import Leader, StoreServer
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import (
+    HEARTBEAT_SECONDS,
+    LEASE_SECONDS,
+    PATIENCE_SECONDS,
+    POLL_SECONDS,
+)
 from tf_adasum.environment_variables import START_TIMEOUT
 from tf_adasum.errors import WorkerLostError, see
 
 _SECONDS_FOR_A_SERVER = 15.0
-_SECONDS_BETWEEN_TRIES = 0.1  # to connect to TensorFlow's server
-# The most seconds for which task 0 waits until all tasks have received the result. The other tasks
-# wait longer for task 0's server.
-_SECONDS_TO_SEND_RESULT = 10.0
-_SECONDS_BETWEEN_UPDATES = 0.5  # of a task's failures
+_BACKLOG = 1024  # callers that wait in the kernel
 _LONGEST_CLUSTER = 48_000  # characters
 # A gRPC server begins each HTTP/2 connection with a SETTINGS frame. Byte 3 of a frame is its type.
 _FRAME_TYPE_INDEX, _SETTINGS_FRAME = 3, 0x04
@@ -68,29 +69,28 @@ def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> Non
             begun = b""
         if len(begun) > _FRAME_TYPE_INDEX and begun[_FRAME_TYPE_INDEX] == _SETTINGS_FRAME:
             return
-        time.sleep(_SECONDS_BETWEEN_TRIES)
+        time.sleep(POLL_SECONDS)
 
 
-def run(
+def meet(
     cluster: Cluster,
     settings: dict[str, Any],
     timeout: float,
     payload: dict[str, Any] | None = None,
     environment: Mapping[str, str] = os.environ,
-) -> dict[int, dict[str, Any]]:
-    """Wait until all tasks of the cluster are connected, and exchange data.
+) -> Rendezvous:
+    """Wait until all tasks of the cluster are connected and have compared their settings.
 
     Args:
         cluster: the `Cluster`.
         settings: dict of the settings that must match on all tasks; JSON types.
         timeout: seconds.
-        payload: dict of other data, for task 0 or, on task 0, for all tasks; JSON types. Defaults
-            to nothing.
+        payload: on task 0, a dict of other data for all tasks; JSON types. Defaults to nothing.
         environment: the environment variables with the secret, see `secret.read`. Defaults to
             ``os.environ``.
 
     Returns:
-        Dict from ranks to payloads: of all other tasks on task 0, of task 0 on the others.
+        The `Rendezvous`, whose connections stay open until `close` is called.
 
     Raises:
         OSError: if another process uses this task's port.
@@ -103,8 +103,13 @@ def run(
     """
     own_secret = secret.read(environment)
     settings = {"cluster": _setting(cluster), **settings}
-    with Rendezvous(cluster, settings, payload or {}, own_secret, timeout) as own_part:
-        return own_part.wait()
+    with contextlib.ExitStack() as stack:
+        met = Rendezvous(cluster, settings, payload or {}, own_secret, timeout)
+        met.begin()
+        stack.callback(met.close)
+        met.wait()
+        stack.pop_all()
+    return met
 
 
 def _setting(cluster: Cluster) -> list[str] | str:
@@ -117,18 +122,24 @@ def _setting(cluster: Cluster) -> list[str] | str:
 
 
 class Rendezvous(Participant):
-    """A context manager for one task's part of the rendezvous; it opens the task's port.
+    """One task's part of the rendezvous, and afterwards its connections to the others.
 
     Args:
         cluster: the `Cluster`.
         settings: dict of the settings that must match on all tasks.
-        payload: dict of other data.
+        payload: dict of other data of task 0.
         own_secret: the `Secret`.
         timeout: seconds.
 
-    Raises:
-        OSError: if this task cannot listen on its port.
+    Attributes:
+        payload: on all tasks, the other data of task 0; set by `wait`.
+        round: on task 0, the `RendezvousRound`, which reads and publishes the keys of the store.
+        server: the `StoreServer` of this task; after `wait`, only on task 0.
+        session: on the others, the `Session` with task 0.
     """
+
+    server: StoreServer
+    _later: socket.socket  # on task 0, listens after the rendezvous
 
     def __init__(
         self,
@@ -141,61 +152,89 @@ class Rendezvous(Participant):
         rank = cluster.rank
         names = cluster.named([0]), cluster.named([rank])
         super().__init__(cluster.addresses[0], rank, names, own_secret, timeout)
-        self._cluster, self._settings, self._payload = cluster, settings, payload
+        self.cluster, self._settings, self.payload = cluster, settings, {**payload}
         self._probes = PortProbes(cluster, self._run, own_secret, self._deadline)
         self._lock, self._next_update = threading.Lock(), 0.0
         self._own_task = OwnTask(rank, self._run)
-        own = settings, payload, self._probes, bool(own_secret.key)
-        self._round = RendezvousRound(cluster, self._run, *own)
+        has_secret = bool(own_secret.key)
+        self.round = RendezvousRound(
+            cluster, self._run, settings, self.payload, self._probes, has_secret
+        )
         self._own_value = self._value()  # another thread reads it, for a new session
-        self._stack = contextlib.ExitStack()
+        self.session = self._session()
 
-    def __enter__(self) -> Rendezvous:
-        """Begin to serve this task's store, and to connect to other tasks."""
-        leader = self._own_task if self._rank else self._round
-        self._stack.enter_context(self._probes)  # ends after the server, whose leader uses it
-        listener, count = ports.listening_socket(self._cluster), len(self._cluster.addresses)
-        self._server = StoreServer(listener, self._secret, self._lock, leader, clients=count)
-        self._stack.callback(self._server.close, 0.0)
-        return self
+    def begin(self) -> None:
+        """Begin to serve this task's store at its port, and to connect to other tasks.
 
-    def __exit__(self, *exception: object) -> None:
-        """Close the port."""
-        self._stack.close()
+        Raises:
+            OSError: if this task cannot listen on its port.
+        """
+        listener, count = ports.listening_socket(self.cluster), len(self.cluster.addresses)
+        leader: Leader = self.round
+        if self._rank == 0:
+            host, _ = self.cluster.host_and_port(0)
+            self._later = addresses.bound(host, 0, reuse=False)
+            self._later.listen(_BACKLOG)
+            self.payload["port"] = self._later.getsockname()[1]
+        else:
+            leader = self._own_task
+            self.session.__enter__()
+        self.server = StoreServer(listener, self._secret, self._lock, leader, clients=count)
 
-    def wait(self) -> dict[int, dict[str, Any]]:
-        """Wait for the result; return the payloads of other tasks, see `run`."""
+    def wait(self) -> None:
+        """Wait for the result, and release this task's port."""
+        if self._rank == 0:
+            self._lead(self.round, self.server, self._lock, PATIENCE_SECONDS)
+            self.server.hand_over(self._later)
+        else:
+            self.payload = self._follow(self.session)["payload"]
+            host, _ = self.cluster.host_and_port(0)
+            self.session.stay(addresses.joined(host, self.payload["port"]))
+            self.server.close(0.0)
+        self._probes.__exit__()
+
+    def publish(self, key: str, value: Any) -> None:
+        """On task 0, after the rendezvous, send a key to all."""
+        with self._lock:
+            self.round.publish(key, value)
+        self.server.wake()
+
+    def close(self) -> None:
+        """End the connections; the other ends have a second to read what was sent."""
+        self.server.close(0.0)
+        self._probes.__exit__()
         if self._rank:
-            return {0: self._follow(self._session("failures", "task"))["payload"]}
-        self._lead(self._round, self._server, self._lock, _SECONDS_TO_SEND_RESULT)
-        return self._round.payloads()
+            self.session.close()
+        else:
+            self._later.close()
 
     def _description(self, channel: Channel) -> dict[str, Any]:
         del channel
         return self._own_value
 
     def _result(self, session: Session) -> dict[str, Any] | None:
-        return session.result if isinstance(session.result.get("payload"), dict) else None
+        payload = session.result.get("payload")
+        port = payload.get("port") if isinstance(payload, dict) else None
+        return session.result if type(port) is int and 0 < port < 1 << 16 else None
 
     def _check(self, session: Session) -> None:
-        self._probes.update(range(len(self._cluster.addresses)))
+        self._probes.update(range(len(self.cluster.addresses)))
         failure = self._failure(session)
         if failure != self._own_task.failure:
             self._own_task.failure = failure
-            self._server.wake()
+            self.server.wake()
         now, since = time.monotonic(), session.refused_since
-        if session.was_connected and since is not None and now > since + SECONDS_TO_RESTART:
-            raise WorkerLostError(lost(self._cluster, 0))
+        if session.was_connected and since is not None and now > since + LEASE_SECONDS:
+            raise WorkerLostError(lost(self.cluster, 0))
         value = self._own_value = self._value()
         if session.sent != value and (now > self._next_update or value["has_reached_all"]):
             session.set(value)
-            self._next_update = now + _SECONDS_BETWEEN_UPDATES
+            self._next_update = now + HEARTBEAT_SECONDS
 
     def _value(self) -> dict[str, Any]:
         """Return the value of this task's key, see `rendezvous_round.Member`."""
         return {
             "settings": self._settings,
-            "payload": self._payload,
             "failures": {str(to): why for to, why in self._probes.failures().items()},
             "has_reached_all": self._probes.have_reached_all,
         }
@@ -208,12 +247,12 @@ class Rendezvous(Participant):
 
     def _absent(self, session: Session | None) -> tuple[str, list[str]]:
         if session is None:
-            return self._round.absent(), self._round.failures()
+            return self.round.absent(), self.round.failures()
         failure = self._failure(session)
         if session.is_connected and not failure:
             return session.text("missing"), [session.text("failures")]
         absent = "" if self._own_task.is_reached_by_task_0 else self._first
-        return absent, failure_sentences(self._cluster, self._rank, {0: failure})
+        return absent, failure_sentences(self.cluster, self._rank, {0: failure})
 
     def _late(self, absent: str, failures: list[str]) -> str:
         what = (

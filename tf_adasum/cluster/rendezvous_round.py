@@ -14,11 +14,9 @@ from tf_adasum.cluster.port_probes import LONGEST_REASON, PortProbes
 from tf_adasum.cluster.start_round import StartRound, different_secrets, different_settings
 from tf_adasum.cluster.store_client import wrong_program
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import LEASE_SECONDS
 from tf_adasum.errors import see
 
-# A task is lost if its session has ended and its port refuses connections for this many seconds.
-# Before this time is over, the task may be about to restart.
-SECONDS_TO_RESTART = 5.0
 _MOST_NAMES = _MOST_SENTENCES = 8
 
 
@@ -29,14 +27,12 @@ class Member:
     Attributes:
         host: the IP address of the task in its connection.
         settings: the settings that must match on all tasks.
-        payload: other data.
         failures: dict from the ranks that the task cannot reach to the reasons.
         has_reached_all: whether the task has reached all tasks that it has to probe.
     """
 
     host: str
     settings: dict[str, Any]
-    payload: dict[str, Any]
     failures: dict[int, str]
     has_reached_all: bool
 
@@ -65,18 +61,13 @@ class RendezvousRound(StartRound):
         super().__init__(len(cluster.addresses), run)
         self._cluster, self._settings, self._payload = cluster, settings, payload
         self._probes, self._has_secret = probes, has_secret
-        self._last: dict[int, Member] = {}  # when the start succeeded
         self._known: set[int] = set()  # ranks that have had a session
         self._changes["task"] = {"rank": 0, "run": run}
 
-    def payloads(self) -> dict[int, dict[str, Any]]:
-        """Return the payloads of the other tasks."""
-        return {rank: self._last[rank].payload for rank in range(1, self._count)}
-
     def _parsed(self, value: Any, ends: tuple[str, str]) -> Member:
         found = value if isinstance(value, dict) else {}
-        settings, payload = found.get("settings"), found.get("payload")
-        if not isinstance(settings, dict) or not isinstance(payload, dict):
+        settings = found.get("settings")
+        if not isinstance(settings, dict):
             raise ValueError("not a task")
         reasons = found.get("failures")
         failures = {
@@ -84,7 +75,7 @@ class RendezvousRound(StartRound):
             for rank, why in (reasons.items() if isinstance(reasons, dict) else ())
             if rank.isdecimal() and len(rank) < 10 and isinstance(why, str)
         }
-        return Member(ends[1], settings, payload, failures, found.get("has_reached_all") is True)
+        return Member(ends[1], settings, failures, found.get("has_reached_all") is True)
 
     def _address(self, rank: int, member: Member | None) -> str:
         if member is not None and not 0 < rank < self._count:
@@ -114,7 +105,6 @@ class RendezvousRound(StartRound):
             and probes.have_reached_all
             and all(each.has_reached_all for each in members.values())
         ):
-            self._last = members
             self._succeed({"payload": self._payload})
 
     def lost(self, now: float) -> str:
@@ -124,7 +114,7 @@ class RendezvousRound(StartRound):
         for rank in self._known - live - self._informed:
             self._probes.again(rank)
             since = self._probes.refused_since(rank)
-            if since is not None and now > since + SECONDS_TO_RESTART:
+            if since is not None and now > since + LEASE_SECONDS:  # or it may restart
                 return lost(self._cluster, rank)
         return ""
 
@@ -181,8 +171,6 @@ class OwnTask:
         is_reached_by_task_0: whether task 0 has probed this task.
     """
 
-    prefix = "member/"
-
     def __init__(self, rank: int, run: str):
         self.failure, self.is_reached_by_task_0 = "", False
         self._task: dict[str, Any] = {"rank": rank, "run": run}
@@ -191,7 +179,7 @@ class OwnTask:
     def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
         """Note whether task 0 has probed this task, see `store.Leader`."""
         del ends
-        self.is_reached_by_task_0 |= key.startswith("member/0/") and value is not None
+        self.is_reached_by_task_0 |= key.startswith("0/") and value is not None
 
     def authentication_failed(self, rank: int, has_secret: bool) -> None:
         """Ignore a client without the secret: task 0 reports it."""

@@ -32,10 +32,6 @@ class Secret:
     key: bytes = dataclasses.field(default=b"", repr=False)
     source: str = ""
 
-    def with_token(self, token: str) -> Secret:
-        """Return a secret for one purpose, which needs a random token as well as this secret."""
-        return Secret(self.key + str(token).encode(), self.source)
-
     def proof(self, *of: Any) -> str:
         """Return a proof that the sender knows this secret and sends the data `of` (JSON types)."""
         return hmac.digest(self.key, json.dumps(of).encode(), hashlib.sha256).hex()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import threading
 import time
@@ -12,13 +13,11 @@ from typing import Any
 from tf_adasum.cluster import json_lines, start_round, store_client
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.store import MEMBERS, REFUSED
 from tf_adasum.cluster.store_client import ANSWERS, Call, StoreClient
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, POLL_SECONDS
 
 _SECONDS_TO_CONNECT = 2.0
-# Seconds between calls on worker 0: the shortest pause, and the longest pause if worker 0 does not
-# answer.
-SECONDS_BETWEEN_CALLS = (0.1, 1.0)
-_SECONDS_TO_CONFIRM = 1.0
 _LONGEST_TEXT = 4000  # characters
 _CONNECTION_REFUSED = {os.strerror(errno.ECONNREFUSED)}
 
@@ -37,7 +36,6 @@ class Session:
         deadline: the deadline of calls, by `time.monotonic`.
         describe: function that returns the value of this worker's key for the connection to
             worker 0.
-        keys: keys to receive in addition to `result` and `missing`. Defaults to none.
 
     Attributes:
         last: the last `Call` on worker 0.
@@ -47,7 +45,11 @@ class Session:
         sent: the last value of this worker's key.
         refused_since: since when worker 0's address refuses connections; else None.
         was_connected: whether a session has begun.
+        channel: the connection of the last session.
+        is_over: whether a session that `stay` keeps has ended.
     """
+
+    channel: Channel
 
     def __init__(
         self,
@@ -57,7 +59,6 @@ class Session:
         secret: Secret,
         deadline: float,
         describe: Callable[[Channel], dict[str, Any]],
-        keys: tuple[str, ...] = (),
     ):
         self.last = self._current = Call()
         self.is_connected = self.was_connected = False
@@ -66,21 +67,59 @@ class Session:
         self.refused_since: float | None = None
         self._address, self._rank, self._secret = address, rank, secret
         self._deadline, self._describe = deadline, describe
-        self._own_key, self._refused_key = f"member/{rank}/{run}", f"refused/{rank}/{run}"
-        self._watched = (self._refused_key, "result", "missing", *keys)
+        self._own_key = f"{rank}/{run}"
         self._keys: dict[str, Any] = {}
         self._client: StoreClient | None = None
-        self._ended, self._changed, self._news = (threading.Event() for _ in range(3))
+        self._stays = self.is_over = False
+        self._replacement: Channel | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name="tf_adasum session")
+        self._ended, self._news = threading.Event(), threading.Event()
 
     def __enter__(self) -> Session:
         """Begin to call worker 0."""
-        threading.Thread(target=self._keep_calling, daemon=True).start()
+        self._thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """End the session."""
+        """End the session, without waiting for it."""
         self._ended.set()
-        self._changed.set()
+        if client := self._client:
+            client.stop()
+
+    def close(self) -> None:
+        """End the session, and wait until worker 0 has read all data, for at most a second."""
+        self.__exit__()
+        self._thread.join(HEARTBEAT_SECONDS)
+
+    def stay(self, address: str) -> None:
+        """Keep the session, of which worker 0's silence is no end any more, until `__exit__`.
+
+        Args:
+            address: "host:port" at which worker 0 then accepts connections.
+        """
+        self._address, self._stays, self._deadline = address, True, math.inf
+        if client := self._client:
+            client.lease = math.inf
+
+    def reconnect(self) -> None:
+        """Replace the connection, which is silent, by a new one, in a separate thread."""
+        threading.Thread(target=self._reconnect, daemon=True, name="tf_adasum reconnect").start()
+
+    def _reconnect(self) -> None:
+        old, channel = self._client, self._call(Call())
+        if not old or not channel:
+            return
+        channel.send({"op": "set", "key": MEMBERS + self._own_key, "value": self.sent})
+        channel.send({"op": "heartbeat"})
+        until = time.monotonic() + _SECONDS_TO_CONNECT
+        while {"heartbeat": True} not in channel.receive():  # what arrives before is known already
+            if not channel.is_open or time.monotonic() > until:
+                channel.close()
+                return
+            json_lines.wait([channel.socket], until - time.monotonic())
+        channel.last_received_at = self.channel.last_received_at
+        self._replacement = self.channel = channel
+        old.close()  # worker 0 now has another connection for this key
 
     def wait(self, seconds: float) -> None:
         """Wait until a key has changed, or until the time is over."""
@@ -96,6 +135,10 @@ class Session:
         """Return the value of a key; None if it has not arrived."""
         return self._keys.get(key)
 
+    def take(self, key: str) -> Any:
+        """Return a value that has arrived since the last call; None if none has."""
+        return self._keys.pop(key, None)
+
     @property
     def result(self) -> dict[str, Any]:
         """The value of the key `result`; an empty dict if worker 0 has not set it."""
@@ -108,7 +151,8 @@ class Session:
 
     def error(self) -> Exception | None:
         """Return the error that worker 0 has sent; None if it has not sent an error."""
-        found = (start_round.error_of(self._keys.get(key)) for key in (self._refused_key, "result"))
+        keys = REFUSED + self._own_key, "result"
+        found = (start_round.error_of(self._keys.get(key)) for key in keys)
         return next(filter(None, found), None)
 
     def confirm(self) -> None:
@@ -120,22 +164,31 @@ class Session:
         client = self._client
         if client is not None:
             self.sent = value
-            client.set(self._own_key, value)
+            client.set(value)
+
+    def _run(self) -> None:
+        try:
+            self._keep_calling()
+        finally:
+            self.is_over = True
+            self._news.set()
+
+    def _call(self, call: Call) -> Channel | None:
+        return store_client.call(
+            self._address,
+            self._secret,
+            self._deadline,
+            rank=self._rank,
+            seconds_to_connect=_SECONDS_TO_CONNECT,
+            is_stopped=self._ended.is_set,
+            found=call,
+        ).channel
 
     def _keep_calling(self) -> None:
-        shortest, longest = SECONDS_BETWEEN_CALLS
-        pause = shortest
+        pause = POLL_SECONDS
         while not self._ended.is_set() and time.monotonic() < self._deadline:
             call = self._current = Call()
-            store_client.call(
-                self._address,
-                self._secret,
-                self._deadline,
-                rank=self._rank,
-                seconds_to_connect=_SECONDS_TO_CONNECT,
-                is_stopped=self._ended.is_set,
-                found=call,
-            )
+            channel = self._call(call)
             now = time.monotonic()
             self.unauthenticated_since = (
                 None if call.unauthenticated is None else self.unauthenticated_since or now
@@ -144,30 +197,31 @@ class Session:
             is_refused = bool(whys & _CONNECTION_REFUSED) and not whys & ANSWERS
             self.refused_since = (self.refused_since or now) if is_refused else None
             self.last = call
-            if call.channel:
-                self._follow(call.channel)
-            pause = shortest if call.channel else min(longest, pause * 1.5)
+            while channel:
+                self._follow(channel)
+                channel, self._replacement = self._replacement, None
+            if self._stays:
+                return
+            pause = POLL_SECONDS if call.channel else min(HEARTBEAT_SECONDS, pause * 1.5)
             self._ended.wait(pause)
 
     def _follow(self, channel: Channel) -> None:
         """Follow the keys of worker 0 until the session ends."""
-        self._changed.clear()
         self._keys = {}
-        value = self._describe(channel)
-        client = StoreClient(channel, threading.Lock(), self._deliver, self._changed.set)
-        self.sent = value  # before another thread can set a newer value
-        client.set(self._own_key, value)
+        value = self.sent if self._stays else self._describe(channel)
+        client = StoreClient(channel, self._own_key, threading.Lock(), self._deliver)
+        client.lease = math.inf if self._stays else client.lease
+        self.sent, self.channel = value, channel  # before another thread can set a newer value
+        client.set(value)
         self._client = client
         self.is_connected = self.was_connected = True
-        for key in self._watched:
-            client.watch(key)
         if not self._ended.is_set():
-            self._changed.wait()  # until the session ends
+            client.follow()
         self.is_connected = False
-        self._client = None
-        client.close(_SECONDS_TO_CONFIRM)
+        if not self._stays:
+            self._client = None
+        client.close(HEARTBEAT_SECONDS if self._ended.is_set() else 0.0)
 
     def _deliver(self, key: str, value: Any) -> None:
-        if key in self._watched:
-            self._keys[key] = value
-            self._news.set()
+        self._keys[key] = value
+        self._news.set()

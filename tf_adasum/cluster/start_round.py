@@ -16,13 +16,15 @@ are an error. Standard library only.
 from __future__ import annotations
 
 import abc
+import collections
 import itertools
 import re
+import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_adasum.cluster.json_lines import printable
-from tf_adasum.cluster.store import LEASE_SECONDS
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
 from tf_adasum.errors import WorkerLostError, see
 
@@ -31,9 +33,8 @@ HAS_RESULT = {"has_result": True}
 # Two live sessions with one rank are an error only after this time. Until then, one of them may be
 # the session of a process on a lost host, which ends within `LEASE_SECONDS`.
 _GRACE_SECONDS = LEASE_SECONDS + 1.0
-_SECONDS_BETWEEN_UPDATES = 1.0  # of keys such as `missing`
 _LONGEST_ERROR, _LONGEST_VALUE = 4000, 1500  # characters
-_KEY = re.compile(r"member/(-?[0-9]{1,9})/([0-9a-f]{16})")
+_KEY = re.compile(r"(-?[0-9]{1,9})/([0-9a-f]{16})")
 _ERRORS = {"": ValueError, "late": TimeoutError, "lost": WorkerLostError}
 
 
@@ -57,9 +58,8 @@ class StartRound(abc.ABC):
         result: the value of the key `result`; None until it is set.
         unauthenticated: dict from the ranks that clients without the secret claim to whether these
             clients claim to have a secret.
+        arrived: pairs of a rank and what this worker has sent after the start; None at its end.
     """
-
-    prefix = "member/"
 
     def __init__(self, count: int, run: str):
         self.result: dict[str, Any] | None = None
@@ -70,6 +70,8 @@ class StartRound(abc.ABC):
         self._duplicate_since: dict[int, float] = {}  # ranks with several live runs
         self._informed: set[int] = set()  # ranks that have read the result
         self._changes: dict[str, Any] = {}  # keys that the server has to set
+        self.arrived: collections.deque[tuple[int, Any]] = collections.deque()
+        self._has_news = threading.Event()
         self._updates: dict[str, Any] = {}  # the last result of `_news`
         self._next_update = 0.0
 
@@ -127,11 +129,14 @@ class StartRound(abc.ABC):
         rank, run = int(found[1]), found[2]
         if value is None:
             self._members.get(rank, {}).pop(run, None)
-            self._changes[f"refused/{rank}/{run}"] = None
-            return
-        if value == HAS_RESULT:
-            if self.result is not None and self._runs.get(rank, run) == run:
+            self._changes[f"refused/{key}"] = None
+        is_new = not isinstance(value, dict) or "settings" not in value
+        if is_new and self.result is not None and self._runs.get(rank, run) == run:
+            if value is not None:
                 self._informed.add(rank)
+            if self._runs and value != HAS_RESULT:
+                self.arrived.append((rank, value))
+        if is_new:
             return
         try:
             member = self._parsed(value, ends)
@@ -159,12 +164,14 @@ class StartRound(abc.ABC):
         """Return new values of keys, see `store.Leader`."""
         if self.result is None:
             self._end_or_decide(now)
-        if now >= self._next_update:
-            self._next_update = now + _SECONDS_BETWEEN_UPDATES
+        if now >= self._next_update and not self._runs:
+            self._next_update = now + HEARTBEAT_SECONDS
             news = self._news()
             sent = self._updates
             self._changes |= {key: each for key, each in news.items() if each != sent.get(key)}
             self._updates = news
+        if self.arrived or self._informed:
+            self._has_news.set()  # once for all that has arrived
         changes, self._changes = self._changes, {}
         return changes
 
@@ -205,6 +212,19 @@ class StartRound(abc.ABC):
         self._publish({"wrong": why, "kind": kind})
         return True
 
+    def runs(self) -> dict[int, str]:
+        """Return the keys of the workers for which the start has succeeded, by their ranks."""
+        return {rank: f"{rank}/{run}" for rank, run in self._runs.items()}
+
+    def wait(self, seconds: float) -> None:
+        """Wait until there is a result, or a worker has sent or read something after the start."""
+        self._has_news.wait(seconds)
+        self._has_news.clear()
+
+    def publish(self, key: str, value: Any) -> None:
+        """Publish another key after the start. The store's lock must be held."""
+        self._changes[key] = value
+
     def has_informed_all(self) -> bool:
         """Return whether all workers have read the result.
 
@@ -227,6 +247,7 @@ class StartRound(abc.ABC):
 
     def _publish(self, result: dict[str, Any]) -> None:
         self._changes["result"] = self.result = result
+        self._has_news.set()
 
     def _refuse(self, rank: int, run: str, why: str) -> None:
         self._changes[f"refused/{rank}/{run}"] = {"wrong": why}

@@ -1,104 +1,51 @@
-"""A key/value store with watches and leases, which processes of several hosts share.
+"""The store of a cluster: worker 0 serves it, from the start of the workers to their end.
 
-`Store` holds the keys, without any input or output. `StoreServer` serves it to clients, see
-`store_client`. A client is a session: keys that it owns are deleted when its connection ends, or
-when it has been silent for `LEASE_SECONDS`. A client that watches a prefix receives every change of
-matching keys. All clients receive changes in the same order. Leases and watches work as in etcd.
-Each client can set one key, which it owns. Only the `Leader`, which runs on the server, sets other
-keys. Standard library only.
+A client is a session with one key, which begins with ``member/``. Only the `Leader`, which runs on
+the server, reads these keys. The leader publishes other keys, which all sessions receive in the
+same order:
+
+    member/X         set by a session. Deleted when its connection ends, or, as long as there is a
+                     `lease`, when the session has been silent for this time
+    refused/X        published for the session of member/X only
+    any other key    published for all; a session that begins later receives it, too
+
+At the start, the server listens at the port of a task. `hand_over` frees this port for TensorFlow.
+The connections stay, and from then on the failure detector decides about silent workers. Standard
+library only.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
+import math
 import resource
+import select
 import socket
 import threading
 import time
-from collections.abc import Hashable
 from typing import Any, Protocol
 
-from tf_adasum.cluster import json_lines, own_address
+from tf_adasum.cluster import own_address
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS, POLL_SECONDS
 
-LEASE_SECONDS = 5.0
-HEARTBEAT_SECONDS = 1.0
+MEMBERS, REFUSED = "member/", "refused/"
+STATUSES = "statuses"  # a key of which only the newest value is sent
 
-_MOST_KEYS = 200_000  # at most a third of them are owned by sessions, so a leader can set its keys
-_LONGEST_KEY = 200  # characters; also of a prefix
-_MOST_PREFIXES = 100  # of a session
-# The limits for unauthenticated clients: their number, to which `clients` is added, and their time.
+_LONGEST_KEY = 200  # characters
+# The limit for unauthenticated clients, to which `clients` is added until the hand
+# over.
 _MOST_UNAUTHENTICATED = 32
-_SECONDS_TO_AUTHENTICATE = 5.0
 _OTHER_SESSIONS = 64  # for example of workers that restart
+_MOST_CALLERS = 64  # that are accepted at a time
 _OTHER_FILES = 256  # that the process may open
-_POLL_SECONDS = 0.2
+# After the hand over, messages of this many seconds (for few sessions, or for each) are handled
+# together, because worker 0 has little time.
+_PAUSE, _PAUSE_OF_A_SESSION = 0.02, 0.0001
 _SECONDS_TO_CLOSE = 2.0  # in which clients can read the last changes
-
-Change = tuple[Any, str, Any]  # the session that receives it, the key, and the new value
-
-
-class Store:
-    """Keys with values (JSON types). The value of a missing key is None.
-
-    Every method returns the changes that watching sessions have to receive.
-    """
-
-    def __init__(self) -> None:
-        self._values: dict[str, Any] = {}
-        self._owners: dict[str, Hashable] = {}
-        self._prefixes: dict[Hashable, set[str]] = {}
-
-    def set(self, session: Hashable, key: str, value: Any, *, owned: bool = False) -> list[Change]:
-        """Set a key; None deletes it.
-
-        Args:
-            session: the session that sets it.
-            key: at most 200 characters.
-            value: JSON types.
-            owned: whether the key is deleted when the session ends. Defaults to `False`.
-
-        Raises:
-            ValueError: if the key is too long, or there are too many keys.
-        """
-        # A leader sets at most one key for each owned key, and a few others.
-        is_full = key not in self._values and (
-            len(self._values) >= _MOST_KEYS or (owned and len(self._owners) >= _MOST_KEYS // 3)
-        )
-        if value is not None and (len(key) > _LONGEST_KEY or is_full):
-            raise ValueError(f"The store cannot hold another key. Received: {key[:_LONGEST_KEY]!r}")
-        self._owners.pop(key, None)
-        if value is None:
-            self._values.pop(key, None)
-        else:
-            self._values[key] = value
-            if owned:
-                self._owners[key] = session
-        return [
-            (watching, key, value)
-            for watching, prefixes in self._prefixes.items()
-            if any(key.startswith(prefix) for prefix in prefixes)
-        ]
-
-    def watch(self, session: Hashable, prefix: str) -> list[Change]:
-        """Let a session receive the values of all keys with a prefix, and all later changes.
-
-        Raises:
-            ValueError: if the prefix is too long, or the session watches too many prefixes.
-        """
-        prefixes = self._prefixes.setdefault(session, set())
-        if len(prefix) > _LONGEST_KEY or len(prefixes) >= _MOST_PREFIXES:
-            raise ValueError("The session cannot watch another prefix.")
-        prefixes.add(prefix)
-        found = {key: value for key, value in self._values.items() if key.startswith(prefix)}
-        return [(session, key, value) for key, value in found.items()]
-
-    def end(self, session: Hashable) -> list[Change]:
-        """End a session: delete the keys that it owns."""
-        self._prefixes.pop(session, None)
-        owned = [key for key, owner in self._owners.items() if owner == session]
-        return [change for key in owned for change in self.set(session, key, None)]
 
 
 def _allow_open_files(count: int) -> None:
@@ -111,21 +58,16 @@ def _allow_open_files(count: int) -> None:
 
 
 class Leader(Protocol):
-    """Runs on the server, and sets the keys that clients may not set.
+    """Runs on the server, reads the keys of all sessions, and publishes other keys.
 
     Its methods run with `fork_lock` held.
-
-    Attributes:
-        prefix: the prefix of the keys that clients may set.
     """
 
-    prefix: str
-
     def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
-        """Note that a client has set or lost a key.
+        """Note that a session has set or lost its key.
 
         Args:
-            key: the key, which begins with `prefix`.
+            key: the key, without ``member/``.
             value: the new value; None if the key was deleted.
             ends: the IP addresses of the server and of the client in the client's connection.
         """
@@ -137,8 +79,15 @@ class Leader(Protocol):
         """Return new values of keys. This method is called after each change, and every 0.2 s."""
 
 
+@dataclasses.dataclass(eq=False)
+class _Session:
+    channel: Channel
+    ends: tuple[str, str]
+    key: str = ""
+
+
 class StoreServer:
-    """Serves a `Store` in a thread, from `__init__` to `close`.
+    """Serves the store in a thread, from `__init__` to `close`.
 
     Args:
         listener: a listening socket, which this object will close.
@@ -148,6 +97,10 @@ class StoreServer:
         leader: the `Leader`.
         clients: the number of clients that may connect at the same time. It is added to the limit
             for unauthenticated clients, and limits nothing else. Defaults to 0.
+
+    Attributes:
+        lease: seconds of silence after which a session ends; infinite after the hand over.
+        owners: dict from keys, without ``member/``, to the `Channel` of their session.
     """
 
     def __init__(
@@ -158,19 +111,22 @@ class StoreServer:
         leader: Leader,
         clients: int = 0,
     ):
-        listener.setblocking(False)
-        self._listener, self._secret, self._lock = listener, secret, fork_lock
-        self._leader, self._most_unauthenticated = leader, _MOST_UNAUTHENTICATED + clients
+        self._listener, self._secret, self._lock, self._leader = listener, secret, fork_lock, leader
+        self._most_unauthenticated = _MOST_UNAUTHENTICATED + clients
         self._most_authenticated = 2 * clients + _OTHER_SESSIONS
-        self._accepts_at = 0.0
         _allow_open_files(2 * self._most_authenticated)
-        self._store = Store()
-        self._store.watch("leader", leader.prefix)
-        self._channels: dict[Channel, tuple[str, str]] = {}  # with the ends of the connection
-        self._own_keys: dict[Channel, str] = {}
-        self._closing_at = float("inf")
+        self.lease, self._pause = LEASE_SECONDS, 0.0
+        self.owners: dict[str, Channel] = {}
+        self._published: dict[str, Any] = {}
+        self._sessions: dict[int, _Session] = {}  # by file descriptor, the oldest first
+        self._unsent: set[Channel] = set()
+        self._look_at = 0.0  # when to look at all sessions
+        self._closing_at = math.inf
         self._wakes, self._wake = socket.socketpair()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._poll = select.poll()  # opens no file descriptor, and supports those above 1023
+        self._poll.register(self._wakes, select.POLLIN)
+        self._listen(listener)
+        self._thread = threading.Thread(target=self._serve, daemon=True, name="tf_adasum store")
         self._thread.start()
 
     @property
@@ -183,6 +139,21 @@ class StoreServer:
         with contextlib.suppress(OSError):  # this object is closed
             self._wake.send(b"\0")
 
+    def hand_over(self, listener: socket.socket) -> None:
+        """Release the port of the start, and keep all sessions without a lease. Lock: not held.
+
+        Args:
+            listener: a listening socket for clients that lose their connection.
+        """
+        with self._lock:
+            self._ignore_callers()
+            self._listener.close()
+            self._listen(listener)
+            self.lease = math.inf
+            self._pause = max(_PAUSE, _PAUSE_OF_A_SESSION * len(self._sessions))
+            self._most_unauthenticated = _MOST_UNAUTHENTICATED
+        self.wake()
+
     def close(self, seconds: float = _SECONDS_TO_CLOSE) -> None:
         """Close the port, after clients had time to read the last changes and disconnect.
 
@@ -193,94 +164,147 @@ class StoreServer:
         self.wake()
         self._thread.join()
 
+    def _listen(self, listener: socket.socket) -> None:
+        listener.setblocking(False)  # a caller may disconnect before it is accepted
+        self._listener = listener
+        self._poll.register(listener, select.POLLIN)
+
     def _serve(self) -> None:
         try:
-            self._serve_until_closing()
+            while time.monotonic() < self._closing_at:
+                if self._closing_at < math.inf and not self._sessions:
+                    break
+                self._serve_once()
         finally:
             with self._lock:
-                for channel in self._channels:
-                    channel.close()
+                deadline = time.monotonic() + (1.0 if self.lease == math.inf else 0.0)
+                for session in self._sessions.values():
+                    session.channel.close(deadline)
                 for each in (self._listener, self._wakes, self._wake):
                     each.close()
 
-    def _serve_until_closing(self) -> None:
-        seconds = 0.0  # so that the leader decides at once
-        while time.monotonic() < self._closing_at:
-            if self._closing_at < float("inf") and not self._channels:
-                return
-            # A client that sends while this process is suspended must not count as silent.
-            now = time.monotonic()
-            sockets = [self._wakes, *(each.socket for each in self._channels)]
-            if now >= self._accepts_at:
-                sockets.append(self._listener)
-            ready = json_lines.wait(sockets, seconds)
-            seconds = _POLL_SECONDS
+    def _serve_once(self) -> None:
+        now = time.monotonic()  # before the wait, in which this process may be suspended
+        ready = self._ready(POLL_SECONDS if self._look_at and not self._unsent else 0.01)
+        if self._pause and ready and self._wakes.fileno() not in ready:
+            time.sleep(self._pause)
+            ready = self._ready(0.0)
+        with self._lock:
             if self._wakes.fileno() in ready:
                 self._wakes.recv(1 << 12)
-            with self._lock:
-                if self._listener.fileno() in ready:
-                    self._accept()
-                for channel in self._channels:
-                    if channel.socket.fileno() in ready:
-                        self._handle_messages(channel)
-                    channel.flush()
+            if self._listener.fileno() in ready:
+                self._accept()
+            for number in ready:
+                if session := self._sessions.get(number):
+                    self._handle_messages(session)
+            for key, value in self._leader.decide(time.monotonic()).items():
+                self._publish(key, value)
+            for channel in list(self._unsent):
+                channel.flush()
+                if not channel.has_unsent or not channel.is_open:
+                    self._unsent.discard(channel)
+            if now >= self._look_at:
+                self._look_at = now + (HEARTBEAT_SECONDS if self._pause else POLL_SECONDS)
                 self._drop_silent(now)
-                for key, value in self._leader.decide(time.monotonic()).items():
-                    self._deliver(self._store.set("leader", key, value))
+
+    def _ready(self, seconds: float) -> list[int]:
+        return [number for number, _ in self._poll.poll(math.ceil(1000 * seconds))]
 
     def _accept(self) -> None:
+        is_deaf = self.lease == math.inf  # for a while, so that callers do not cause much work
         try:
-            while True:
+            for _ in range(_MOST_CALLERS):
                 connection, peer = self._listener.accept()
                 ends = own_address.of_end(connection.getsockname()), own_address.of_end(peer)
                 channel = Channel(connection, self._secret, is_server=True)
-                self._channels[channel] = ends
+                self._sessions[connection.fileno()] = _Session(channel, ends)
+                self._poll.register(connection, select.POLLIN)
         except BlockingIOError:  # no more callers
             pass
-        except OSError:  # no free file descriptor
-            self._accepts_at = time.monotonic() + _POLL_SECONDS
-        unauthenticated = [each for each in self._channels if not each.is_authenticated]
-        for channel in unauthenticated[: -self._most_unauthenticated]:
-            channel.is_open = False
+        except OSError:  # no free file descriptor, or the caller has disconnected
+            is_deaf = True
+        if is_deaf:
+            self._ignore_callers()
+        others = [each for each in self._sessions.values() if not each.channel.is_authenticated]
+        for session in others[: -self._most_unauthenticated]:
+            self._end(session)
 
-    def _handle_messages(self, channel: Channel) -> None:
+    def _ignore_callers(self) -> None:
+        """Accept nobody until the next call of `_drop_silent`."""
+        with contextlib.suppress(KeyError):
+            self._poll.unregister(self._listener)
+
+    def _handle_messages(self, session: _Session) -> None:
+        channel = session.channel
         try:
             for message in channel.receive():
-                self._deliver(self._apply(channel, message), channel)
+                self._apply(session, message)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             channel.is_open = False  # an authenticated client has sent an invalid message
         if channel.is_refused and channel.claimed_rank is not None:
             self._leader.authentication_failed(channel.claimed_rank, channel.claims_secret)
+        if not channel.is_open:
+            self._end(session)
+        elif channel.has_unsent:
+            self._unsent.add(channel)
 
-    def _apply(self, channel: Channel, message: dict[str, Any]) -> list[Change]:
-        if message["op"] == "set":
-            key = str(message["key"])
-            own = self._own_keys.setdefault(channel, key)
-            if own != key or not key.startswith(self._leader.prefix):
-                raise ValueError("Only the leader can set this key.")
-            return self._store.set(channel, key, message["value"], owned=True)
-        if message["op"] == "watch":
-            return self._store.watch(channel, str(message["prefix"]))
-        channel.send({"heartbeat": True})
-        return []
+    def _apply(self, session: _Session, message: dict[str, Any]) -> None:
+        if message["op"] != "set":
+            session.channel.send({"heartbeat": True})
+            return
+        key, is_first = str(message["key"]), not session.key
+        if (session.key or key) != key or not key.startswith(MEMBERS) or len(key) > _LONGEST_KEY:
+            raise ValueError("A session has one key.")
+        session.key, name = key, key.removeprefix(MEMBERS)
+        earlier = self.owners.get(name, session.channel)
+        if earlier is not session.channel:
+            if time.monotonic() < earlier.last_received_at + LEASE_SECONDS:
+                raise ValueError("Another session has this key.")
+            earlier.is_open = False
+        self.owners[name] = session.channel
+        self._leader.changed(name, message["value"], session.ends)
+        if is_first:
+            for each, value in self._published.items():
+                self._send(session, each, value)
+
+    def _publish(self, key: str, value: Any) -> None:
+        self._published[key] = value
+        if value is None:
+            del self._published[key]  # and tell those who know it
+        text = json.dumps({"key": key, "value": value})
+        for session in self._sessions.values():
+            self._send(session, key, value, text)
+
+    def _send(self, session: _Session, key: str, value: Any, text: str = "") -> None:
+        is_private = key.startswith(REFUSED)
+        own = session.key.removeprefix(MEMBERS)
+        if not session.key or (is_private and own != key.removeprefix(REFUSED)):
+            return
+        text = text or json.dumps({"key": key, "value": value})
+        send = session.channel.send_newest if key == STATUSES else session.channel.send_text
+        send(text)
+        if session.channel.has_unsent:
+            self._unsent.add(session.channel)
 
     def _drop_silent(self, now: float) -> None:
-        authenticated = [each for each in self._channels if each.is_authenticated]
-        for channel in authenticated[self._most_authenticated :]:
-            channel.is_open = False
-        for channel in list(self._channels):
-            is_late = not channel.is_authenticated and (
-                now > channel.opened_at + _SECONDS_TO_AUTHENTICATE
-            )
-            if not channel.is_open or is_late or now > channel.last_received_at + LEASE_SECONDS:
-                channel.close()
-                self._deliver(self._store.end(channel), channel)
-                del self._channels[channel]
-                self._own_keys.pop(channel, None)
+        """End the sessions that are closed, silent or too many, and accept others again."""
+        self._poll.register(self._listener, select.POLLIN)
+        authenticated = [each for each in self._sessions.values() if each.channel.is_authenticated]
+        for session in authenticated[self._most_authenticated :]:
+            self._end(session)
+        for session in list(self._sessions.values()):
+            channel = session.channel
+            is_late = not channel.is_authenticated and (now > channel.opened_at + LEASE_SECONDS)
+            if not channel.is_open or is_late or now > channel.last_received_at + self.lease:
+                self._end(session)
 
-    def _deliver(self, changes: list[Change], source: Any = None) -> None:
-        for session, key, value in changes:
-            if session == "leader":
-                self._leader.changed(key, value, self._channels[source])
-            else:
-                session.send({"key": key, "value": value})
+    def _end(self, session: _Session) -> None:
+        number = session.channel.socket.fileno()
+        self._poll.unregister(number)
+        del self._sessions[number]
+        session.channel.close()
+        self._unsent.discard(session.channel)
+        name = session.key.removeprefix(MEMBERS)
+        if session.key and self.owners.get(name) is session.channel:
+            del self.owners[name]
+            self._leader.changed(name, None, session.ends)

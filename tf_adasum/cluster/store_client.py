@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import json
+import math
 import os
 import socket
 import threading
@@ -15,7 +17,13 @@ from typing import Any
 from tf_adasum.cluster import addresses, json_lines
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.store import HEARTBEAT_SECONDS, LEASE_SECONDS
+from tf_adasum.cluster.store import MEMBERS
+from tf_adasum.cluster.timeouts import (
+    HEARTBEAT_SECONDS,
+    LEASE_SECONDS,
+    PATIENCE_SECONDS,
+    POLL_SECONDS,
+)
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
 from tf_adasum.errors import see
 
@@ -26,11 +34,6 @@ UNPROVEN = "the program that answers there does not have the secret"
 
 # With these reasons, some program accepts connections at the address.
 ANSWERS = {ANOTHER_PROGRAM, NO_ANSWER, UNPROVEN}
-
-_SECONDS_WITHOUT_ANSWER = 1.0  # after which another thread sees `NO_ANSWER`
-_POLL_SECONDS = 0.2
-_RETRY_SECONDS = 0.5
-_SECONDS_BETWEEN_REPORTS = 10.0
 
 
 def wrong_program(why: str, names: str) -> str:
@@ -51,38 +54,59 @@ def wrong_program(why: str, names: str) -> str:
 
 
 class StoreClient:
-    """A session, which sets keys and receives the changes of the keys that it watches.
+    """A session: sets its key, and receives the keys that the leader publishes.
 
     Args:
         channel: the connection to the server, from `connected` or `call`.
+        key: this session's key, without ``member/``.
         fork_lock: as for `StoreServer`.
         deliver: function that receives each key that changes, and its value; None if the key was
-            deleted. It runs in a thread that holds `fork_lock`, and must not wait.
-        lost: function that is called once, in the same way, if the connection ends before `close`.
+            deleted. It runs with `fork_lock` held, and must not wait.
+
+    Attributes:
+        channel: the argument `channel`.
+        lease: seconds of the server's silence after which the session ends; may be changed.
     """
 
     def __init__(
         self,
         channel: Channel,
+        key: str,
         fork_lock: threading.Lock,
         deliver: Callable[[str, Any], None],
-        lost: Callable[[], None],
     ):
-        self._channel, self._lock = channel, fork_lock
-        self._deliver, self._lost = deliver, lost
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._thread.start()
+        self.channel, self._key, self._lock = channel, MEMBERS + key, fork_lock
+        self._deliver = deliver
+        self.lease = LEASE_SECONDS
+        self._closing = False
+        self._is_over = threading.Event()
 
-    def set(self, key: str, value: Any) -> None:
-        """Set this client's key. The lock must not be held."""
-        with self._lock:
-            self._channel.send({"op": "set", "key": key, "value": value})
+    def begin(self, lost: Callable[[], None]) -> None:
+        """Run `follow` in a thread; `lost` is called with the lock held if it ends by itself."""
 
-    def watch(self, prefix: str) -> None:
-        """Receive the keys with a prefix, and all later changes."""
+        def run() -> None:
+            try:
+                self.follow()
+            finally:  # even if a function of the caller has raised an error
+                if not self._closing:
+                    with self._lock:
+                        lost()
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def set(self, value: Any) -> None:
+        """Set this client's key; a newer value may replace it on the way. Lock: not held."""
+        text = json.dumps({"op": "set", "key": self._key, "value": value})
         with self._lock:
-            self._channel.send({"op": "watch", "prefix": prefix})
+            self.channel.send_newest(text)
+
+    def stop(self) -> None:
+        """Let `follow` return when the server has read all data; this method does not wait."""
+        self._closing = True
+        with self._lock:
+            self.channel.flush()
+        with contextlib.suppress(OSError):
+            self.channel.socket.shutdown(socket.SHUT_WR)
 
     def close(self, seconds: float = 0.0) -> None:
         """End the session.
@@ -90,37 +114,32 @@ class StoreClient:
         Args:
             seconds: the longest time to wait until the server has read all data. Defaults to 0.
         """
-        self._closing.set()
-        with self._lock:
-            self._channel.flush()
-        with contextlib.suppress(OSError):  # the thread waits for data, or for the server to close
-            self._channel.socket.shutdown(socket.SHUT_WR if seconds else socket.SHUT_RD)
-        self._thread.join()
-        self._channel.close(time.monotonic() + seconds)
+        self.stop()
+        if not seconds:
+            with contextlib.suppress(OSError):  # so that `follow` returns at once
+                self.channel.socket.shutdown(socket.SHUT_RDWR)
+        self._is_over.wait(seconds or None)
+        self.channel.close(time.monotonic() + seconds)
 
-    def _follow(self) -> None:
-        try:
-            self._receive_until_end()
-        finally:  # even if a function of the caller has raised an error
-            if not self._closing.is_set():
-                with self._lock:
-                    self._lost()
-
-    def _receive_until_end(self) -> None:
+    def follow(self) -> None:
+        """Receive keys until the session ends."""
         heartbeat_at = 0.0
-        while not self._closing.is_set() and self._channel.is_open:
-            # If this process is suspended during the wait, the server must not count as silent.
-            now = time.monotonic()
-            json_lines.wait([self._channel.socket], HEARTBEAT_SECONDS)
-            with self._lock:
-                if now > heartbeat_at:
-                    heartbeat_at = now + HEARTBEAT_SECONDS
-                    self._channel.send({"op": "heartbeat"})
-                for message in self._channel.receive():
-                    if isinstance(message, dict) and isinstance(message.get("key"), str):
-                        self._deliver(message["key"], message.get("value"))
-                self._channel.flush()
-                self._channel.is_open &= now < self._channel.last_received_at + LEASE_SECONDS
+        try:
+            while not self._closing and self.channel.is_open:
+                # If this process is suspended in the wait, the server must not count as silent.
+                now = time.monotonic()
+                json_lines.wait([self.channel.socket], HEARTBEAT_SECONDS)
+                with self._lock:
+                    if now > heartbeat_at and self.lease < math.inf:
+                        heartbeat_at = now + HEARTBEAT_SECONDS
+                        self.channel.send({"op": "heartbeat"})
+                    for message in self.channel.receive():
+                        if isinstance(message, dict) and isinstance(message.get("key"), str):
+                            self._deliver(message["key"], message.get("value"))
+                    self.channel.flush()
+                    self.channel.is_open &= now < self.channel.last_received_at + self.lease
+        finally:
+            self._is_over.set()
 
 
 @dataclasses.dataclass
@@ -191,14 +210,14 @@ def call(
         since = time.monotonic()
         until = min(deadline, since + LEASE_SECONDS)
         while channel.is_open and time.monotonic() < until and not is_stopped():
-            json_lines.wait([channel.socket], _POLL_SECONDS)
+            json_lines.wait([channel.socket], POLL_SECONDS)
             channel.receive()
             if channel.is_authenticated:  # failures at other addresses do not matter
                 found.tried.clear()
                 found.unauthenticated = None
                 found.channel = channel
                 return found
-            if time.monotonic() > since + _SECONDS_WITHOUT_ANSWER:
+            if time.monotonic() > since + HEARTBEAT_SECONDS:  # for other threads
                 found.tried[str(where[0])] = NO_ANSWER
         found.tried[str(where[0])] = NO_ANSWER if channel.is_open else _why_closed(channel)
         # If neither end has a secret, any program with this protocol can make a valid proof. So a
@@ -239,12 +258,12 @@ def connected(
         InterruptedError: if `is_stopped` or `is_pointless` has returned True.
     """
     deadline = time.monotonic() + seconds
-    reason, report_at = "", time.monotonic() + _SECONDS_BETWEEN_REPORTS
+    reason, report_at = "", time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         if is_stopped() or is_pointless():
             raise InterruptedError
         if time.monotonic() > report_at:
-            report_at += _SECONDS_BETWEEN_REPORTS
+            report_at += PATIENCE_SECONDS
             report(reason)
         found = call(address, secret, deadline, is_stopped=is_stopped)
         if found.channel:
@@ -257,7 +276,7 @@ def connected(
                 f"{see('TFA-207')}"
             )
         reason = next(reversed(found.tried.values()), reason)
-        time.sleep(_RETRY_SECONDS)
+        time.sleep(POLL_SECONDS)
     if is_stopped():
         raise InterruptedError
     raise ConnectionError(

@@ -7,10 +7,10 @@
     end         worker 0 prints everything, and sends the exit status. No worker ends earlier,
                 because a launcher would then end the other workers
 
-Worker 0 serves a store (`cluster.store`). Each other worker sets its key to what it has found. With
-the key `step`, worker 0 stops an exchange that takes too long, and sends the exit status. Every
-wait has a timeout. If a worker is lost, the report names it, and the other workers continue. Uses
-only the standard library.
+The workers use the store of the rendezvous (`cluster.store`). Each other worker sets its key to
+what it has found. With the key `step`, worker 0 stops an exchange that takes too long, and sends
+the exit status. Every wait has a timeout. If a worker is lost, the report names it, and the other
+workers continue. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import secrets
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tf_adasum import environment_variables
 from tf_adasum._version import series
-from tf_adasum.cluster import addresses, joining, rendezvous, secret
+from tf_adasum.cluster import joining, rendezvous
 from tf_adasum.cluster.session import Session
-from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
+from tf_adasum.cluster.timeouts import LEASE_SECONDS, POLL_SECONDS
 from tf_adasum.doctor import exchange_process
 from tf_adasum.doctor.findings import FAIL, NOTE, Finding, describe
 from tf_adasum.errors import WorkerLostError
@@ -39,12 +37,8 @@ from tf_adasum.errors import WorkerLostError
 _SETTINGS = {"program": "tf-adasum-doctor"}
 _EXCHANGED, _REPORT = "exchanged", "report"  # what a worker finds
 _LOOK = "look"  # a value of the key `step`; the next one is the exit status
-_SECONDS_FOR_OTHER_ERRORS = 5.0  # because the first error may be the effect of another error
 _SECONDS_TO_LOOK = 180.0
-_SECONDS_FOR_THE_END = 400.0
-_SECONDS_TO_RETURN = 3.0  # after which a worker without a connection is lost
 _SECONDS_FOR_WORKER_0 = 3.0
-_POLL_SECONDS = 0.1
 
 
 @dataclasses.dataclass
@@ -113,20 +107,11 @@ def examine(
                 else:
                     cluster = found
                 name = _name(cluster, found.rank)
-                host, token = cluster.host_and_port(0)[0], secrets.token_hex(16)
-                own_secret = secret.read(environment)
-                collector = _Collector(cluster)
-                if cluster.rank == 0:
-                    port = stack.enter_context(collector.serving(host, own_secret, token))
-                    payload = {"port": port, "token": token}
-                    rendezvous.run(cluster, _SETTINGS, seconds, payload, environment)
-                else:
-                    payloads = rendezvous.run(cluster, _SETTINGS, seconds, {}, environment)
-                    address = addresses.joined(host, payloads[0]["port"])
-                    own_secret = own_secret.with_token(payloads[0]["token"])
+                met = rendezvous.meet(cluster, _SETTINGS, seconds, {}, environment)
+                stack.callback(met.close)
             if cluster.rank > 0:
-                return _follow(cluster, address, own_secret, look)
-            return _lead(cluster, collector, look, show)
+                return _follow(cluster, met.session, look)
+            return _lead(cluster, _Collector(met), look, show)
     except (OSError, ValueError, WorkerLostError) as error:
         fix = "start the doctor on all workers, in the same way"
         finding = Finding(FAIL, "cluster", describe(error), fix)
@@ -146,61 +131,22 @@ def _name(cluster: Cluster, rank: int) -> dict[str, Any]:
 
 
 class _Collector:
-    """The leader of the store: collects what the other workers have found, see `store.Leader`."""
+    """Collects on worker 0 what the other workers have found."""
 
-    prefix = "member/"
-
-    def __init__(self, cluster: Cluster):
+    def __init__(self, met: rendezvous.Rendezvous):
+        self._met, self._cluster = met, met.cluster
         self._values: dict[int, dict[str, Any]] = {}
         self.findings: list[Finding] = []
-        self._cluster = cluster
-        self._changes: dict[str, Any] = {}
-        self._gone_since: dict[int, float] = {}
         self._lost: set[int] = set()
         self._failing_since = float("inf")
-
-    @contextlib.contextmanager
-    def serving(self, host: str, own_secret: secret.Secret, token: str) -> Iterator[int]:
-        """Serve the store until the block ends; return its port."""
-        listener = addresses.bound(host, 0, reuse=False)
-        listener.listen(len(self._cluster.names))
-        lock, count = threading.Lock(), len(self._cluster.names)
-        self._port = listener.getsockname()[1]
-        self._server = StoreServer(listener, own_secret.with_token(token), lock, self, count)
-        try:
-            yield self._port
-        finally:
-            self._server.close()
-
-    def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
-        """Note what a worker has found, or that its session has ended."""
-        del ends
-        rank = key.split("/")[1]
-        if not rank.isdecimal() or not 0 < int(rank) < len(self._cluster.names):
-            return
-        if isinstance(value, dict):
-            self.add(int(rank), value)
-        else:
-            self._gone_since[int(rank)] = time.monotonic()
 
     def add(self, rank: int, value: dict[str, Any]) -> None:
         """Note what a worker has found."""
         self._values[rank] = value
-        self._gone_since.pop(rank, None)
-
-    def authentication_failed(self, rank: int, has_secret: bool) -> None:
-        """Ignore a client without the secret: the rendezvous has compared the secrets."""
-
-    def decide(self, now: float) -> dict[str, Any]:
-        """Return new values of keys."""
-        del now
-        changes, self._changes = self._changes, {}
-        return changes
 
     def begin(self, step: str | int) -> None:
         """Set the key `step`."""
-        self._changes = {"step": step}
-        self._server.wake()
+        self._met.publish("step", step)
 
     def fail(self, text: str, fix: str | None = None) -> None:
         """Add a finding about the workers."""
@@ -212,11 +158,15 @@ class _Collector:
 
     def awaited(self, name: str) -> set[int]:
         """Return the workers that have not found `name` yet, and name the workers that are lost."""
-        others = set(range(1, len(self._cluster.names)))
-        for rank, since in self._gone_since.copy().items():
-            if time.monotonic() > since + _SECONDS_TO_RETURN and rank not in self._lost:
+        arrived = self._met.round.arrived
+        while arrived:
+            rank, value = arrived.popleft()
+            if isinstance(value, dict):
+                self.add(rank, value)
+            elif rank not in self._lost:
                 self._lost.add(rank)
                 self.fail(f"{self._cluster.named([rank])} was lost: its connection was closed")
+        others = set(range(1, len(self._cluster.names)))
         return others - self._lost - self.found(name).keys()
 
     def has_failed(self) -> bool:
@@ -224,27 +174,19 @@ class _Collector:
         self.awaited(_EXCHANGED)
         if self._lost or any("error" in each for each in self.found(_EXCHANGED).values()):
             self._failing_since = min(self._failing_since, time.monotonic())
-        return time.monotonic() > self._failing_since + _SECONDS_FOR_OTHER_ERRORS
+        return time.monotonic() > self._failing_since + LEASE_SECONDS
 
     def wait(self, name: str, until: float) -> None:
         """Wait until all workers have found `name`, or the exchange has failed."""
         while self.awaited(name) and time.monotonic() < until:
             if name == _EXCHANGED and self.has_failed():
                 return
-            time.sleep(_POLL_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def name_silent(self, name: str) -> None:
         """Name the workers that have not found `name` in time."""
         for rank in sorted(self.awaited(name)):
-            if rank in self._values:
-                self.fail(f"{self._cluster.named([rank])} does not answer")
-            else:
-                self.fail(
-                    f"{self._cluster.named([rank])} does not connect to port {self._port} of "
-                    f"{self._cluster.named([0])}",
-                    "let workers connect to each other on any port, because failure detection "
-                    "needs it",
-                )
+            self.fail(f"{self._cluster.named([rank])} does not answer")
 
 
 def _lead(cluster: Cluster, collector: _Collector, look: Callable, show: Callable) -> int:
@@ -306,20 +248,13 @@ def differences(workers: list[dict[str, Any]]) -> list[Finding]:
 # ---- the others --------------------------------------------------------------------------------
 
 
-def _follow(cluster: Cluster, address: str, own_secret: secret.Secret, look: Callable) -> int:
+def _follow(cluster: Cluster, session: Session, look: Callable) -> int:
     """Check this worker, send the results to worker 0, and return the exit status that it sends."""
-    found: dict[str, Any] = {}
-    own = address, cluster.rank, secrets.token_hex(8), own_secret, float("inf")
-    with Session(*own, lambda channel: found, ("step",)) as session:
-        found = {_EXCHANGED: exchange_process.run(lambda: session.value("step") == _LOOK)}
-        session.set(found)
-        found = {**found, _REPORT: report_of(look())}
-        session.set(found)
-        connected_at, until = time.monotonic(), time.monotonic() + _SECONDS_FOR_THE_END
-        while type(code := session.value("step")) is not int:
-            now = time.monotonic()
-            connected_at = now if session.is_connected else connected_at
-            if now > min(connected_at + _SECONDS_TO_RETURN, until):
-                raise ConnectionError(f"{cluster.named([0])} was lost")
-            session.wait(_POLL_SECONDS)
-        return code
+    found = {_EXCHANGED: exchange_process.run(lambda: session.value("step") == _LOOK)}
+    session.set(found)
+    session.set({**found, _REPORT: report_of(look())})
+    while type(code := session.value("step")) is not int:
+        if session.is_over:
+            raise ConnectionError(f"{cluster.named([0])} was lost")
+        session.wait(POLL_SECONDS)
+    return code

@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tf_adasum.cluster.timeouts import LEASE_SECONDS, POLL_SECONDS
+
 SECONDS = 150.0
 LATE = f"not finished in {SECONDS:.0f} s"
-
-_SECONDS_TO_END = 5.0
-_POLL_SECONDS = 0.1
 
 
 def run(is_stopped: Callable[[], bool]) -> dict[str, Any]:
@@ -42,7 +41,7 @@ def run(is_stopped: Callable[[], bool]) -> dict[str, Any]:
                     return {}
                 if time.monotonic() > until:
                     return {"error": LATE}
-                time.sleep(_POLL_SECONDS)
+                time.sleep(POLL_SECONDS)
             try:
                 return json.loads(result.read_text())
             except (OSError, ValueError):
@@ -56,7 +55,7 @@ def run(is_stopped: Callable[[], bool]) -> dict[str, Any]:
 def _end(process: subprocess.Popen) -> None:
     process.terminate()
     try:
-        process.wait(_SECONDS_TO_END)
+        process.wait(LEASE_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

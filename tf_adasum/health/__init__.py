@@ -1,1 +1,1 @@
-"""The failure detector, which detects lost workers during training."""
+"""The failure detector, which detects lost workers during training; drawn in `cluster`."""

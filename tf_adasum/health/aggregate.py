@@ -66,9 +66,7 @@ def message_with(statuses: Mapping[int, Status]) -> dict[str, Any]:
     return {"statuses": aggregated(statuses), "calls": statuses[0].calls}
 
 
-def statuses_in(
-    message: Mapping[str, Any], sender: int, workers: int
-) -> tuple[dict[int, Status], bool]:
+def statuses_in(message: Any, sender: int, workers: int) -> tuple[dict[int, Status], bool]:
     """Return the statuses in a message, by their ranks, and whether the message is valid.
 
     Args:
@@ -76,6 +74,7 @@ def statuses_in(
         sender: the rank of the sender. Only worker 0 sends the statuses of other workers.
         workers: the number of workers.
     """
+    message = message if isinstance(message, dict) else {}
     if sender > 0:
         own = Status.from_fields(message.get("status"))
         return ({sender: own}, True) if own else ({}, False)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Any
 
-from tf_adasum.cluster import error_file, rendezvous, secret
+from tf_adasum.cluster import error_file, rendezvous
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.environment_variables import failure_detector_port
 from tf_adasum.health import connections, monitor
 
 
@@ -35,20 +33,10 @@ def begin(
     if cluster in monitor._monitors:
         return monitor._monitors[cluster]
     error_file.begin()
-    host, _ = cluster.host_and_port(0)
-    key, port = secret.read(), failure_detector_port()
-    server = connections.Server(host, len(cluster.names), key, port) if cluster.rank == 0 else None
-    seed = int.from_bytes(os.urandom(7), "big")
-    payload = {**server.endpoint, "seed": seed} if server else {}
-    with contextlib.ExitStack() as stack:
-        if server:
-            stack.callback(server.close)
-        payloads = rendezvous.run(cluster, settings, start_timeout, payload)
-        stack.pop_all()
-    made = monitor.HealthMonitor(cluster, server, timeout)
-    made.seed = seed if server else payloads[0].get("seed")
-    if server:
-        made.start()
-    else:
-        connections.connect(cluster, payloads[0], key, made.use)
+    payload = {"seed": int.from_bytes(os.urandom(7), "big")}
+    met = rendezvous.meet(cluster, settings, start_timeout, payload)
+    channel = connections.OfOtherWorker(met) if cluster.rank else connections.OfWorker0(met)
+    made = monitor.HealthMonitor(cluster, channel, timeout)
+    made.seed = met.payload.get("seed")
+    made.start()
     return made

@@ -22,10 +22,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tf_adasum.cluster.timeouts import POLL_SECONDS
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health.diagnosis import Status
-
-_SECONDS_BETWEEN_CHECKS = 0.1  # between checks for lost workers
 
 
 class GracefulStop:
@@ -102,7 +101,7 @@ class GracefulStop:
             while not self._stop_at:
                 if cause := self._cause():
                     raise WorkerLostError(cause)
-                self._change.wait(_SECONDS_BETWEEN_CHECKS)
+                self._change.wait(POLL_SECONDS)
         finally:
             self._waits_since = None
 

@@ -7,6 +7,7 @@ workers would wait forever for each other. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import traceback
 
@@ -15,6 +16,12 @@ def say(text: str) -> None:
     """Write a line in a single call, because other threads also write lines."""
     with contextlib.suppress(OSError, ValueError):  # ValueError: the stream is closed
         print(f"tf_adasum: {text}\n", end="", file=sys.stderr, flush=True)
+
+
+@functools.cache
+def say_once(text: str) -> None:
+    """Write a line, unless it was written before."""
+    say(text)
 
 
 def say_exception() -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, POLL_SECONDS
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health import aggregate, call_log, call_site, connections, diagnosis, messages
 from tf_adasum.health.diagnosis import CollectiveError, CollectiveErrorOf, Status
@@ -29,25 +30,20 @@ from tf_adasum.health.heartbeat_detector import HeartbeatDetector
 from tf_adasum.health.reachability import Reachability
 from tf_adasum.health.reason import reason_of
 
-SECONDS_BETWEEN_MESSAGES = 1.0
 # Used if the strategy's `timeout` is not set. HEARTBEAT_TIMEOUT: seconds after which a
 # silent worker counts as lost; all workers should detect the loss within a minute.
 # COLLECTIVE_TIMEOUT: seconds to wait for a worker that is alive, and may write a large checkpoint.
 HEARTBEAT_TIMEOUT, COLLECTIVE_TIMEOUT = 30.0, 600.0
-# Messages of this many seconds (for few workers, or for each) are handled together.
-_PAUSE, _PAUSE_OF_A_WORKER = 0.02, 0.0001
 
 # A process may hold Python's global lock for some seconds, and is silent during this time.
 SHORTEST_TIMEOUT = 10.0
-SECONDS_BETWEEN_NOTICES = 30.0
-SECONDS_BETWEEN_RECONNECTS = 30.0  # to worker 0, if it is silent while collectives continue
+SECONDS_BETWEEN_NOTICES = 30.0  # and between connections to a worker 0 that is silent
 # Seconds for which the program has to stay at a line before the counters of collectives are read.
 # After another worker has failed or ended, the counters are read at once.
 _STILL = 2.0
 # Seconds of waiting after which this worker tries to connect to the others. The result is known
 # before `diagnosis.ALL_WAITING_GRACE` is over, and distinguishes a cut link from a deadlock.
 _TRY = 3.0
-_SECONDS_TO_TRAIN_APART = 3.0  # within which workers that run the same program call `fit`
 # States after which a worker sends nothing more.
 _GONE, _UNKNOWN = ("lost", "ended", "aborted"), Status()
 
@@ -57,7 +53,7 @@ class HealthMonitor:
 
     Args:
         cluster: the `Cluster`.
-        channel: the `connections.Server` or `connections.Client`; None for no failure detection.
+        channel: the `connections.OfWorker0` or `connections.OfOtherWorker`.
         timeout: the argument `timeout` of the strategy. Defaults to None: a worker counts
             as lost after 30 s of silence, and `collective_timeout` is 600 s.
 
@@ -72,7 +68,7 @@ class HealthMonitor:
     def __init__(
         self,
         cluster: Cluster,
-        channel: connections.Server | connections.Client | None,
+        channel: connections.OfWorker0 | connections.OfOtherWorker,
         timeout: float | None = None,
     ):
         self.cause: str | None = None
@@ -83,7 +79,6 @@ class HealthMonitor:
         limit = max(timeout / 2, SHORTEST_TIMEOUT) if timeout else HEARTBEAT_TIMEOUT
         self._heartbeats = HeartbeatDetector(limit)
         self.collective_timeout = timeout or COLLECTIVE_TIMEOUT
-        self._pause = max(_PAUSE, _PAUSE_OF_A_WORKER * len(cluster.names))
         self._own, self._lock = Status(), threading.Lock()
         # Other threads read these dicts, so they are replaced, and never changed.
         self._statuses: dict[int, Status] = {}
@@ -110,17 +105,8 @@ class HealthMonitor:
 
     def start(self) -> None:
         """Start to receive and send statuses."""
-        if self._channel is not None:
-            atexit.register(self.stop)
-            self._thread.start()
-
-    def use(self, channel: connections.Client) -> None:
-        """Use a connection to worker 0, and start the thread."""
-        self._channel = channel
-        if self._ending:
-            channel.close()
-        else:
-            self.start()
+        atexit.register(self.stop)
+        self._thread.start()
 
     def started(
         self, counters: Callable[[], tuple[int, int, int]], abort: Callable[[str], None]
@@ -141,11 +127,6 @@ class HealthMonitor:
         self._update_status(state="running")
         if self.cause:
             raise WorkerLostError(self.cause)
-
-    @property
-    def is_on(self) -> bool:
-        """Whether this worker can receive the statuses of the other workers."""
-        return self._channel is not None
 
     @property
     def status(self) -> Status:
@@ -202,11 +183,11 @@ class HealthMonitor:
         """
         number = self._own.fits_without_strategy + 1
         self._update_status(fits_without_strategy=number)
-        deadline = time.monotonic() + (_SECONDS_TO_TRAIN_APART if number == 1 else 0.0)
+        deadline = time.monotonic() + (diagnosis.DIFFERENT_CALLS_GRACE if number == 1 else 0.0)
         while all(one.fits_without_strategy < number for one in self._statuses.values()):
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(_PAUSE)
+            time.sleep(POLL_SECONDS)
         return True
 
     def stop(self) -> None:
@@ -219,7 +200,7 @@ class HealthMonitor:
             self._update_status(state="ended", why=why)
         self._ending = True
         if self._thread.ident:
-            self._thread.join(5 * SECONDS_BETWEEN_MESSAGES)
+            self._thread.join(5 * HEARTBEAT_SECONDS)
 
     def _cause_if_known_soon(self, collective_error: CollectiveError) -> str | None:
         """Wait some seconds for the cause of an error, as statuses may arrive after the error."""
@@ -228,7 +209,7 @@ class HealthMonitor:
             self._reachability.try_now_and_then()
         try:
             with self._change:
-                return self._change.wait_for(lambda: self.cause, 4 * SECONDS_BETWEEN_MESSAGES)
+                return self._change.wait_for(lambda: self.cause, 4 * HEARTBEAT_SECONDS)
         finally:
             self._is_broken = False
 
@@ -255,17 +236,16 @@ class HealthMonitor:
                 self._round()
             except Exception:  # if this thread ended, the worker would count as lost
                 messages.say_exception()
-                time.sleep(SECONDS_BETWEEN_MESSAGES)
+                time.sleep(HEARTBEAT_SECONDS)
         self._send_statuses()
         self._channel.close()
 
     def _round(self) -> None:
-        deadline = time.monotonic() + SECONDS_BETWEEN_MESSAGES
+        deadline = time.monotonic() + HEARTBEAT_SECONDS
         while (seconds := deadline - time.monotonic()) > 0 and not (
             self._ending or self._has_unsent_status or self.stopping.has_unsent_status
         ):
             self._channel.wait(min(seconds, 0.2))
-            time.sleep(min(seconds, self._pause))
             if self._receive_messages():
                 break  # something has happened to a worker, so send the statuses at once
         self._observe()
@@ -281,12 +261,11 @@ class HealthMonitor:
                 ended.append(sender)
                 continue
             found, is_valid = aggregate.statuses_in(message, sender, len(self._cluster.names))
+            if not is_valid:
+                messages.say_once(f"{self._cluster.named([sender])} has sent an invalid status")
             for rank in found.keys() - {self._cluster.rank}:
                 if (arrived.get(rank) or before.get(rank, _UNKNOWN)).state not in _GONE:
                     arrived[rank] = found[rank]
-            if not is_valid:
-                sent_by = self._cluster.named([sender])
-                self._channel.refusals.report(f"a message from {sent_by}: it is not a status")
         self._statuses = {**before, **arrived}
         self._heard = {**self._heard, **dict.fromkeys(arrived, time.monotonic())}
         for rank in ended:
@@ -325,13 +304,13 @@ class HealthMonitor:
                     "TensorFlow detects the loss."
                 )
             if rank == 0 and time.monotonic() >= self._next_reconnect:
-                self._next_reconnect = time.monotonic() + SECONDS_BETWEEN_RECONNECTS
+                self._next_reconnect = time.monotonic() + SECONDS_BETWEEN_NOTICES
                 self._channel.reconnect()
 
     def _observe(self) -> None:
         """Note which workers are silent, and update the status of this worker."""
         now = time.monotonic()
-        if now - self._last_round > 5 * SECONDS_BETWEEN_MESSAGES:
+        if now - self._last_round > 5 * HEARTBEAT_SECONDS:
             # This process itself was suspended, so the others' silence is not a sign of a failure.
             for connection in self._channel.connections.values():
                 connection.last_received_at = now
@@ -339,7 +318,7 @@ class HealthMonitor:
         for rank in self._channel.connections:
             self._check_connection(rank)
         received_at = [each.last_received_at for each in self._channel.connections.values()]
-        is_quiet = received_at and now - min(received_at) > 3 * SECONDS_BETWEEN_MESSAGES
+        is_quiet = received_at and now - min(received_at) > 3 * HEARTBEAT_SECONDS
         self._heartbeats.note(self._read_counters()[1] if is_quiet else None)
         signature, at = call_site.of_thread(self._observed)
         if signature != self._signature:
@@ -390,7 +369,7 @@ class HealthMonitor:
 
     def _statuses_as_of_now(self) -> dict[int, Status]:
         """Return all statuses. In an old one, `waiting_seconds` is 0: it may not wait any more."""
-        old, now = time.monotonic() - 3 * SECONDS_BETWEEN_MESSAGES, {self._cluster.rank: self._own}
+        old, now = time.monotonic() - 3 * HEARTBEAT_SECONDS, {self._cluster.rank: self._own}
         for rank, status in self._statuses.items():
             is_old = status.waiting_seconds and self._heard.get(rank, 0.0) <= old
             now[rank] = dataclasses.replace(status, waiting_seconds=0.0) if is_old else status

@@ -13,7 +13,6 @@ class NullMonitor:
     """The failure detector of a process that trains alone, see `monitor.HealthMonitor`."""
 
     cause = seed = None
-    is_on = False
     status = Status()
 
     def __init__(self) -> None:

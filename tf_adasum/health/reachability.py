@@ -18,11 +18,10 @@ from collections.abc import Mapping
 
 from tf_adasum.cluster import addresses
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import PATIENCE_SECONDS
 
 # An answer takes milliseconds. If a packet is lost, the kernel tries again after one second.
 SECONDS_TO_CONNECT = 3.0
-
-SECONDS_BETWEEN_TRIES = 10.0
 
 _REFUSED = os.strerror(errno.ECONNREFUSED)
 
@@ -57,7 +56,7 @@ class Reachability:
     def try_now_and_then(self) -> None:
         """Start a try, unless the last try began less than 10 seconds ago."""
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + SECONDS_BETWEEN_TRIES
+            self._next = time.monotonic() + PATIENCE_SECONDS
             threading.Thread(target=self.try_all, daemon=True, name="tf_adasum reach").start()
 
     def try_all(self) -> str:

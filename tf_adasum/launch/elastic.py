@@ -33,8 +33,9 @@ from typing import Any
 
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, secret, store_client
-from tf_adasum.cluster.store import LEASE_SECONDS, StoreServer
+from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import StoreClient
+from tf_adasum.cluster.timeouts import LEASE_SECONDS
 from tf_adasum.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
 from tf_adasum.launch.job_leader import JobLeader, Round, listener_at
@@ -237,19 +238,17 @@ class _ElasticJob:
                 is_pointless=waiting.is_pointless,
                 report=lambda why: self._console.say(f"waiting for {coordinator}: {why}"),
             )
-            self._client = StoreClient(channel, lock, self._deliver, self._lose)
+            self._client = StoreClient(channel, self._own.id, lock, self._deliver)
+            self._client.begin(self._lose)
             self._stack = stack.pop_all()
 
     def __enter__(self):
         """Join the job."""
-        self._client.watch("leader")
+        self._report()
         if self._leader is not None and not self._has_reached_own_store():
             self._console.say(f"joining the launcher that already runs at {self._coordinator}")
             self._server.close(0.0)
             self._leader = None
-        self._report()
-        for prefix in ("round/", "stop/", "end", f"refused/{self._own.id}"):
-            self._client.watch(prefix)
         return self
 
     def _has_reached_own_store(self):
@@ -401,7 +400,7 @@ class _ElasticJob:
 
     def _report(self):
         value = {"job": self._job, "host": dataclasses.asdict(self._own)}
-        self._client.set(f"member/{self._own.id}", value)
+        self._client.set(value)
 
     # ---- called in the client's thread, which holds the lock -----------------------------------
 

@@ -46,8 +46,6 @@ class JobLeader:
         coordinator: the address of this store.
     """
 
-    prefix = "member/"
-
     def __init__(self, membership: Membership, own_id: str, job: str, coordinator: str):
         self._membership, self._own_id = membership, own_id
         self._job, self._coordinator = job, coordinator
@@ -70,10 +68,9 @@ class JobLeader:
         """The number of hosts that are connected. The store's lock must be held."""
         return len(self._hosts)
 
-    def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
+    def changed(self, name: str, value: Any, ends: tuple[str, str]) -> None:
         """Note that a host has joined, changed or left, see `store.Leader`."""
         del ends
-        name = key.removeprefix(self.prefix)
         if value is None:
             self._hosts.pop(name, None)
             if name in self._refused:

@@ -94,7 +94,6 @@ def select(
     transport: str,
     devices: Sequence[str],
     gather: Gather,
-    is_monitored: bool = True,
 ) -> TransportChoice:
     """Return the transport of a new strategy; every worker has to call this.
 
@@ -104,15 +103,12 @@ def select(
         devices: names of this worker's devices.
         gather: function that takes this worker's int64 array ``[k]`` and returns the arrays of all
             workers, ``[workers, k]``, over TensorFlow's collectives.
-        is_monitored: whether this worker's failure detector is on. Defaults to True.
 
     Raises:
         UcxUnavailableError: on all workers, if `transport` is "ucx" and one worker cannot use UCX.
     """
     all_workers, kept = StartupExchange(cluster, gather), _choices.get((cluster, transport))
     missing = argument.unsupported_reason(devices, len(cluster.addresses)) or _missing()
-    if transport == argument.AUTO and not is_monitored:
-        missing = "without the failure detector, UCX would wait forever for a lost worker"
     own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.facts()]
     failure, numbers = all_workers.gather(missing, *own)
     are_kept, are_given, channels, *memory_facts = numbers.T

@@ -84,7 +84,7 @@ def assert_all_raise(outcomes, kind, *parts):
 
 
 def test_missing_workers_are_named_on_all(monkeypatch, capsys):
-    monkeypatch.setattr(participant, "SECONDS_BETWEEN_MESSAGES", 1.5)
+    monkeypatch.setattr(participant, "PATIENCE_SECONDS", 1.5)
     configs = configs_of(5)
     outcomes, seconds = run([configs[rank] for rank in (0, 2, 3)], timeout=2)
     missing = "worker 1, worker 4 did not start"
@@ -99,7 +99,7 @@ REFUSED = os.strerror(errno.ECONNREFUSED)
 
 
 def test_worker_0_that_is_not_there_is_named_with_what_was_tried(monkeypatch, capsys):
-    monkeypatch.setattr(participant, "SECONDS_BETWEEN_MESSAGES", 0.3)
+    monkeypatch.setattr(participant, "PATIENCE_SECONDS", 0.3)
     port = configs_of(1)[0].coordinator.rpartition(":")[2]
     resolve = socket.getaddrinfo
 

@@ -1,6 +1,5 @@
 """The rendezvous: which tasks meet, and what is reported of those that do not."""
 
-import contextlib
 import dataclasses
 import re
 import socket
@@ -64,17 +63,16 @@ def test_a_task_that_starts_again_while_others_are_waited_for():
 @pytest.mark.parametrize("made", [tasks, brought_together])
 def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, made):
     """It is known to task 0, or is task 0, and all wait for a fourth one that never comes."""
-    monkeypatch.setattr(rendezvous, "SECONDS_TO_RESTART", 1.0)
-    monkeypatch.setattr(rendezvous_round, "SECONDS_TO_RESTART", 1.0)
+    monkeypatch.setattr(rendezvous, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(rendezvous_round, "LEASE_SECONDS", 1.0)
     clusters = made(4)
     settings = {"cluster": list(clusters[0].addresses), **SETTINGS}
     own_part = Rendezvous(clusters[gone], settings, {}, secret.Secret(), SOON)
 
     def end():
-        with own_part:
-            session = own_part._session()
-            with session if gone else contextlib.nullcontext():
-                time.sleep(1.5)
+        own_part.begin()
+        time.sleep(1.5)
+        own_part.close()
 
     others = [cluster for cluster in clusters[:3] if cluster.rank != gone]
     with ThreadPoolExecutor(1) as pool:
@@ -96,19 +94,19 @@ def test_a_name_with_two_addresses(monkeypatch):
         return [*refusing, *resolve(host, *arguments, **options)]
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
-    monkeypatch.setattr(rendezvous, "SECONDS_TO_RESTART", 1.0)
+    monkeypatch.setattr(rendezvous, "LEASE_SECONDS", 1.0)
     assert run(tasks(3, ["127.0.0.1"]), delays=[0, 0, 2.5])[0] == [None] * 3
 
 
 def test_task_0_names_a_task_that_ends_before_it_has_read_the_result(monkeypatch):
-    monkeypatch.setattr(rendezvous_round, "SECONDS_TO_RESTART", 1.0)
+    monkeypatch.setattr(rendezvous_round, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(Rendezvous, "_follow", lambda self, session: end_after_the_result(session))
 
     def end_after_the_result(session):
-        with session:
-            while not session.result:
-                time.sleep(0.01)
-        return {"payload": {"of": 0}}
+        while not session.result:
+            time.sleep(0.01)
+        session.close()
+        return {"payload": {"of": 0, "port": 1}}
 
     (outcome, _), _ = run(tasks(2))
     assert isinstance(outcome, WorkerLostError) and "worker 1" in str(outcome)
@@ -131,7 +129,7 @@ def test_missing_tasks_are_named(count, absent):
 
 
 def test_who_is_waited_for_is_printed_on_stderr(monkeypatch, capsys):
-    monkeypatch.setattr(participant, "SECONDS_BETWEEN_MESSAGES", 0.5)
+    monkeypatch.setattr(participant, "PATIENCE_SECONDS", 0.5)
     run(tasks(2)[:1], timeout=1.5)
     shown = capsys.readouterr()
     assert shown.err.startswith("tf_adasum: waiting for worker 1 (") and shown.out == ""
@@ -188,7 +186,7 @@ def test_a_taken_port_is_named(host):
     message = r"port of worker 0 \(127.0.0.1:\d+\) is in use"
     with socket.create_server((host, clusters[0].host_and_port(0)[1])):
         with pytest.raises(OSError, match=message) as raised:
-            rendezvous.run(clusters[0], SETTINGS, SOON)
+            rendezvous.meet(clusters[0], SETTINGS, SOON)
     assert time.monotonic() - start < 5 and not isinstance(raised.value, TimeoutError)
     assert run(clusters)[0] == [None, None]
 

@@ -1,98 +1,201 @@
-"""The shared store: keys, watches and leases, first without and then over connections."""
+"""The shared store: first in random histories with a simulated clock, then in threads."""
 
 import contextlib
 import socket
 import threading
 import time
+import types
+from unittest import mock
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.fuzzing import fuzz_settings
 
+from tf_adasum.cluster import channel as channel_module
 from tf_adasum.cluster import json_lines, store, store_client
 from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.store import Store, StoreServer
+from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.store_client import StoreClient
+from tf_adasum.cluster.timeouts import LEASE_SECONDS
 
 SOON = 20.0
 SECRET = Secret(b"key")
-SESSIONS = st.sampled_from(["a", "b", "c"])
-KEYS = st.sampled_from(["member/1", "member/2", "round/1", "end"])
-PREFIXES = st.sampled_from(["member/", "round/", "", "end"])
+NAMES = st.sampled_from(["1/a", "1/b", "2/a"])
+KEYS = st.sampled_from(["result", "statuses", "refused/1/a", "refused/2/a"])
+
+
+class Leader:
+    """Notes what the sessions set, and publishes what a test wants."""
+
+    def __init__(self):
+        self.seen, self.changes = {}, {}
+
+    def changed(self, key, value, ends):
+        self.seen[key] = value
+
+    def authentication_failed(self, rank, has_secret):
+        raise AssertionError
+
+    def decide(self, now):
+        changes, self.changes = self.changes, {}
+        return changes
 
 
 class Histories(RuleBasedStateMachine):
-    """Sessions set keys, watch and end, in any order; partitions end sessions."""
+    """Sessions begin, set their keys, are silent and end, and the leader publishes, in any order.
+
+    The sockets are real; the clock is the test's, and the server serves when the test wants it.
+    """
 
     def __init__(self):
         super().__init__()
-        self.store = Store()
-        self.expected, self.owners = {}, {}
-        self.prefixes = {}  # from each watching session to its prefixes
-        self.seen = {}  # from each watching session to the keys as its changes show them
+        self.now, self.stack = 1000.0, contextlib.ExitStack()
+        clock = types.SimpleNamespace(monotonic=lambda: self.now, sleep=lambda seconds: None)
+        for module in (store, channel_module):
+            self.stack.enter_context(mock.patch.object(module, "time", clock))
+        self.stack.enter_context(mock.patch.object(threading.Thread, "start"))
+        self.stack.enter_context(mock.patch.object(store.own_address, "of_end", str))
+        listener, self.leader = self.listen(), Leader()
+        self.server = StoreServer(listener, SECRET, threading.Lock(), self.leader, clients=3)
+        self.is_handed_over = False
+        self.expected = {}  # what the leader has published
+        self.sessions = {}  # from names to channels, values and the keys that they see
+        self.silent, self.heard, self.replaced = set(), {}, []
 
-    def deliver(self, changes):
-        for session, key, value in changes:
-            assert any(key.startswith(prefix) for prefix in self.prefixes[session])
-            if value is None:
-                self.seen[session].pop(key, None)
-            else:
-                self.seen[session][key] = value
+    def listen(self):
+        """Return a listener of a kind that delivers at once."""
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind("")
+        listener.listen()
+        self.address = listener.getsockname()
+        return listener
 
-    @rule(session=SESSIONS, key=KEYS, value=st.none() | st.integers(), owned=st.booleans())
-    def set(self, session, key, value, owned):
-        self.owners.pop(key, None)
-        self.expected[key] = value
+    def connect(self):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self.address)
+        return Channel(connection, SECRET, is_server=False)
+
+    def teardown(self):
+        for channel, *_ in self.sessions.values():
+            channel.close()
+        for session in list(self.server._sessions.values()):
+            self.server._end(session)
+        for each in (self.server._listener, self.server._wakes, self.server._wake):
+            each.close()
+        self.stack.close()
+
+    def serve(self):
+        """Let everything arrive that is on the way, within no time."""
+        for _ in range(6):
+            self.server.wake()
+            self.server._look_at = min(self.server._look_at, self.now)
+            self.server._serve_once()
+            for channel, _, seen in self.sessions.values():
+                for message in channel.receive():
+                    if "key" in message and message["value"] is None:
+                        seen.pop(message["key"], None)
+                    elif "key" in message:
+                        seen[message["key"]] = message["value"]
+                channel.flush()
+        for name in [each for each in self.silent if self.leader.seen.get(each) is None]:
+            assert not self.is_handed_over and self.now >= self.heard[name] + LEASE_SECONDS
+            self.forget(name)
+
+    def forget(self, name):
+        self.sessions.pop(name)[0].close()
+        self.silent.discard(name)
+
+    @rule(name=NAMES, value=st.integers())
+    def begin(self, name, value):
+        """A session begins, or replaces one that has been silent for long."""
+        channel = self.connect()
+        self.sessions["new"] = [channel, 0, {}]
+        self.serve()
+        assert channel.is_authenticated
+        new = self.sessions.pop("new")
+        is_taken = name in self.sessions and self.now < self.heard[name] + LEASE_SECONDS
+        if is_taken:
+            known = dict(self.leader.seen)
+            channel.send({"op": "set", "key": f"member/{name}", "value": -1})
+            self.serve()
+            channel.receive()
+            assert not channel.is_open and self.leader.seen == known
+            return
+        if name in self.sessions:
+            self.replaced.append(self.sessions[name][0])
+        self.silent.discard(name)
+        self.sessions[name] = new
+        self.set(name, value)
+        for each in self.replaced:
+            each.receive()
+            assert not each.is_open
+
+    @rule(name=NAMES, value=st.integers())
+    def set(self, name, value):
+        if name in self.sessions and name not in self.silent:
+            message = {"op": "set", "key": f"member/{name}", "value": value}
+            self.sessions[name][0].send_newest(store.json.dumps(message))
+            self.sessions[name][1], self.heard[name] = value, self.now
+        self.serve()
+
+    @rule(name=NAMES)
+    def end(self, name):
+        if name in self.sessions:
+            self.forget(name)
+        self.serve()
+
+    @rule(name=NAMES)
+    def be_silent(self, name):
+        self.silent |= {name} & self.sessions.keys()
+
+    @rule(key=KEYS, value=st.none() | st.integers())
+    def publish(self, key, value):
+        if value is not None or key in self.expected:
+            self.leader.changes = {key: value}
+            self.expected[key] = value
         if value is None:
-            del self.expected[key]
-        elif owned:
-            self.owners[key] = session
-        self.deliver(self.store.set(session, key, value, owned=owned))
+            self.expected.pop(key, None)
+        self.serve()
 
-    @rule(session=SESSIONS, prefix=PREFIXES)
-    def watch(self, session, prefix):
-        self.prefixes.setdefault(session, set()).add(prefix)
-        self.seen.setdefault(session, {})
-        self.deliver(self.store.watch(session, prefix))
+    @rule(seconds=st.sampled_from([1, 3]))
+    def wait(self, seconds):
+        self.now += seconds
+        for name, (channel, *_) in self.sessions.items():
+            if name not in self.silent:
+                channel.send({"op": "heartbeat"})
+                self.heard[name] = self.now
+        self.serve()
 
-    @rule(session=SESSIONS)
-    def end(self, session):
-        self.prefixes.pop(session, None)
-        self.seen.pop(session, None)
-        for key in [key for key, owner in self.owners.items() if owner == session]:
-            del self.expected[key], self.owners[key]
-        self.deliver(self.store.end(session))
+    @rule()
+    def wait_for_leases(self):
+        for _ in range(3):
+            self.wait(LEASE_SECONDS / 2)
+        assert self.is_handed_over or not self.silent
+
+    @precondition(lambda self: not self.is_handed_over)
+    @rule()
+    def hand_over(self):
+        self.is_handed_over = True
+        self.server.hand_over(self.listen())
 
     @invariant()
-    def every_session_sees_the_keys_that_it_watches(self):
-        for session, seen in self.seen.items():
-            prefixes = tuple(self.prefixes[session])
-            assert seen == {k: v for k, v in self.expected.items() if k.startswith(prefixes)}
+    def the_leader_knows_all_members_and_they_see_what_is_published(self):
+        known = {key: value for key, value in self.leader.seen.items() if value is not None}
+        expected = {name: value for name, (_, value, _) in self.sessions.items()}
+        assert known == expected and self.server.owners.keys() == expected.keys()
+        for name, (channel, _, seen) in self.sessions.items():
+            assert channel.is_open
+            assert seen == {
+                key: value
+                for key, value in self.expected.items()
+                if not key.startswith("refused/") or key == f"refused/{name}"
+            }
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = fuzz_settings(200)
-
-
-@pytest.mark.parametrize("key", ["k" * 201, "new"])
-def test_the_store_has_limits(key, monkeypatch):
-    monkeypatch.setattr(store, "_MOST_KEYS", 1)
-    own = Store()
-    own.set("a", "known", 1)
-    with pytest.raises(ValueError, match="cannot hold another key"):
-        own.set("a", key, 1)
-
-
-def test_sessions_own_a_third_of_the_keys(monkeypatch):
-    monkeypatch.setattr(store, "_MOST_KEYS", 6)
-    own = Store()
-    for number in range(2):
-        own.set("a", f"own{number}", 1, owned=True)
-    with pytest.raises(ValueError, match="cannot hold another key"):
-        own.set("b", "own2", 1, owned=True)
-    own.set("leader", "result", 1)
+TestHistories.settings = fuzz_settings(40)
 
 
 # ---- over connections --------------------------------------------------------------------------
@@ -100,8 +203,6 @@ def test_sessions_own_a_third_of_the_keys(monkeypatch):
 
 class Recorder:
     """A leader that records what it receives."""
-
-    prefix = "member/"
 
     def __init__(self):
         self.seen = []
@@ -129,11 +230,11 @@ def address(monkeypatch):
 class Session:
     """A client, with the keys as it sees them."""
 
-    def __init__(self, address, secret=SECRET):
+    def __init__(self, address, key="1", secret=SECRET):
         self.keys, self.is_lost = {}, threading.Event()
         made = store_client.connected(address, secret, seconds=SOON)
-        deliver, lost = self.keys.__setitem__, self.is_lost.set
-        self.client = StoreClient(made, threading.Lock(), deliver, lost)
+        self.client = StoreClient(made, key, threading.Lock(), self.keys.__setitem__)
+        self.client.begin(self.is_lost.set)
 
     def eventually(self, **expected):
         deadline = time.monotonic() + SOON
@@ -147,36 +248,54 @@ def session(address):
     """A function that begins a session."""
     with contextlib.ExitStack() as stack:
 
-        def begin(secret=SECRET):
-            made = Session(address, secret)
+        def begin(key="1", secret=SECRET):
+            made = Session(address, key, secret)
             stack.callback(made.client.close)
             return made
 
         yield begin
 
 
-def test_watching_sessions_receive_changes_until_the_owner_ends(session):
-    first, second = session(), session()
-    first.client.watch("member/")
-    second.client.set("member/2", [1, {"a": None}])
-    first.eventually(**{"member/2": [1, {"a": None}]})
+def test_sessions_receive_what_the_leader_publishes_until_they_end(session):
+    first, second = session(), session("2")
+    first.client.set(0)
+    second.client.set([1, {"a": None}])
+    first.eventually(copy=[1, {"a": None}])
     second.client.close()
-    first.eventually(**{"member/2": None})
-    assert "copy" not in first.keys
+    first.eventually(copy=None)
 
 
-def test_a_silent_session_loses_its_keys_and_detects_it(session, monkeypatch):
-    first, second = session(), session()
-    first.client.watch("")
-    second.client.set("member/2", 1)
-    first.eventually(**{"member/2": 1})
+def test_a_silent_session_loses_its_key_and_detects_it(session):
+    first, second = session(), session("2")
+    first.client.set(0)
+    second.client.set(1)
+    first.eventually(copy=1)
     second.client._lock.acquire()  # as in a suspended process
     try:
-        first.eventually(**{"member/2": None})
+        first.eventually(copy=None)
     finally:
         second.client._lock.release()
     assert second.is_lost.wait(SOON)
     assert not first.is_lost.is_set()
+
+
+def test_after_the_hand_over_silence_is_no_end_and_the_port_is_free(monkeypatch):
+    monkeypatch.setattr(store, "LEASE_SECONDS", 0.5)
+    leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    server = StoreServer(listener, SECRET, threading.Lock(), leader)
+    own = Session(f"127.0.0.1:{port}")
+    own.client.lease = float("inf")
+    own.client.set(1)
+    own.eventually(copy=1)
+    server.hand_over(socket.create_server(("127.0.0.1", 0)))
+    with socket.create_server(("127.0.0.1", port)):  # as TensorFlow's server
+        time.sleep(1.5)
+        own.client.set(2)
+        own.eventually(copy=2)
+    assert not own.is_lost.is_set()
+    server.close(0.0)
+    assert own.is_lost.wait(SOON)
 
 
 def test_a_lost_server_is_reported():
@@ -191,14 +310,14 @@ def test_a_lost_server_is_reported():
 @pytest.mark.parametrize("theirs", [Secret(), Secret(b"other")])
 def test_another_secret_is_refused(session, theirs):
     with pytest.raises(ConnectionError, match="the same secret"):
-        session(theirs)
+        session(secret=theirs)
 
 
 @pytest.mark.parametrize(
     ("is_there", "why"), [(False, "Connection refused"), (True, "another program answers there")]
 )
 def test_no_server_is_reported_and_then_an_error(monkeypatch, is_there, why):
-    monkeypatch.setattr(store_client, "_SECONDS_BETWEEN_REPORTS", 0.2)
+    monkeypatch.setattr(store_client, "PATIENCE_SECONDS", 0.2)
     reports = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -230,9 +349,8 @@ def test_unauthenticated_clients_are_disconnected_and_others_served(address, ses
         while client.recv(1000):
             pass
     own = session()
-    own.client.watch("")
-    own.client.set("member/1", 1)
-    own.eventually(**{"member/1": 1})
+    own.client.set(1)
+    own.eventually(copy=1)
 
 
 def test_many_silent_clients_do_not_keep_others_out(address, session):
@@ -241,9 +359,8 @@ def test_many_silent_clients_do_not_keep_others_out(address, session):
         for _ in range(100):
             stack.enter_context(socket.create_connection((host, int(port)), timeout=SOON))
         own = session()
-        own.client.watch("")
-        own.client.set("member/1", 1)
-        own.eventually(**{"member/1": 1})
+        own.client.set(1)
+        own.eventually(copy=1)
 
 
 @pytest.fixture
@@ -257,24 +374,25 @@ def led():
 
 def test_a_leader_receives_changes_with_addresses_and_sets_keys(led):
     address, leader = led
-    first, second = Session(address), Session(address)
-    first.client.watch("copy")
-    second.client.set("member/1", 7)
-    first.eventually(copy=7)
-    second.client.close()
-    first.eventually(copy=None)
-    first.client.close()
-    ends = ("127.0.0.1", "127.0.0.1")
-    assert leader.seen == [("member/1", 7, ends), ("member/1", None, ends)]
-
-
-@pytest.mark.parametrize("keys", [["copy"], ["member/1", "member/2"]])
-def test_only_the_leader_sets_other_keys(led, keys):
-    own = Session(led[0])
-    for key in keys:
-        own.client.set(key, 1)
-    assert own.is_lost.wait(SOON) and keys[-1] not in [key for key, *_ in led[1].seen]
+    own = Session(address)
+    own.client.set(7)
+    own.eventually(copy=7)
     own.client.close()
+    ends, deadline = ("127.0.0.1", "127.0.0.1"), time.monotonic() + SOON
+    while len(leader.seen) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert leader.seen == [("1", 7, ends), ("1", None, ends)]
+
+
+@pytest.mark.parametrize("keys", [["copy"], ["member/1", "member/2"], ["member/" + "k" * 200]])
+def test_a_session_has_one_key(led, keys):
+    own = store_client.connected(led[0], SECRET, seconds=SOON)
+    for key in keys:
+        own.send({"op": "set", "key": key, "value": 1})
+    deadline = time.monotonic() + SOON
+    while own.is_open and time.monotonic() < deadline:
+        own.receive()
+    assert not own.is_open and keys[-1] not in [f"member/{key}" for key, *_ in led[1].seen]
 
 
 @pytest.mark.parametrize("theirs", [Secret(), Secret(b"other")])
@@ -305,15 +423,6 @@ def test_wrong_claims_of_unauthenticated_clients_are_not_reported(led, lines):
             while client.recv(1000):
                 pass
     assert not led[1].seen
-
-
-def test_a_session_watches_a_limited_number_of_prefixes():
-    own = Store()
-    for number in range(100):
-        own.watch("a", f"{number}/")
-    for prefix in ("100/", "k" * 201):
-        with pytest.raises(ValueError, match="another prefix"):
-            own.watch("a", prefix)
 
 
 @pytest.fixture

@@ -41,7 +41,6 @@ def examined(
 
     monkeypatch.setattr(exchange_process, "run", exchange)
     monkeypatch.setattr(cluster_report, "_SECONDS_FOR_WORKER_0", 0.1)
-    monkeypatch.setattr(cluster_report, "_SECONDS_TO_RETURN", 0.5)
     shown, ranks = [], [rank for rank in range(count) if rank not in absent]
 
     def show(examination):
@@ -90,7 +89,7 @@ def test_a_worker_that_does_not_come_is_named(monkeypatch, capsys):
 
 @pytest.mark.parametrize("failed", [0, 1])
 def test_what_fails_on_one_worker_fails_on_all_and_stops_those_who_wait(monkeypatch, failed):
-    monkeypatch.setattr(cluster_report, "_SECONDS_FOR_OTHER_ERRORS", 0.2)
+    monkeypatch.setattr(cluster_report, "LEASE_SECONDS", 0.2)
     results = {str(failed): {"error": "ValueError: no such device"}}
     found = [
         Finding(OK, "keras", "3", facts={"keras": "3.14.0"}),

@@ -47,7 +47,6 @@ class Worker:
         self.seconds_away = self.seconds_back = 0
         peers = range(1, COUNT) if rank == 0 else [0]
         self.connections = {peer: Connection(world.now) for peer in peers}
-        self.refusals = types.SimpleNamespace(report=self.refuse)
         addresses = [f"h:{port}" for port in range(1, COUNT + 1)]
         self.monitor = monitor.HealthMonitor(cluster_of(*addresses, rank=rank), self)
         self.monitor._reachability = types.SimpleNamespace(
@@ -83,9 +82,6 @@ class Worker:
     def reconnect(self):
         """The network of the test loses no connection."""
 
-    def refuse(self, what):
-        raise AssertionError(f"refused {what}")
-
     # ---- reachability
 
     def try_others(self):
@@ -119,6 +115,8 @@ class World(RuleBasedStateMachine):
         self.patches.enter_context(of_thread)
         self.patches.enter_context(mock.patch.dict(monitor._monitors))
         self.patches.enter_context(mock.patch.object(monitor.messages, "say"))
+        refuse = mock.Mock(side_effect=AssertionError)
+        self.patches.enter_context(mock.patch.object(monitor.messages, "say_once", refuse))
         self.workers, self.killed, self.has_ended = [], set(), False
         self.workers += [Worker(self, rank) for rank in range(COUNT)]
         self.run(2)

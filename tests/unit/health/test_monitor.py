@@ -10,27 +10,26 @@ import subprocess
 import sys
 import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 from support.fuzzing import fuzz_settings, json_values
 from support.launching import eventually
-from support.rendezvous_tasks import cluster_of
+from support.rendezvous_tasks import cluster_of, tasks
 
-from tf_adasum.cluster import json_lines, start_timeout
-from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster import json_lines, rendezvous, start_timeout, store
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health import call_site, connections, monitor, reachability
 from tf_adasum.health.diagnosis import CollectiveError
 
-SECRET = Secret(b"key")
-
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr(monitor, "SECONDS_BETWEEN_MESSAGES", 0.05)
+    monkeypatch.setattr(monitor, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(monitor, "_STILL", 0.1)
     monkeypatch.setattr(monitor, "SHORTEST_TIMEOUT", 0.5)
     monkeypatch.setattr(monitor, "_monitors", {})
@@ -43,13 +42,14 @@ def workers():
 
         def start(count, timeout=None, counters=None):
             addresses = [f"127.0.0.1:{port}" for port in range(1, count + 1)]
-            server = connections.Server("127.0.0.1", count, SECRET)
+            clusters = tasks(count)
+            with ThreadPoolExecutor(count) as pool:
+                met = list(pool.map(lambda each: rendezvous.meet(each, {}, 30.0), clusters))
             monitors = []
             for rank in range(count):
-                channel = server
-                if rank:
-                    channel = connections.Client("127.0.0.1", server.endpoint, rank, SECRET)
-                one = monitor.HealthMonitor(cluster_of(*addresses, rank=rank), channel, timeout)
+                of = connections.OfOtherWorker if rank else connections.OfWorker0
+                cluster = cluster_of(*addresses, rank=rank)
+                one = monitor.HealthMonitor(cluster, of(met[rank]), timeout)
                 one.aborted = []
                 one.start()
                 stack.callback(one.stop)
@@ -109,7 +109,7 @@ def test_it_continues_where_stderr_cannot_be_written(workers, monkeypatch, is_cl
 
     monkeypatch.setattr(server, "_observe", fails_once)
     eventually(lambda: not errors)
-    server._channel.refusals.report("an unauthenticated client")
+    monitor.messages.say("an unauthenticated client")
     cut(client)
     server._update_status(in_call=1)
     eventually(lambda: server.aborted)
@@ -153,13 +153,13 @@ def test_a_silent_worker_that_takes_part_is_not_lost(workers, monkeypatch, silen
 
 
 def test_a_new_connection_replaces_a_silent_one(workers, monkeypatch):
-    monkeypatch.setattr(connections, "_SECONDS_TO_REPLACE", 0.3)
+    monkeypatch.setattr(store, "LEASE_SECONDS", 0.3)
     server, client = workers(2, timeout=1.0, counters=dict.fromkeys([0, 1], progressing()))
     eventually(lambda: states_of(client) == [0])
     lines = [server._channel.connections[1], client._channel.connections[0]]
     for line in lines:  # nothing arrives by it any more
         monkeypatch.setattr(line, "receive", lambda: [])
-        monkeypatch.setattr(line, "send", lambda message: None)
+        monkeypatch.setattr(line, "send_text", lambda text: None)
     eventually(lambda: server._channel.connections[1] is not lines[0])
     begin = time.monotonic()
     eventually(lambda: server._channel.connections[1].last_received_at > begin)
@@ -274,19 +274,21 @@ def alone(rank):
     """Return one of three monitors, without a thread; a function that lets it receive a message;
     what it refuses, and what it sends."""
     refused, sent = [], []
-    refusals = types.SimpleNamespace(report=refused.append)
-    channel = types.SimpleNamespace(connections={}, refusals=refusals, send=sent.append)
+    channel = types.SimpleNamespace(connections={}, send=sent.append)
     one = monitor.HealthMonitor(cluster_of("a:1", "b:2", "c:3", rank=rank), channel)
 
     def receive(sender, message):
         channel.receive = lambda: [(sender, message)]
-        one._receive_messages()
+        with mock.patch.object(monitor.messages, "say_once", refused.append):
+            one._receive_messages()
 
     return one, receive, refused, sent
 
 
 NO_STATUSES = [
     {},
+    [],
+    "status",
     {"status": {"state": 1}},
     {"status": {"waiting_seconds": float("inf")}},
     {"statuses": {}},

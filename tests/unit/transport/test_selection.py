@@ -50,9 +50,7 @@ def cluster_of(rank, workers=2):
     return Cluster(tuple(f"127.0.0.1:{1 + number}" for number in range(workers)), names, rank)
 
 
-def on_workers(
-    transport, workers=2, devices=lambda rank: ["CPU:0"], is_monitored=lambda rank: True
-):
+def on_workers(transport, workers=2, devices=lambda rank: ["CPU:0"]):
     """Results, or errors, of threads that are the workers, by rank."""
     barrier, rows = threading.Barrier(workers, timeout=30), [None] * workers
 
@@ -66,7 +64,7 @@ def on_workers(
 
         cluster = cluster_of(rank, workers)
         try:
-            return selection.select(cluster, transport, devices(rank), gather, is_monitored(rank))
+            return selection.select(cluster, transport, devices(rank), gather)
         except library.UcxUnavailableError as error:
             return error
 
@@ -179,9 +177,8 @@ def test_strategies_share_the_connections_until_they_are_ended(fake):
     [
         ({"devices": lambda rank: ["GPU:0" if rank else "CPU:0"]}, "NCCL (devices GPU:0)"),
         ({"devices": lambda rank: [f"CPU:{n}" for n in range(1 + 256 * rank)]}, "256 devices"),
-        ({"is_monitored": lambda rank: rank == 0}, "without the failure detector"),
     ],
-    ids=["a GPU", "too many devices", "no failure detector"],
+    ids=["a GPU", "too many devices"],
 )
 def test_what_ucx_cannot_do_on_one_worker_is_done_by_none(fake, options, why):
     functions = fake()
@@ -190,12 +187,6 @@ def test_what_ucx_cannot_do_on_one_worker_is_done_by_none(fake, options, why):
         not_used = "TensorFlow's collectives (UCX is not used: worker 1 (127.0.0.1:2): "
         assert each.summary.startswith(not_used)
     assert functions.made == []
-
-
-def test_ucx_that_was_asked_for_needs_no_failure_detector(fake):
-    fake()
-    for each in on_workers("ucx", is_monitored=lambda rank: rank == 0):
-        assert each.mesh is not None
 
 
 def test_an_interface_that_the_system_does_not_give(fake, monkeypatch):
