@@ -122,7 +122,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 sanitize: $(READY)
-	$(BIN)/python benchmarks/sanitize.py
+	$(BIN)/python custom_ops/sanitize.py
 
 gpu-report:
 	$(MAKE) EXTRA=$(if $(DRY),cpu,cuda) VENV=$(if $(DRY),$(VENV),.venv-cuda) gpu-report-here

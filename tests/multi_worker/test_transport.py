@@ -72,6 +72,10 @@ class TestSameBits:
             assert_same_bits(ucx_group.run(scenarios.reduce_known_gradients, **options))
         assert_same_bits(ucx_group.run(scenarios.train_large))
 
+    @pytest.mark.slow
+    def test_random_exchanges(self, ucx_group):
+        assert_same_bits(ucx_group.run(scenarios.random_exchanges, seeds=list(range(40))))
+
     @pytest.mark.parametrize(
         "options",
         [
