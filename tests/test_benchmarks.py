@@ -84,23 +84,6 @@ def test_gpu_report_runs_dry_and_says_what_it_skipped(tmp_path):
     assert "- Tests of the op: no GPU" in report
 
 
-def test_the_pages_tables_are_what_the_script_writes(load):
-    generated_tables = load("generated_tables")
-
-    for name, generated in generated_tables.parts().items():
-        page = (generated_tables.report.ROOT / name).read_text()
-        assert generated_tables.rewritten(page, generated) == page
-
-
-def test_a_part_without_markers_is_named(load):
-    generated_tables = load("generated_tables")
-
-    page = "<!-- begin: a -->\nold\n<!-- end: a -->\n"
-    assert generated_tables.rewritten(page, {"a": r"new \1"}) == page.replace("old", r"new \1")
-    with pytest.raises(ValueError, match="begin: b"):
-        generated_tables.rewritten(page, {"b": ""})
-
-
 class Recorder:
     """Collectives of replica 0 in one group, which record the phases of the simulation."""
 

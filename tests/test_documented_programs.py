@@ -14,7 +14,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import messages
 from support.launching import output_of
 
 import tf_adasum
@@ -240,18 +239,6 @@ def test_the_page_of_commands_has_every_option(parser):
 def test_other_options_are_not_understood():
     assert not is_understood(command_line.build_parser(), ["-n", "4", "--nobody-knows", "train.py"])
     assert not is_understood(doctor.build_parser(), ["--nobody-knows"])
-
-
-@pytest.mark.version_independent
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_messages_that_documents_show_are_said(path):
-    """What stands in a block as ``SomeError: text`` is a message of the package."""
-    for block in re.findall(r"^```\n(\w+Error: .*?)^```", path.read_text(), re.M | re.S):
-        kind, _, text = " ".join(block.split()).partition(": ")
-        shown = text.removesuffix("...").strip()
-        said = [each for each in messages.messages() if each.kind in (kind, "the launcher")]
-        parts = [part.strip(" .") for each in said for part in each.text.split(messages.ANY)]
-        assert any(len(part) > 12 and part[:40] in shown for part in parts), block
 
 
 # What pages that run in order say of their numbers.

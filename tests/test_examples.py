@@ -89,12 +89,6 @@ def test_the_custom_rule_bears_a_broken_replica():
     assert accuracy["mean"] < 0.5 and accuracy["median clip"] > 0.75
 
 
-def test_the_class_in_the_docs_is_that_of_the_example():
-    source = (ROOT / "examples" / "custom_rule.py").read_text()
-    rule = source[source.index("class MedianClip") : source.index("def digits")].strip()
-    assert rule in (ROOT / "docs" / "rules.md").read_text()
-
-
 @pytest.mark.parametrize("step", ["distance", "loss"])
 def test_the_regression_takes_the_step_it_says(load, step):
     """One worker, against the same in NumPy on the same random numbers."""

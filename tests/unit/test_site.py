@@ -4,10 +4,7 @@ import inspect
 import re
 from pathlib import Path
 
-import numpy as np
-import pictures
 import pytest
-import tensorflow as tf
 from support import messages
 
 import tf_adasum
@@ -103,18 +100,3 @@ def test_messages_end_with_the_code_of_their_answer():
     assert {each.code for each in messages.messages()} == {"", *messages.explained()}
     for path in messages.SAID_BY.keys() - {"launch/failures.py"}:  # it shows a worker's own
         assert any(each.code for each in messages.messages() if each.path == path)
-
-
-@pytest.mark.version_independent
-@pytest.mark.parametrize("name", pictures.PICTURES)
-def test_pictures_are_those_of_the_script(name):
-    assert (pictures.FOLDER / name).read_text() == pictures.PICTURES[name]()
-
-
-def test_the_tree_in_the_picture_is_the_rule():
-    gram = tf.constant([pictures.gram()], tf.float64)
-    (expected,) = tf_adasum.rules.Adasum().coefficients(gram).numpy()
-    leaves = [[float(i == j) for j in range(4)] for i in range(4)]
-    pairs = [pictures.node(pictures.gram(), *leaves[i : i + 2]) for i in (0, 2)]
-    # float64, a few operations: some units in the last place.
-    np.testing.assert_allclose(pictures.node(pictures.gram(), *pairs), expected, rtol=1e-15)
