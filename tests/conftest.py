@@ -18,7 +18,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # By default a trial at each start decides: tests say what carries the gradients.
 os.environ.setdefault("TF_ADASUM_TRANSPORT", "tensorflow")
 
-pytest_plugins = ["pytester", "support.keras_versions", "support.sampling", "support.compatibility"]
+pytest_plugins = ["support.pace", "support.keras_versions", "support.lanes"]
+pytest_plugins += ["support.compatibility"]
 
 
 @pytest.fixture

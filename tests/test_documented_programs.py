@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.launching import output_of
+from support.pace import PACE
 
 import tf_adasum
 from tf_adasum import doctor
@@ -25,7 +26,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python(?: title=\"([^\"\n]*)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Pages whose blocks run one after the other, as a notebook.
 IN_ORDER = [path for path in DOCUMENTS if "<!-- output -->" in path.read_text()]
-LIMIT = 280
+LIMIT = 150 * PACE
 PATTERN = re.compile(r"\d+(?:\\?\.\d+)?")  # a number, as re.escape writes it
 
 
@@ -55,7 +56,7 @@ def launched(folder, *arguments):
 
 
 @pytest.mark.parametrize("text", list(programs()))
-@pytest.mark.costly
+@pytest.mark.slow
 @pytest.mark.keras3_only("the documents are written for Keras 3")
 def test_a_migrated_program_trains_on_two_workers(text, tmp_path):
     end = "" if "\nlosses = []" in text else "\nlosses = model.history.history['loss']"

@@ -204,11 +204,11 @@ SLOW = [
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("cnn", marks=pytest.mark.costly),
+        pytest.param("cnn", marks=pytest.mark.slow),
         "orthogonality",
         "sequential",
         "local_steps",
-        pytest.param("jobs", marks=pytest.mark.costly),
+        pytest.param("jobs", marks=pytest.mark.slow),
         *SLOW,
     ],
 )

@@ -92,7 +92,7 @@ class TestCustomLoop:
             )
 
     @pytest.mark.parametrize("optimizer", ["delta", "delta of 2"])
-    @pytest.mark.costly
+    @pytest.mark.slow
     def test_local_optimizers_rest(self, group, optimizer):
         results = group.run(scenarios.steps_of_loop, rule="adasum", optimizer=optimizer)
         slots = [n[2:] for n in results[0] if n.startswith("0 ") and keras_versions.is_slot(n)]
@@ -109,7 +109,7 @@ class TestCustomLoop:
 @EMPTY
 @pytest.mark.keras3_only("TensorFlow's kernels fail there")
 @pytest.mark.parametrize("jit_compile", [False, True])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_convolutions_and_pooling_without_rows(group, jit_compile):
     """As one process, up to rounding: TensorFlow's kernels for CPUs would end the process."""
     results = group.run(scenarios.train_convolutions, jit_compile=jit_compile)

@@ -44,7 +44,6 @@ def run_on_group(group, tmp_path):
 @on("2x2")  # it has what is peculiar to 2x1 and 1x2
 @pytest.mark.feature("GANs, VAEs and others with a `train_step` and without `call`")
 @pytest.mark.feature("a GAN: two optimizers, a custom `train_step`, no `call`")
-@pytest.mark.costly
 def test_gan(run_on_group):
     """Losses of a GAN need not fall; what it draws comes nearer to the images."""
     results = run_on_group("gan")
@@ -144,7 +143,7 @@ CHECKS = {
         for name, feature in FEATURES.items()
     ],
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_a_program_learns_as_in_one_process(run_on_group, name):
     results, expected = run_on_group(name), alone(name)
     # A replica tells an image's other view from those of its own rows, of which it has fewer: the

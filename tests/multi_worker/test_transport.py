@@ -10,11 +10,12 @@ import pytest
 from scenarios import predict as predict_scenarios
 from scenarios import transport as scenarios
 from support import faults, meshes
+from support.pace import PACE
 from support.worker_group import WorkerGroup
 
 from tf_adasum.environment_variables import TRANSPORT
 
-DETECTION_SECONDS = 8  # seconds, as in test_faults.py
+DETECTION_SECONDS = 6 * PACE  # as in test_faults.py
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,7 +64,7 @@ class TestSameBits:
             assert result["conditions"] == 0
             assert result["nodes"] <= 275 * ucx_group.devices
 
-    @pytest.mark.costly
+    @pytest.mark.slow
     def test_reductions(self, ucx_group):
         plans = [{}, {"rule": "sum"}, {"wire_dtype": "bfloat16"}]
         if ucx_group.replicas == 4:
