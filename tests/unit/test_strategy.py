@@ -1,6 +1,5 @@
 """Wrong arguments of AdasumMirroredStrategy are refused on all workers before TensorFlow starts."""
 
-import itertools
 import json
 import os
 
@@ -10,7 +9,7 @@ import tensorflow as tf
 
 import tf_adasum
 from tf_adasum import environment_variables, ops, rules, startup
-from tf_adasum.cluster import rendezvous, start_timeout
+from tf_adasum.cluster import rendezvous
 from tf_adasum.cluster import tasks as cluster_tasks
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.workers import agreement
@@ -201,16 +200,6 @@ def test_autotuning_is_off_unless_it_is_asked_for(asked_for):
     from_function = strategy.distribute_datasets_from_function(lambda context: dataset)
     for (own,) in (distributed._cloned_datasets, from_function._datasets):
         assert own.options().autotune.enabled is (asked_for or False)
-
-
-def test_progress_bars_are_the_first_worker_s_under_the_launcher(monkeypatch):
-    called, logging = [], "disable_interactive_logging"
-    monkeypatch.setattr(startup.keras.utils, logging, lambda: called.append((launched, rank)))
-    for launched, rank in itertools.product(("", "1"), (0, 1)):
-        monkeypatch.setenv(start_timeout.LAUNCHER, launched)
-        tasks = cluster_tasks.Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), rank)
-        startup._leave_progress_bars_to_the_first_worker(tasks)
-    assert called == [("1", 1)]
 
 
 def test_processes_that_were_started_together_do_not_train_alone(monkeypatch):
