@@ -3,17 +3,22 @@
 import importlib
 import os
 import signal
+import time
 from pathlib import Path
 
-import pytest
+_begin = time.monotonic()
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import tensorflow  # noqa: E402, F401 - the import is what is measured
+
+os.environ["SECONDS_OF_TENSORFLOW_IMPORT"] = str(time.monotonic() - _begin)  # see support/pace.py
+
+import pytest  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 
 # A shell that starts the tests in the background, as `make test` does, has them ignore it, and
 # every process that they start: as in a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 # By default a trial at each start decides: tests say what carries the gradients.
 os.environ.setdefault("TF_ADASUM_TRANSPORT", "tensorflow")
