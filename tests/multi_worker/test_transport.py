@@ -75,7 +75,8 @@ class TestSameBits:
 
     @pytest.mark.slow
     def test_random_exchanges(self, ucx_group):
-        assert_same_bits(ucx_group.run(scenarios.random_exchanges, seeds=list(range(40))))
+        seeds = list(range(12))
+        assert_same_bits(ucx_group.run(scenarios.random_exchanges, timeout=300, seeds=seeds))
 
     @pytest.mark.parametrize(
         "options",

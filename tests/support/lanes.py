@@ -1,15 +1,12 @@
 """A plugin that decides which tests are slow: `make test` runs the others, `make test-slow` these.
 
 Each of both runs all of its own, so together they run everything. A test is slow if it is marked
-`pytest.mark.slow`, because it takes more than eight seconds of CPU time. Of a test with parameters,
-these cases are not slow:
+`pytest.mark.slow`, because it takes more than eight seconds of CPU time. Of a test with workers,
+and of every test under Keras 2, all cases are slow but those that are marked `pytest.mark.always`,
+or the first case of the topology that most tests share. They are marked `further`, too.
 
-- of a test with workers, and of every test under Keras 2: the cases that are marked
-  `pytest.mark.always`, or the first case of the topology that most tests share;
-- of any other test: the cases marked `always`, and the first case of each value of each parameter.
-
-The other cases are slow, and marked `further`, too. `--quarter 2` leaves out three quarters of the
-files. Under Keras 2, tests marked `pytest.mark.version_independent` are left out.
+`--quarter 2` leaves out three quarters of the files. Under Keras 2, tests marked
+`pytest.mark.version_independent` are left out.
 """
 
 import collections
@@ -54,30 +51,20 @@ def pytest_collection_modifyitems(config, items):
 
 
 def first_cases(cases):
-    """Return the cases of a test that are not slow; a skipped case only if all are skipped."""
+    """Return the cases of a test that are not `further`; a skipped one only if all are skipped."""
+    if not keras_versions.IS_KERAS_2 and cases[0].path.parent.name not in FOLDERS_WITH_WORKERS:
+        return cases
     can_run = [case for case in cases if not case.get_closest_marker("skip")] or cases[:1]
     always = [case for case in can_run if case.get_closest_marker("always")]
-    if keras_versions.IS_KERAS_2 or cases[0].path.parent.name in FOLDERS_WITH_WORKERS:
-        return always or sorted(can_run, key=topology_rank)[:1]
-    first, seen = always, set().union(*map(values_of, always))
-    for case in can_run:
-        if case is can_run[0] or not values_of(case) <= seen:
-            first = [*first, case]
-            seen |= values_of(case)
-    return first
+    return always or sorted(can_run, key=rank)[:1]
 
 
-def values_of(case):
-    """The parameters of a case, each with its value as a text."""
-    parameters = case.callspec.params if hasattr(case, "callspec") else {}
-    return {(name, str(value)) for name, value in parameters.items()}
-
-
-def topology_rank(case):
-    """Return where the topology of a case stands among the preferred ones, or behind all."""
+def rank(case):
+    """Order cases: what is slow last, then by the place of its topology among the preferred ones."""
     preferred = PREFERRED_UNDER_KERAS_2 if keras_versions.IS_KERAS_2 else PREFERRED_TOPOLOGIES
     places = (place for place, alike in enumerate(preferred) if topology_of(case) in alike)
-    return next(places, len(preferred))
+    is_slow = case.get_closest_marker("slow") is not None
+    return is_slow, next(places, len(preferred))
 
 
 def topology_of(case):
