@@ -60,7 +60,7 @@ def first_cases(cases):
 
 
 def rank(case):
-    """Order cases: what is slow last, then by the place of its topology among the preferred ones."""
+    """Order cases: slow ones last, then by the place of their topology among the preferred."""
     preferred = PREFERRED_UNDER_KERAS_2 if keras_versions.IS_KERAS_2 else PREFERRED_TOPOLOGIES
     places = (place for place, alike in enumerate(preferred) if topology_of(case) in alike)
     is_slow = case.get_closest_marker("slow") is not None
