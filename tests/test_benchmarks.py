@@ -31,6 +31,7 @@ def run_main(load, monkeypatch):
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.version_independent
 def test_dry_run_of_the_gpu_benchmark_measures_every_case(run_main, tmp_path, capsys):
     out = tmp_path / "reports"
@@ -68,6 +69,7 @@ def test_gpu_benchmark_says_that_there_is_no_gpu(run_main):
         run_main("kernels_gpu")
 
 
+@pytest.mark.slow
 @pytest.mark.version_independent
 def test_gpu_report_runs_dry_and_says_what_it_skipped(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / "gpu_report.py"), "--dry"]

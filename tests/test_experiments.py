@@ -194,7 +194,7 @@ SLOW = [
         pytest.param("cnn", marks=pytest.mark.slow),
         "orthogonality",
         "sequential",
-        "local_steps",
+        pytest.param("local_steps", marks=pytest.mark.slow),
         pytest.param("jobs", marks=pytest.mark.slow),
         *SLOW,
     ],
