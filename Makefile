@@ -75,15 +75,19 @@ OVER_UCX = $(addprefix tests/multi_worker/,test_custom_loops.py test_dtypes.py \
     test_empty_replicas.py test_nonfinite.py test_optimizers.py test_own_steps.py)
 # These have targets of their own.
 OTHERS = $(SHARED_GROUP) tests/clusters tests/wheels
+define BOTH_PARTS
+(set -o pipefail; $(PYTEST) $(PARALLEL) tests $(OTHERS:%=--ignore=%) 2>&1 \
+    | sed -u 's/^/[others] /') & others=$$!; \
+$(PYTEST) $(SHARED_GROUP); groups=$$?; \
+wait $$others; exit $$((groups + $$?))
+endef
 test: $(READY)
-	(set -o pipefail; $(PYTEST) $(PARALLEL) tests $(OTHERS:%=--ignore=%) 2>&1 \
-	    | sed -u 's/^/[others] /') & others=$$!; \
-	$(PYTEST) $(SHARED_GROUP); groups=$$?; \
-	wait $$others; exit $$((groups + $$?))
-	TF_ADASUM_TRANSPORT=ucx $(PYTEST) $(OVER_UCX) || test $$? = 5  # none of them is slow
+	$(BOTH_PARTS)
+	TF_ADASUM_TRANSPORT=ucx $(PYTEST) $(OVER_UCX)
 
 test-slow: PART = -m slow $(if $(QUARTER),--quarter $(if $(filter today,$(QUARTER)),$(shell date +%d),$(QUARTER)))
-test-slow: test
+test-slow: $(READY)
+	$(BOTH_PARTS)
 
 # If the table has changed, copy it to tests/COMPATIBILITY.md.
 compatibility: $(READY)
