@@ -3,13 +3,12 @@
 #   make demo    trains with the mean and with Adasum on four workers, and draws demo/digits.png;
 #                four minutes
 #   make check   lint, types, and the unit tests of `make test`; minutes
-#   make test    a sample of the cases of every test that is not costly; ten minutes
-#   make test-more  a sample of the costly tests, which take more than eight seconds of CPU time
-#   make test-all  every case of every test, including slow tests; hours
+#   make test    every test that is not slow; a quarter of an hour
+#   make test-slow  all other tests; an hour. QUARTER=2 runs a quarter of them, QUARTER=today
+#                another one each day
 #   make test-networks  training on hosts with slow, lossy or cut links; needs root
 #   make test-clusters  training started by Slurm, mpirun and others, if they are installed
-#   make test-addons  the tests of `test` and `test-more` with TensorFlow 2.15, Keras 2 and
-#                TensorFlow Addons
+#   make test-addons  the tests of `test` with TensorFlow 2.15, Keras 2 and TensorFlow Addons
 #   make test-versions  the tests that depend on versions, on the corners of the table of
 #                TensorFlow, Keras and Python versions, in build/versions; CORNER=2.16 selects the
 #                corners of one TensorFlow, RECORD=--record updates the docs
@@ -37,13 +36,13 @@ TENSORFLOW_keras2-cuda = tensorflow[and-cuda]==2.15.*
 TENSORFLOW_keras2-cpu = tensorflow-cpu==2.15.*
 BIN = $(VENV)/bin
 SHELL = /bin/bash
-# Selects the tests and their cases; see tests/support/sampling.py.
-PART = --sample -m 'not costly'
+# Selects the tests and their cases; see tests/support/lanes.py.
+PART = -m 'not slow'
 PYTEST = $(BIN)/python -m pytest --durations=20 $(PART)
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
 
-.PHONY: demo check test test-more test-all test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke docs docs-browser wheels test-wheels gpu-report gpu-report-here clean
+.PHONY: demo check test test-slow compatibility test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke docs docs-browser wheels test-wheels gpu-report gpu-report-here clean
 
 # Without oneDNN, TensorFlow prints no line about it.
 demo: export TF_ENABLE_ONEDNN_OPTS = 0
@@ -74,28 +73,30 @@ OWN_WORKERS = $(addprefix tests/multi_worker/,test_doctor.py test_faults.py test
     test_notebook.py test_replica_check.py test_restart.py test_start.py test_stopping.py \
     test_transport_choice.py)
 SHARED_GROUP = $(filter-out $(OWN_WORKERS),$(wildcard tests/multi_worker/test_*.py))
-# Some files with workers also run over UCX. In `make test-all`, all of them do.
+# Some files with workers also run over UCX.
 OVER_UCX = $(addprefix tests/multi_worker/,test_custom_loops.py test_dtypes.py \
     test_empty_replicas.py test_nonfinite.py test_optimizers.py test_own_steps.py)
+# These have targets of their own.
+OTHERS = $(SHARED_GROUP) tests/clusters tests/wheels
+define BOTH_PARTS
+(set -o pipefail; $(PYTEST) $(PARALLEL) tests $(OTHERS:%=--ignore=%) 2>&1 \
+    | sed -u 's/^/[others] /') & others=$$!; \
+$(PYTEST) $(SHARED_GROUP); groups=$$?; \
+wait $$others; exit $$((groups + $$?))
+endef
 test: $(READY)
-	(set -o pipefail; $(PYTEST) $(PARALLEL) tests $(SHARED_GROUP:%=--ignore=%) 2>&1 \
-	    | sed -u 's/^/[others] /') & others=$$!; \
-	$(PYTEST) $(SHARED_GROUP) $(TABLE); groups=$$?; \
-	wait $$others; exit $$((groups + $$?))
+	$(BOTH_PARTS)
 	TF_ADASUM_TRANSPORT=ucx $(PYTEST) $(OVER_UCX)
 
-test-more: PART = --sample -m costly
-test-more: test
+test-slow: PART = -m slow $(if $(QUARTER),--quarter $(if $(filter today,$(QUARTER)),$(shell date +%d),$(QUARTER)))
+test-slow: $(READY)
+	$(BOTH_PARTS)
 
-# Also writes the compatibility table. If it has changed, copy it to tests/COMPATIBILITY.md.
-test-all: PART = --slow
-test-all: PARALLEL =
-test-all: OWN_WORKERS =
-test-all: OVER_UCX = tests/multi_worker
-test-all: TABLE = --compatibility build/compatibility.md
-test-all: test
+# If the table has changed, copy it to tests/COMPATIBILITY.md.
+compatibility: $(READY)
+	$(BIN)/python -m pytest tests/multi_worker --compatibility build/compatibility.md
 
-test-networks test-clusters test-wheels: PART = --slow
+test-networks test-clusters test-wheels: PART =
 test-networks: $(READY)
 	$(PYTEST) tests/networks
 
@@ -105,7 +106,6 @@ test-clusters: $(READY)
 # A compiled op works with only one version of TensorFlow, so TensorFlow 2.15 has a separate
 # environment and a copy of the sources.
 ADDONS = build/addons
-test-addons: PART = --sample
 test-addons:
 	@mkdir -p $(ADDONS)
 	find $(ADDONS) -name .venv -prune -o -name '*.py' -exec rm {} +
@@ -125,7 +125,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 sanitize: $(READY)
-	$(BIN)/python benchmarks/sanitize.py
+	$(BIN)/python custom_ops/sanitize.py
 
 gpu-report:
 	$(MAKE) EXTRA=$(if $(DRY),cpu,cuda) VENV=$(if $(DRY),$(VENV),.venv-cuda) gpu-report-here

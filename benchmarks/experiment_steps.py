@@ -14,7 +14,7 @@ import sys
 
 import numpy as np
 import report
-from fit_steps import WARM_UP, time_in_turn
+from report import WARM_UP, time_in_turn
 
 sys.path.append(str(report.ROOT))
 

@@ -1,15 +1,16 @@
 """Compare `fit` on two workers: the stock strategy, Horovod, Keras on JAX, and tf_adasum.
 
     python benchmarks/frameworks.py
-    python benchmarks/frameworks.py --kill
+    python benchmarks/frameworks.py --small
 
 Times the steps of a CNN with 13,706 parameters and of a model with 25 million, and reads the peak
-memory of each. With `--kill`, kills worker 1 during training. Each framework has its own processes,
-which take turns. Each worker of Horovod and of tf_adasum runs on its own share of the cores, as
+memory of each. With `--small`, times smaller models on 2 and 4 workers, with each worker on its own
+share of the cores and with all workers on all cores. Each framework has its own processes, which
+take turns. Otherwise each worker of Horovod and of tf_adasum runs on its own share of the cores, as
 `mpirun` and `tf-adasum-launch` start it; the other frameworks have no launcher. HOROVOD_PYTHON is
 the Python of an environment with Horovod (horovod_worker.py), and JAX_PYTHON is the Python of an
 environment with `pip install "jax[cpu]" keras`. Writes benchmarks/results/DATE-frameworks.md or
-DATE-frameworks_kill.md, from which `benchmarks/exchange.py --extend` writes README's table.
+DATE-small_steps.md, from which `benchmarks/exchange.py --extend` writes README's table.
 """
 
 import argparse
@@ -19,7 +20,6 @@ import functools
 import json
 import os
 import pathlib
-import re
 import resource
 import signal
 import socket
@@ -35,15 +35,13 @@ WORKERS = 2
 TURNS = 3
 EPOCHS = 6  # the first one traces
 WARM_UP = 3  # steps of each epoch that are not timed
-KILL_SECONDS = 150  # to wait for the error after worker 1 is killed
-SIZES = ("small", "large")
+SIZES, SMALL_SIZES = ("small", "large"), ("small", "1 MB", "4 MB")
 STEPS = {"small": 60, "1 MB": 60, "4 MB": 60, "large": 6}
 ROWS = {"small": 8, "1 MB": 8, "4 MB": 8, "large": 32}  # of each worker
 SHAPES = {"small": (8, 8, 1), "1 MB": (64,), "4 MB": (64,), "large": (1024,)}
 WIDTHS = {"1 MB": (512, 416, 10), "4 MB": (1024, 896, 10), "large": (4096, 4096, 1000)}
 # Lines of worker 0's output with one of these texts may explain why it exits.
 ERROR = ("Error: ", "UNAVAILABLE", "ABORTED", "DEADLINE", "unhealthy", "exited on signal")
-NAMES = re.compile(r"worker 1\b|task[: ]1\b|rank 1\b", re.IGNORECASE)
 FRAMEWORKS = {
     "stock": "stock strategy, with a fix",
     "horovod": "Horovod, mean",
@@ -54,6 +52,7 @@ FRAMEWORKS = {
 }
 BOUND = ("horovod", "tf_adasum")  # their launchers bind workers to cores
 COMPARED = ("stock", "horovod", "jax", "tf_adasum")
+SMALL_KINDS = ("horovod", "stock", "tf_adasum", "tf_adasum_mean")
 PYTHONS = {"horovod": "HOROVOD_PYTHON", "jax": "JAX_PYTHON"}
 
 
@@ -71,6 +70,20 @@ def model_of(size):
     layers = [Input(SHAPES[size]), Conv2D(16, 3, **two), MaxPooling2D(2), Conv2D(32, 3, **two)]
     layers += [MaxPooling2D(2), Flatten(), Dense(64, activation="relu"), Dense(10)]
     return keras.Sequential(layers)
+
+
+def stock_strategy():
+    """`MultiWorkerMirroredStrategy` with a `reduce` that Keras's `fit` can call."""
+    import tensorflow as tf
+
+    class StockStrategy(tf.distribute.MultiWorkerMirroredStrategy):
+        def reduce(self, reduce_op, value, axis):
+            if tf.nest.is_nested(value):  # the first batch; only its shapes are used
+                local = self.experimental_local_results
+                return tf.nest.map_structure(lambda each: local(each)[0], value)
+            return super().reduce(reduce_op, value, None)
+
+    return StockStrategy()
 
 
 def start(framework, workers):
@@ -99,8 +112,6 @@ def start(framework, workers):
 
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     elif framework == "stock":
-        from step_time import stock_strategy
-
         strategy = stock_strategy()
     else:
         import tf_adasum
@@ -165,32 +176,15 @@ def timed(size, scope, wrapper, factor, calls=False):
     return measured
 
 
-def train_until_killed(folder, rank, scope, wrapper, factor):
-    """Train for minutes; write this process's id once training runs."""
-    import keras
-
-    def ready(batch, logs=None):
-        if batch == 20:
-            pathlib.Path(folder, str(rank)).write_text(str(os.getpid()))
-
-    model = compiled("small", scope, wrapper)
-    x, y = rows_of("small", ROWS["small"] * factor * 20000)
-    told = keras.callbacks.LambdaCallback(on_train_batch_end=ready)
-    model.fit(x, y, batch_size=ROWS["small"] * factor, verbose=0, epochs=100, callbacks=[told])
-
-
 def worker(arguments):
     """Run as a worker of a framework."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     rank, *own = start(arguments.framework, arguments.workers)
-    if arguments.task == "kill":
-        train_until_killed(arguments.folder, rank, *own)
-    else:
-        measured = {
-            size: timed(size, *own, arguments.calls and size == "small") for size in arguments.sizes
-        }
-        if rank == 0:
-            pathlib.Path(arguments.folder, "out.json").write_text(json.dumps(measured))
+    measured = {
+        size: timed(size, *own, arguments.calls and size == "small") for size in arguments.sizes
+    }
+    if rank == 0:
+        pathlib.Path(arguments.folder, "out.json").write_text(json.dumps(measured))
 
 
 def free_port():
@@ -201,13 +195,13 @@ def free_port():
 
 
 @contextlib.contextmanager
-def workers(framework, task, folder, count=WORKERS, sizes=SIZES, bind_to="cores", calls=False):
+def workers(framework, folder, count=WORKERS, sizes=SIZES, bind_to="cores", calls=False):
     """Start the workers, yield their processes or the process of `mpirun`, and kill them."""
     from tf_adasum.launch.cpu_shares import cpu_shares
 
     python = os.environ[PYTHONS[framework]] if framework in PYTHONS else sys.executable
     command = [python, "-u", str(pathlib.Path(__file__)), "--framework", framework]
-    command += ["--task", task, "--folder", folder, "--workers", str(count), "--sizes", *sizes]
+    command += ["--folder", folder, "--workers", str(count), "--sizes", *sizes]
     command += ["--calls"] if calls else []
     environments = [dict(os.environ) for _ in range(count)]
     shares = cpu_shares(max(count, 2)) if bind_to == "cores" else []
@@ -253,43 +247,13 @@ def errors_of(folder):
 def times(framework, **options):
     """Return what worker 0 measured; the options are arguments of `workers`."""
     with tempfile.TemporaryDirectory() as folder:
-        with workers(framework, "times", folder, **options) as processes:
+        with workers(framework, folder, **options) as processes:
             for process in processes:
                 process.wait(report.SECONDS)
         out = pathlib.Path(folder, "out.json")
         if not out.exists():
             raise RuntimeError(f"{framework}: {errors_of(folder)[-1]}")
         return json.loads(out.read_text())
-
-
-def kill(framework):
-    """Kill worker 1 in training; return the seconds until worker 0 ends, and its errors."""
-    with tempfile.TemporaryDirectory() as folder, workers(framework, "kill", folder) as processes:
-        files = [pathlib.Path(folder, str(rank)) for rank in range(WORKERS)]
-        deadline = time.monotonic() + report.SECONDS
-        while not all(file.exists() and file.read_text() for file in files):
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{framework} does not train: {errors_of(folder)[-1]}")
-            time.sleep(0.1)
-        survivor, victim = (int(file.read_text()) for file in files)
-        time.sleep(1)
-        os.kill(victim, signal.SIGKILL)
-        begin = time.monotonic()
-        while is_running(survivor) and time.monotonic() < begin + KILL_SECONDS:
-            time.sleep(0.02)
-        seconds = time.monotonic() - begin
-        if is_running(survivor):
-            return None, errors_of(folder)
-        processes[0].wait(report.SECONDS)  # `mpirun` prints its error later
-        return seconds, errors_of(folder)
-
-
-def is_running(pid):
-    """Return whether a process exists and has not ended."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def error_of_unmodified():
@@ -315,27 +279,18 @@ def is_present(framework):
     return bool(os.environ.get(PYTHONS.get(framework, "PATH")))
 
 
-def present():
-    """Return the compared frameworks that are installed."""
-    return [each for each in COMPARED if is_present(each)]
-
-
-def conditions():
-    """Return the sentence about workers and versions that both reports share."""
-    versions = "; ".join(version_of(each) for each in present() if each in PYTHONS)
-    return f"{WORKERS} workers of one device on one machine. Others: {versions}."
-
-
-def compare():
+def compare(turns):
     """Write the report of steps and memory."""
+    present = [each for each in COMPARED if is_present(each)]
+    versions = "; ".join(version_of(each) for each in present if each in PYTHONS)
     measured = collections.defaultdict(list)
-    for turn in range(TURNS):
-        for framework in present() if turn % 2 == 0 else reversed(present()):
+    for turn in range(turns):
+        for framework in present if turn % 2 == 0 else reversed(present):
             bind_to = "cores" if framework in BOUND else "none"
             measured[framework].append(times(framework, bind_to=bind_to))
             print(framework, measured[framework][-1], flush=True)
     rows = []
-    for framework in present():
+    for framework in present:
         row = [FRAMEWORKS[framework]]
         for size in SIZES:
             own = [seconds for turn in measured[framework] for seconds in turn[size]["seconds"]]
@@ -347,46 +302,92 @@ def compare():
     report.write(
         "frameworks",
         "`fit` on two workers: stock strategy, Horovod, Keras on JAX, tf_adasum",
-        f"{conditions()} Each worker of Horovod and of tf_adasum runs on its own share of the "
+        f"{WORKERS} workers of one device on one machine. Others: {versions}. Each worker of "
+        "Horovod and of tf_adasum runs on its own share of the "
         "cores, as `mpirun` and `tf-adasum-launch` start it; the others run on all cores. *Small*: "
         f"a CNN of 13,706 parameters, {ROWS['small']} rows of each worker. "
         f"*Large*: 25.1 million parameters, {ROWS['large']} rows of each worker. SGD. Milliseconds "
         f"of a step of `fit` on worker 0: means of {STEPS['small']} and {STEPS['large']} steps in "
-        f"{EPOCHS - 1} epochs of each of {TURNS} runs in which the frameworks take turns, here "
+        f"{EPOCHS - 1} epochs of each of {turns} runs in which the frameworks take turns, here "
         "their median (quartiles). Peak resident memory of worker 0 after the small model, and "
         "after both: medians. The stock strategy has a fix of `reduce`; without it `fit` ends in "
         f"`{error_of_unmodified()[:200]}`.\n\n" + report.table(header, rows),
     )
 
 
-def compare_kills():
-    """Write the report of killed workers."""
-    rows = []
-    for framework in present():
-        ends = [kill(framework) for _ in range(TURNS)]
-        known = sorted(seconds for seconds, _ in ends if seconds is not None)
-        found = [f"{known[0]:.1f} to {known[-1]:.1f}"] if known else []
-        if len(known) < TURNS:
-            found.append(f"{TURNS - len(known)} of {TURNS} did not end in {KILL_SECONDS} s")
-        named = sum(any(NAMES.search(line) for line in errors) for _, errors in ends)
-        error = ends[-1][1][-1][:300].replace("|", "/")
-        cells = [", ".join(found), f"{named} of {TURNS}", f"`{error}`"]
-        rows.append([FRAMEWORKS[framework], *cells])
+def measured_small(workers, turns, kinds):
+    """Return the measurements of each turn, for each kind and each binding."""
+    found = collections.defaultdict(list)
+    cases = [(kind, bind_to) for kind in kinds for bind_to in ("cores", "none")]
+    for turn in range(turns):
+        for kind, bind_to in cases if turn % 2 == 0 else reversed(cases):
+            count = 1 if kind == "one" else workers
+            own = times(kind, count=count, sizes=SMALL_SIZES, bind_to=bind_to, calls=True)
+            found[kind, bind_to].append(own)
+            print(workers, kind, bind_to, own, flush=True)
+    return found
+
+
+def seconds_of(turns, size, call):
+    """Return the seconds of a step in all epochs of all turns."""
+    return [each for turn in turns for each in turn[size][call]]
+
+
+def small_rows(workers, found):
+    """Yield one row for each kind and each binding."""
+    for (kind, bind_to), turns in found.items():
+        row = [1 if kind == "one" else workers, FRAMEWORKS[kind], bind_to]
+        row += [
+            report.quartiles(seconds_of(turns, size, "seconds"), 1000, 1) for size in SMALL_SIZES
+        ]
+        for other in ("horovod", "stock"):
+            row.append(ratio(found, kind, bind_to, other))
+        for call in ("evaluate", "predict"):
+            row.append(report.quartiles(seconds_of(turns, "small", call), 1000, 1))
+        yield row
+
+
+def ratio(found, kind, bind_to, other):
+    """Return the small model's ratio of medians in each turn: its median (lowest..highest)."""
+    if not found.get((other, bind_to)):
+        return ""
+    ratios = [
+        np.median(own["small"]["seconds"]) / np.median(theirs["small"]["seconds"])
+        for own, theirs in zip(found[kind, bind_to], found[other, bind_to], strict=True)
+    ]
+    return f"{np.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
+
+
+def compare_small(counts, turns):
+    """Write the report of small models on several numbers of workers, bound and not."""
+    kinds = [each for each in (*SMALL_KINDS, "one") if is_present(each)]
+    body = []
+    for workers in counts:
+        body += small_rows(workers, measured_small(workers, turns, kinds))
+    header = ["workers", "framework", "bound to", *(f"{size}, ms" for size in SMALL_SIZES)]
+    header += ["small / Horovod", "small / stock", "evaluate, ms", "predict, ms"]
     report.write(
-        "frameworks_kill",
-        "A worker is killed: stock strategy, Horovod, Keras on JAX, tf_adasum",
-        f"{conditions()} Seconds from SIGKILL of worker 1 during `fit` until worker 0 ends, "
-        f"{TURNS} runs each, without a launcher that restarts; Horovod under `mpirun`. "
-        "*Named*: runs in which an error in worker 0's output names worker 1. *Error*: the last "
-        "one.\n\n" + report.table(["framework", "seconds", "named", "error"], rows),
+        "small_steps",
+        "Steps of small models, with workers bound to cores and not",
+        "*Small*: a CNN of 13,706 parameters; *1 MB* and *4 MB*: dense models of so many bytes of "
+        f"parameters; {ROWS['small']} rows of each worker, SGD. *Bound to cores*: each "
+        "worker runs on its own share of the cores, as `tf-adasum-launch` and `mpirun` arrange it "
+        "for up to as many workers as cores; more workers share a core. *None*: all workers run "
+        f"on all cores. Milliseconds of a step of `fit` on worker 0: means of {STEPS['small']} "
+        f"steps in {EPOCHS - 1} epochs of each of {turns} runs in which the frameworks "
+        "take turns, here their median (quartiles). Ratios: of the medians of a turn, median "
+        "(lowest..highest). `evaluate` and `predict`: a whole call with the small model, divided "
+        f"by its {WARM_UP + STEPS['small']} steps. The stock strategy has a fix of `reduce`. "
+        f"{version_of('horovod') if 'horovod' in kinds else 'No Horovod'}.\n\n"
+        + report.table(header, body),
     )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kill", action="store_true", help="kill worker 1 instead")
+    parser.add_argument("--small", action="store_true", help="small models, on 2 and 4 workers")
+    parser.add_argument("--turns", type=int, default=TURNS)
     parser.add_argument("--framework")
-    parser.add_argument("--task")
     parser.add_argument("--folder")
     parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--calls", action="store_true")
@@ -394,10 +395,10 @@ def main():
     arguments = parser.parse_args()
     if arguments.framework:
         worker(arguments)
-    elif arguments.kill:
-        compare_kills()
+    elif arguments.small:
+        compare_small((2, 4), arguments.turns)
     else:
-        compare()
+        compare(arguments.turns)
 
 
 if __name__ == "__main__":

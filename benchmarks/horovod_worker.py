@@ -1,4 +1,4 @@
-"""Measure Horovod's SUM and Adasum, and steps of `fit` with them, for the other benchmarks.
+"""Measure Horovod's SUM and Adasum, for `benchmarks/exchange.py --transport`.
 
 Horovod 0.28.1 needs a separate environment, with TensorFlow 2.15 and MPI for CPUs:
 
@@ -7,7 +7,7 @@ Horovod 0.28.1 needs a separate environment, with TensorFlow 2.15 and MPI for CP
     HOROVOD_WITH_MPI=1 HOROVOD_CPU_OPERATIONS=MPI HOROVOD_WITH_TENSORFLOW=1 \\
         HOROVOD_WITHOUT_GLOO=1 pip install --no-build-isolation horovod==0.28.1
 
-Benchmarks measure Horovod if HOROVOD_PYTHON is the path of that environment's Python, which runs
+exchange.py measures Horovod if HOROVOD_PYTHON is the path of that environment's Python, which runs
 this file under `mpirun`.
 """
 
@@ -32,20 +32,19 @@ def is_available():
     return bool(os.environ.get(PYTHON))
 
 
-def on_workers(workers, way, task, **arguments):
-    """Run a task of this file under `mpirun`; return what rank 0 returned.
+def on_workers(workers, way, **arguments):
+    """Run `times` under `mpirun`; return what rank 0 returned.
 
     Args:
         workers: the number of workers.
         way: a key of `TRANSPORTS`.
-        task: "times" or "fit".
-        arguments: the arguments of the task.
+        arguments: the other arguments of `times`.
     """
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", str(workers)]
         command += ["--bind-to", "core:overload-allowed"]  # as tf-adasum-launch does
         command += ["--mca", "pml", "ob1", "--mca", "btl", TRANSPORTS[way]]
-        command += [os.environ[PYTHON], str(pathlib.Path(__file__)), "--task", task]
+        command += [os.environ[PYTHON], str(pathlib.Path(__file__))]
         command += ["--arguments", json.dumps(arguments), "--out", file.name]
         subprocess.run(command, check=True, timeout=SECONDS)
         return json.load(file)
@@ -80,26 +79,8 @@ def times(hvd, shapes, steps):
     return seconds
 
 
-def fit(hvd, rounds, steps, rows):
-    """Return for "mean" the seconds of each step of each round of `fit`.
-
-    Horovod's optimizer for Keras does not support Adasum.
-    """
-    import keras
-    from fit_steps import WARM_UP, time_in_turn
-    from horovod.tensorflow.keras import DistributedOptimizer
-    from step_time import model_of_25_million, random_rows
-
-    own = rows // hvd.size()
-    optimizer = DistributedOptimizer(keras.optimizers.SGD(0.001), op=hvd.Average)
-    models = {"mean": model_of_25_million(optimizer)}
-    x, y = random_rows(own * (WARM_UP + steps))
-    return time_in_turn(models, x, y, batch_size=own, rounds=rounds)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--task", choices=["times", "fit"], required=True)
     parser.add_argument("--arguments", type=json.loads, required=True)
     parser.add_argument("--out", required=True)
     arguments = parser.parse_args()
@@ -107,7 +88,7 @@ def main():
     import horovod.tensorflow as hvd
 
     hvd.init()
-    measured = {"times": times, "fit": fit}[arguments.task](hvd, **arguments.arguments)
+    measured = times(hvd, **arguments.arguments)
     if hvd.rank() == 0:
         pathlib.Path(arguments.out).write_text(json.dumps(measured))
 

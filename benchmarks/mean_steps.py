@@ -153,14 +153,13 @@ def main():
     if sys.argv[1] == "--train":
         kind, side, turns, out = sys.argv[2:]
         return train(kind, int(side), turns, out)
-    import differences
 
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("former")
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--turns", type=int, default=15)
     arguments = parser.parse_args()
-    with differences.checkout_of(arguments.former) as former:
+    with report.checkout_of(arguments.former) as former:
         rows = [row(kind, *measured(kind, former, arguments.turns)) for kind in arguments.models]
     report.write(
         "mean_steps",

@@ -22,7 +22,6 @@ import time
 import numpy as np
 import report
 import slow_links
-import step_split
 
 HOSTS, EPOCHS, EXCHANGES = 2, 4, 2
 # For each number of inter-op threads: whether buckets are as between hosts (`aggregation.buckets`).
@@ -74,6 +73,32 @@ def steps(name, model):
     return ((ends[:, -1] - ends[:, 0]) / (STEPS[name] - 1)).tolist()
 
 
+def exchanges(strategy, model, count, loops):
+    """Return the seconds of one exchange of the model's gradients in each of several loops."""
+    import tensorflow as tf
+
+    gradients = [tf.random.normal(v.shape) for v in model.trainable_variables]
+    options = strategy.gradient_reduction
+
+    def combine(*own):
+        return tf.distribute.get_replica_context().all_reduce("SUM", own, options=options)
+
+    @tf.function
+    def loop():
+        own = gradients
+        for _ in tf.range(count):
+            own = list(strategy.run(combine, args=tuple(own)))
+        return own[0]
+
+    loop().numpy()
+    seconds = []
+    for _ in range(loops):
+        start = time.perf_counter()
+        loop().numpy()
+        seconds.append((time.perf_counter() - start) / count)
+    return seconds
+
+
 def work():
     """Return the seconds of each part of a step, for each model and each kind of buckets."""
     import tf_adasum
@@ -88,7 +113,7 @@ def work():
         collectives.scheme = dataclasses.replace(collectives.scheme, spans_hosts=spans_hosts)
         for name in STEPS:
             model = compiled(name, strategy, lambda optimizer: optimizer)
-            exchange = step_split.exchanges(strategy, model, EXCHANGES, EPOCHS)
+            exchange = exchanges(strategy, model, EXCHANGES, EPOCHS)
             step = steps(name, model)
             local = compiled(name, strategy, lambda sgd: DeltaAdasum(sgd, local_steps=10**6))
             compute = steps(name, local)

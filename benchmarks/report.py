@@ -1,13 +1,16 @@
-"""Start workers for the benchmarks, compute medians with their spread, and write the reports."""
+"""Start workers for the benchmarks, time steps, compute medians, and write the reports."""
 
+import contextlib
 import datetime
 import json
 import os
 import pathlib
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from importlib.metadata import version
 
 import numpy as np
@@ -15,6 +18,7 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 SECONDS = 600
+WARM_UP = 3  # steps of each `fit` that `time_in_turn` does not count; they include tracing
 
 
 def on_workers(workers, script, *arguments, devices=1, seconds=SECONDS):
@@ -34,6 +38,38 @@ def save(strategy, measured, out):
     """Write what `on_workers` returns, on worker 0 only."""
     if strategy.cluster_resolver.task_id in (None, 0):
         pathlib.Path(out).write_text(json.dumps(measured))
+
+
+def time_in_turn(models, x, y, *, batch_size, rounds):
+    """Return for each model a list of rounds, each a list of the seconds of its steps.
+
+    Args:
+        models: dict from names to compiled Keras models.
+        x, y: the data of one `fit`. Its first WARM_UP steps are not counted.
+        batch_size: the global batch size.
+        rounds: the number of rounds; in each round, every model is trained once.
+    """
+    import keras
+
+    class Stopwatch(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.seconds = []
+
+        def on_train_batch_begin(self, batch, logs=None):
+            self.start = time.perf_counter()
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.seconds.append(time.perf_counter() - self.start)
+
+    seconds = {name: [] for name in models}
+    for number in range(rounds):
+        for name in sorted(models, reverse=number % 2):  # no model is always first
+            model = models[name]
+            stopwatch = Stopwatch()
+            model.fit(x, y, batch_size=batch_size, shuffle=False, verbose=0, callbacks=[stopwatch])
+            seconds[name].append(stopwatch.seconds[WARM_UP:])
+    return seconds
 
 
 def quartiles(values, scale=1.0, digits=2):
@@ -98,3 +134,20 @@ def write(name, title, body, *, machine=None, folder=RESULTS):
         f"Machine: {machine or this_machine()}.\n\n{body}\n"
     )
     print(path.read_text())
+
+
+@contextlib.contextmanager
+def checkout_of(commit):
+    """Return a context manager for a folder with a commit's files, and the op built here."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(
+            ["git", "archive", commit, "tf_adasum"],
+            cwd=ROOT,
+            capture_output=True,
+            check=True,
+        )
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+        for built in (ROOT / "tf_adasum" / "ops").glob("_*[!y]"):
+            if built.is_file():
+                shutil.copy(built, pathlib.Path(folder, "tf_adasum", "ops"))
+        yield folder

@@ -1,6 +1,20 @@
-"""Ten bugs that mutants.py inserts into the package, and that the tests must detect."""
+"""Insert ten bugs into a copy of the package, one after the other: the unit tests must detect each.
 
-# Bugs that a person could write: name, target, file, original text, replacement.
+    python benchmarks/seeded_bugs.py
+
+Prints the first test that fails for each bug. The exit status is 1 if a bug is not detected.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# Bugs that a person could write: name, folder of tests/unit, file, original text, replacement.
 BUGS = [
     (
         "sharding: the next shuffle has the seed of an earlier one",
@@ -73,3 +87,40 @@ BUGS = [
         "by_themselves = others",
     ),
 ]
+
+
+def first_failure(copy, tests):
+    """Return the first test that fails in a copy of the repository, or None."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", tests]
+    ended = subprocess.run(
+        command,
+        cwd=copy,
+        env=os.environ | {"PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+    )
+    lines = ended.stdout.splitlines()
+    return next((line for line in lines if line.startswith(("FAILED", "ERROR"))), None)
+
+
+def main():
+    missed = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder)
+        for name in ("tf_adasum", "tests", "pyproject.toml"):
+            copied = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copied(ROOT / name, copy / name)
+        for bug, tests, name, original, replacement in BUGS:
+            file = copy / name
+            text = file.read_text()
+            assert text.count(original) == 1, f"{name} no longer has: {original}"
+            file.write_text(text.replace(original, replacement))
+            failure = first_failure(copy, f"tests/unit/{tests}")
+            file.write_text(text)
+            print(f"{bug}: {failure or 'MISSED'}", flush=True)
+            missed += [bug] if failure is None else []
+    sys.exit(1 if missed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -20,7 +20,6 @@ import socket
 import subprocess
 import sys
 
-import fit_steps
 import numpy as np
 import report
 
@@ -104,9 +103,9 @@ def train(options):
         "with": ModelUnderLoad(model, port, options.clients),
     }
     random = np.random.default_rng(0)
-    rows = 256 * (STEPS + fit_steps.WARM_UP)
+    rows = 256 * (STEPS + report.WARM_UP)
     x, y = (random.standard_normal([rows, size], "float32") for size in (64, 10))
-    seconds = fit_steps.time_in_turn(models, x, y, batch_size=256, rounds=options.rounds)
+    seconds = report.time_in_turn(models, x, y, batch_size=256, rounds=options.rounds)
     rates = {name: [len(each) / sum(each) for each in rounds] for name, rounds in seconds.items()}
     files = {name: one.most_files for name, one in models.items()}
     report.save(strategy, {"rates": rates, "files": files}, options.out)

@@ -3,9 +3,16 @@
 import importlib
 import os
 import signal
+import time
 from pathlib import Path
 
-import pytest
+_begin = time.monotonic()
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+import tensorflow  # noqa: E402, F401 - the import is what is measured
+
+os.environ["SECONDS_OF_TENSORFLOW_IMPORT"] = str(time.monotonic() - _begin)  # see support/pace.py
+
+import pytest  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 
@@ -13,12 +20,11 @@ ROOT = Path(__file__).parents[1]
 # every process that they start: as in a terminal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
 # By default a trial at each start decides: tests say what carries the gradients.
 os.environ.setdefault("TF_ADASUM_TRANSPORT", "tensorflow")
 
-pytest_plugins = ["pytester", "support.keras_versions", "support.sampling", "support.compatibility"]
+pytest_plugins = ["support.pace", "support.keras_versions", "support.lanes"]
+pytest_plugins += ["support.compatibility"]
 
 
 @pytest.fixture

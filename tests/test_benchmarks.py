@@ -1,7 +1,6 @@
 """The benchmarks, as far as a machine without a GPU can run them."""
 
 import collections
-import json
 import math
 import pathlib
 import re
@@ -11,8 +10,6 @@ import sys
 
 import pytest
 from support import keras_versions, network
-
-from tf_adasum.health.connections import MOST_UNAUTHENTICATED
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -34,6 +31,7 @@ def run_main(load, monkeypatch):
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.version_independent
 def test_dry_run_of_the_gpu_benchmark_measures_every_case(run_main, tmp_path, capsys):
     out = tmp_path / "reports"
@@ -71,6 +69,7 @@ def test_gpu_benchmark_says_that_there_is_no_gpu(run_main):
         run_main("kernels_gpu")
 
 
+@pytest.mark.slow
 @pytest.mark.version_independent
 def test_gpu_report_runs_dry_and_says_what_it_skipped(tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / "gpu_report.py"), "--dry"]
@@ -82,23 +81,6 @@ def test_gpu_report_runs_dry_and_says_what_it_skipped(tmp_path):
     assert row.endswith("| yes / yes |")
     assert "nan" not in row
     assert "- Tests of the op: no GPU" in report
-
-
-def test_the_pages_tables_are_what_the_script_writes(load):
-    generated_tables = load("generated_tables")
-
-    for name, generated in generated_tables.parts().items():
-        page = (generated_tables.report.ROOT / name).read_text()
-        assert generated_tables.rewritten(page, generated) == page
-
-
-def test_a_part_without_markers_is_named(load):
-    generated_tables = load("generated_tables")
-
-    page = "<!-- begin: a -->\nold\n<!-- end: a -->\n"
-    assert generated_tables.rewritten(page, {"a": r"new \1"}) == page.replace("old", r"new \1")
-    with pytest.raises(ValueError, match="begin: b"):
-        generated_tables.rewritten(page, {"b": ""})
 
 
 class Recorder:
@@ -189,42 +171,6 @@ def test_exchange_is_measured_on_workers(load):
 
 
 @pytest.mark.slow
-@pytest.mark.keras3_only("Keras 2 trains without XLA")
-def test_steps_with_xla_are_measured_on_workers(reported):
-    *_, first, second = reported("step_time", "--jit", "--rounds", "1", "--steps", "1").splitlines()
-    for name, line in ("CNN", first), ("Transformer", second):
-        assert line.startswith(f"| {name} |")
-        assert float(line.split(" | ")[-1].split()[0]) > 0
-
-
-@pytest.mark.slow
-@pytest.mark.keras3_only("the experiments run on TensorFlow 2.21")
-def test_steps_of_the_experiments_are_measured_on_workers(load, reported, tmp_path):
-    experiment_steps = load("experiment_steps")
-
-    few = ["--rounds", "1", "--steps", "1", "--topologies", "2x1"]
-    file = tmp_path / "steps.json"
-    body = reported("experiment_steps", *few, "--file", str(file))
-    steps = json.loads(file.read_text())["steps"]
-    tasks = experiment_steps.TASKS.items()
-    expected = {(task, rule) for task, own in tasks for rule in own[2]}
-    assert {(line["task"], line["rule"]) for line in steps} == expected
-    assert min(line["seconds"] for line in steps) > 0
-    assert body.count("| 2x1 |") == len(expected)
-
-
-@pytest.mark.slow
-def test_local_steps_send_fewer_bytes_over_slow_links(load, reported):
-    if reason := network.missing("tc") or network.reason_to_skip():
-        pytest.skip(reason)
-    rows = load("report").tables(reported("slow_links", "--mbit", "200"))
-    sent = {row["method"]: float(row["MB sent"]) for row in rows}
-    assert 0.9 < sent["Adasum"] / sent["mean"] < 1.1
-    assert 14 < sent["Adasum"] / sent["DeltaAdasum, k = 16"] < 18
-    assert sent["Adasum, bfloat16, cost model"] < 0.6 * sent["Adasum"]
-
-
-@pytest.mark.slow
 def test_a_slow_worker_is_named_and_a_slow_link_is_none(load, reported):
     if reason := network.missing("tc") or network.reason_to_skip():
         pytest.skip(reason)
@@ -242,48 +188,6 @@ def test_a_slow_worker_is_named_and_a_slow_link_is_none(load, reported):
 
 
 @pytest.mark.slow
-def test_buckets_between_hosts_hide_more_of_the_exchange_of_a_slow_link(load, reported):
-    if reason := network.missing("tc") or network.reason_to_skip():
-        pytest.skip(reason)
-    rows = load("report").tables(reported("overlap", "--mbit", "1000"))
-    hidden = {
-        row["buckets"]: float(row["hidden"].partition(" ")[0])
-        for row in rows
-        if row["model"].startswith("convolutions") and row["threads"] == "1"
-    }
-    assert hidden["default"] > hidden["as on one host"] + 0.1
-
-
-@pytest.mark.slow
-def test_local_steps_reach_an_accuracy_with_fewer_bytes(load, reported):
-    if reason := network.missing("tc") or network.reason_to_skip():
-        pytest.skip(reason)
-    options = ("--mbit", "200", "--seeds", "0", "--target", "0.5")
-    rows = load("report").tables(reported("slow_accuracy", *options))
-    assert [row["method"] for row in rows] == list(load("slow_accuracy").METHODS)
-    sent, steps = (
-        {row["method"]: float(row[name].partition(" ")[0]) for row in rows}
-        for name in ("MB sent", "steps")
-    )
-    of_a_step = {method: sent[method] / steps[method] for method in sent}
-    for method in ("local SGD", "DeltaAdasum"):
-        assert 3.5 < of_a_step[f"{method}, k = 4"] / of_a_step[f"{method}, k = 16"] < 4.5
-    assert of_a_step["DeltaAdasum, k = 1, bfloat16"] < 0.6 * of_a_step["DeltaAdasum, k = 1"]
-
-
-@pytest.mark.slow
-def test_training_continues_after_each_event_on_a_host(load, reported):
-    """A killed worker, a lost host, a cut network, and a host that joins."""
-    if reason := network.reason_to_skip():
-        pytest.skip(reason)
-    body = reported("elastic", "--times", "1")
-    rows = load("report").tables(body)
-    assert [row["event"] for row in rows] == list(dict.fromkeys(load("elastic").EVENTS))
-    accuracy, least = map(float, re.search(r"event: (\S+)\. .*\((\S+) to", body).groups())
-    assert accuracy > least - 0.02
-
-
-@pytest.mark.slow
 def test_random_events_leave_out_no_row_and_leave_nothing_behind(reported):
     if reason := network.reason_to_skip():
         pytest.skip(reason)
@@ -291,14 +195,6 @@ def test_random_events_leave_out_no_row_and_leave_nothing_behind(reported):
     assert "launchers: 0, 0, 0, 0." in body and "Missing steps: 0." in body
     assert not re.search(r": [1-9]\d* rows not used", body)
     assert "that are left: none." in body
-
-
-@pytest.mark.slow
-def test_clients_take_few_files_of_a_training(reported):
-    lines = reported("unauthenticated_clients", "--rounds", "1", "--clients", "300").splitlines()
-    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| with")]
-    files = {name: int(count) for name, _, count in rows}
-    assert 0 < files["with"] - files["without"] <= 2 * MOST_UNAUTHENTICATED + 4  # pipes to them
 
 
 @pytest.mark.slow
@@ -327,47 +223,18 @@ def test_workers_killed_at_random_moments_end_as_if_they_were_not(load, tmp_path
     assert not restarts.same(changed, unbroken["end"])
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_every_bit_of_an_exchange_counts(load, dtype):
-    fuzz_transport = load("fuzz_transport")
-    import tensorflow as tf
-
-    same = tf.constant([1.0, 2.0, 0.0, float("nan")], dtype)
-    assert not fuzz_transport.differ([same, same], [same, tf.identity(same)])
-    swapped = tf.gather(same, [1, 0, 2, 3])
-    for other in swapped, tf.tensor_scatter_nd_update(same, [[2]], [-0.0]):
-        assert fuzz_transport.differ([same, same], [same, other])
-        assert fuzz_transport.digest([same, same]) != fuzz_transport.digest([same, other])
+SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
 
 
-@pytest.mark.parametrize("replicas", [2, 3, 4, 6, 8])
-def test_exchanges_that_are_drawn_are_allowed(load, replicas):
-    import random
-
-    fuzz_transport = load("fuzz_transport")
-    from scenarios import aggregation
-
-    from tf_adasum.aggregation import Scheme
-
-    drawn = [fuzz_transport.draw(random.Random(seed), replicas) for seed in range(200)]
-    assert json.loads(json.dumps(drawn)) == drawn
-    for each in drawn:
-        Scheme.from_arguments(aggregation.RULES[each["rule"]](), replicas, **each["options"])
-    assert {each["rule"] for each in drawn} == set(fuzz_transport.RULES)
-
-
-@pytest.mark.slow
-def test_exchanges_over_ucx_are_compared_and_a_kill_is_named(load, tmp_path):
-    fuzz_transport = load("fuzz_transport")
-    from support import meshes
-
-    meshes.opened()
-    start = fuzz_transport.Start(tmp_path, 2, 1, fuzz_transport.TLS["TCP"], 1, "test")
-    start.run()
-    assert not start.wrong
-    assert start.exchanges > 0 and (start.differing, start.unequal) == (0, 0)
-    assert len(start.seconds_to_error) == len(start.seconds_to_end) == 1
-    log = tmp_path / "1.log"
-    log.write_text(re.sub(r'("digests": \[\[)-?\d+', r"\g<1>7", log.read_text()))
-    start._compare()
-    assert start.unequal == 1 and start.wrong
+@pytest.mark.version_independent
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_script_opens(load, run_main, name):
+    """Its imports are there, and its options are understood."""
+    if name == "simgrid_network":
+        pytest.skip("it runs with Debian's Python")
+    if "ArgumentParser" not in (ROOT / "benchmarks" / f"{name}.py").read_text():
+        load(name)
+        return
+    with pytest.raises(SystemExit) as ended:
+        run_main(name, "--help")
+    assert ended.value.code == 0

@@ -21,10 +21,10 @@ ROOT = pathlib.Path(__file__).parent.parent
 def run(script, *arguments, launcher=()):
     """Return the lines that an example prints."""
     command = [sys.executable, *launcher, f"examples/{script}", *arguments]
-    return output_of(*command, cwd=ROOT, stderr=None, timeout=300).splitlines()
+    return output_of(*command, cwd=ROOT, stderr=None).splitlines()
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 def test_digits_on_two_workers(tmp_path):
     """Every step of the demo: launcher, strategy, data, table, history and picture."""
     settings = ["--epochs", 2, "--batch-per-replica", 16, "--out", tmp_path / "run"]
@@ -42,7 +42,7 @@ def test_digits_on_two_workers(tmp_path):
 
 
 @pytest.mark.keras3_only("the examples are written for Keras 3")
-@pytest.mark.costly
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["adasum", "mean"])
 @pytest.mark.parametrize(
     "script", ["adversarial_training", "image_classifier", "recommender", "text_model", "vae"]
@@ -85,17 +85,11 @@ def test_the_custom_rule_clips_to_the_median(load, lengths):
 
 
 @pytest.mark.version_independent
-@pytest.mark.costly
+@pytest.mark.slow
 def test_the_custom_rule_bears_a_broken_replica():
     mean, clipped = run("custom_rule.py", "--epochs", 2)
     accuracy = {line.split("  ")[0].strip(): float(line.split()[-1]) for line in (mean, clipped)}
     assert accuracy["mean"] < 0.5 and accuracy["median clip"] > 0.75
-
-
-def test_the_class_in_the_docs_is_that_of_the_example():
-    source = (ROOT / "examples" / "custom_rule.py").read_text()
-    rule = source[source.index("class MedianClip") : source.index("def digits")].strip()
-    assert rule in (ROOT / "docs" / "rules.md").read_text()
 
 
 @pytest.mark.parametrize("step", ["distance", "loss"])
@@ -121,7 +115,7 @@ def test_the_regression_takes_the_step_it_says(load, step):
 
 
 @pytest.mark.version_independent
-@pytest.mark.costly
+@pytest.mark.slow
 def test_adacons_is_ahead_of_the_mean_in_the_regression(tmp_path):
     report = tmp_path / "report.md"
     *_, row = run("adacons_linear_regression.py", "--quick", "--report", report)
@@ -132,7 +126,7 @@ def test_adacons_is_ahead_of_the_mean_in_the_regression(tmp_path):
 
 
 @keras_versions.needs_accumulation
-@pytest.mark.costly
+@pytest.mark.slow
 def test_adascale_against_linear_scaling(load, monkeypatch, tmp_path):
     """The same run for S = 1; with S = 4 between T/S and T iterations, and a table of all."""
     options = f"--scales 1 4 --seeds 0 --steps 48 --out {tmp_path}/x"

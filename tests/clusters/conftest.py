@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from support import slurm
 from support.launching import output_of
+from support.pace import PACE
 
 HERE = pathlib.Path(__file__).parent
-SECONDS = 400  # of a start of four workers on two cores that do something else, too
+SECONDS = 200 * PACE
 
 
 class Training:

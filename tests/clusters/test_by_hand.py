@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 from support import network
+from support.pace import PACE
 
-SECONDS = 400
+SECONDS = 200 * PACE
 
 
 @pytest.mark.slow

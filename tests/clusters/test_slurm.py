@@ -7,11 +7,12 @@ import time
 
 import pytest
 from support.launching import eventually
+from support.pace import PACE
 
 from tf_adasum.cluster import ports
 
 ROOT = pathlib.Path(__file__).parents[2]
-SECONDS = 400
+SECONDS = 200 * PACE
 
 
 @pytest.mark.slow

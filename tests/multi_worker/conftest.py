@@ -4,7 +4,7 @@ import os
 import pathlib
 
 import pytest
-from support.sampling import topology_of
+from support.lanes import topology_of
 from support.worker_group import WorkerGroup
 
 from tf_adasum.environment_variables import TRANSPORT

@@ -69,12 +69,11 @@ def column(topology, rule, cases, checkout):
 
 def run(arguments):
     one_device = importlib.import_module("scenarios.one_device")
-    differences = importlib.import_module("differences")
     report = importlib.import_module("report")
     cases = one_device.cases()[: arguments.cases]
     former = arguments.former
     here = contextlib.nullcontext(report.ROOT)
-    with differences.checkout_of(former) if former else here as checkout:
+    with report.checkout_of(former) if former else here as checkout:
         columns = {
             topology: column(topology, arguments.rule, cases, checkout)
             for topology in arguments.topologies

@@ -11,7 +11,7 @@ SAME_TOPOLOGY = pytest.mark.parametrize(
 
 @SAME_TOPOLOGY
 @pytest.mark.parametrize("rule", ["adasum", "mean"])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_other_reductions_are_the_stock_strategy_s(group, stock_group, rule):
     ours = group.run(basics.reduce_other_things, rule=rule)
     stock = stock_group.run(basics.reduce_other_things)

@@ -94,13 +94,13 @@ class TestGoingOn:
         indirect=["group"],
         ids=str,
     )
-    @pytest.mark.costly
+    @pytest.mark.slow
     def test_with_other_data_and_callbacks(self, group, at, first, options, tmp_path):
         continues_as_unbroken(group, tmp_path, at, first, **options)
 
 
 @pytest.mark.parametrize("group", ["1x2"], indirect=True)
-@pytest.mark.costly
+@pytest.mark.slow
 def test_a_dataset_of_distribute_datasets_from_function(group, tmp_path):
     """It has no batch size, and its batches are those of the replicas."""
     options = {"data": "from function", "save_freq": 4}

@@ -52,7 +52,7 @@ def epochs_of(results, case):
 @pytest.mark.keras3_only("Keras 2 shuffles by itself, and stops where unknown data ends")
 @pytest.mark.feature("sharding: every row once in an epoch, under every policy, or a warning")
 @pytest.mark.feature("datasets of unknown cardinality")
-@pytest.mark.costly
+@pytest.mark.slow
 def test_every_row_is_seen_once_or_a_warning_names_the_reason(group, tmp_path):
     cases = [*ONCE, *SHUFFLED, *WARNED, *REFUSED]
     arguments = {"cases": cases, "folder": str(tmp_path)}
@@ -80,7 +80,7 @@ def test_every_row_is_seen_once_or_a_warning_names_the_reason(group, tmp_path):
 @pytest.mark.parametrize("group", ["2x1", "1x2"], indirect=True, scope="module")
 @pytest.mark.keras3_only("Keras 2 shuffles by itself")
 @pytest.mark.feature("`PyDataset`: one order of batches on all workers, reproducible")
-@pytest.mark.costly
+@pytest.mark.slow
 def test_orders_are_reproducible(group, tmp_path):
     """From `keras.utils.set_random_seed`."""
     cases = ["PyDataset", "shuffled tensors AUTO"]
@@ -105,7 +105,7 @@ def test_evaluate_and_predict(group, tmp_path):
             np.testing.assert_allclose(actual[f"{case}/loss"], 11.5, rtol=1e-6)
 
 
-# Kinds of input whose rows were lost, calls, and options; `--slow` runs all of them.
+# Kinds of input whose rows were lost, calls, and options; the slow cases are all of them.
 BY_STEP = [
     (["generator", "from_generator, once", "PyDataset with threads"], ["fit"], {}),
     (["endless generator"], ["fit"], {"steps_per_execution": 2}),
@@ -131,7 +131,7 @@ ALL_BY_STEP = [
     indirect=["group"],
     scope="module",
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_each_step_has_the_rows_of_keras_without_a_strategy(group, cases):
     for kinds, calls, options in cases:
         arguments = {"kinds": kinds, "calls": calls, **options}

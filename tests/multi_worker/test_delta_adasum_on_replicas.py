@@ -36,7 +36,7 @@ CASES = [
         "3x1",
         "lamb",
         {"local_steps": 2},
-        marks=[pytest.mark.version_independent, pytest.mark.always, pytest.mark.costly],
+        marks=[pytest.mark.version_independent, pytest.mark.always, pytest.mark.slow],
     ),
 ]
 

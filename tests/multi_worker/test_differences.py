@@ -2,40 +2,32 @@
 
 import pytest
 from scenarios import differences, random_programs
+from support.pace import PACE
 
 from tf_adasum.errors import see
 
 pytestmark = pytest.mark.keras3_only("workers compare the settings of a call with Keras 3")
 
-SECONDS = 30  # on a busy machine, with what is trained before the difference; else at most 10
+SECONDS = 10 * PACE  # with what is trained before the difference
 
 SETTINGS, CALLS = "different settings. ", "have not made the same calls: "
 
 # What both workers raise, case by case: what it says, and the code of the answer.
 OUTCOMES = {
     "another width": (CALLS, "kernel (float32[4, 3])", "kernel (float32[4, 5])", "TFA-503"),
-    "another activation": (SETTINGS, "Dense, activation=relu", "activation=tanh", "TFA-511"),
-    "another dtype policy": (SETTINGS, "dtype='float32'", "dtype='mixed_float16'", "TFA-511"),
     "another dropout": (SETTINGS, "rate=0.1", "rate=0.2", "TFA-511"),
     "a frozen layer": (SETTINGS, "trainable=True", "trainable=False", "TFA-511"),
     "other weights": ("hold different values of", "dense/kernel", "(worker 1)", "TFA-508"),
     "outside of the scope": ("created outside the scope", "differences.py:", "TFA-301"),
     "another optimizer": (SETTINGS, "worker 0: SGD", "worker 1: Adam", "TFA-511"),
     "another learning rate": (SETTINGS, "worker 0: 0.1", "worker 1: 0.2", "TFA-511"),
-    "another momentum": (SETTINGS, "optimizer.momentum", "0.9", "0.8", "TFA-511"),
-    "another schedule": (SETTINGS, "decay_steps=20", "decay_steps=10", "TFA-511"),
     "another wrapper": (SETTINGS, "worker 0: SGD", "worker 1: DeltaAdasum", "TFA-511"),
     "another loss": (SETTINGS, "compile(loss)", "'mse'", "'mae'", "TFA-511"),
-    "another metric": (SETTINGS, "compile(metrics)", "['mae']", "['mse']", "TFA-511"),
-    "another number of epochs": (SETTINGS, "fit(epochs)", ": 2", ": 3", "TFA-511"),
     "validation on one worker": (SETTINGS, "fit(validation_data)", "None", "TFA-511"),
-    "another class weight": (SETTINGS, "{0: 1}", "{0: 2}", "TFA-511"),
     "wider rows": (SETTINGS, "float64[4]", "float64[5]", "TFA-511"),
     "another kind of data": (SETTINGS, "float64[4]", "tf.data.Dataset", "TFA-511"),
     "learning rate set by a callback": ("worker 0: 0.1, worker 1: 0.2", "TFA-511"),
-    "learning rate set between two calls": (SETTINGS, "learning_rate", "TFA-511"),
     "fit and evaluate": ("fit on worker 0, evaluate on worker 1", "TFA-506"),
-    "predict with another batch size": (SETTINGS, "predict(batch_size)", "TFA-511"),
     "train_on_batch and test_on_batch": ("test_on_batch on worker 1", "TFA-506"),
     "train_on_batch with fewer rows": (SETTINGS, "16 rows", "8 rows", "TFA-511"),
     "later train_on_batch with another rate": (CALLS, "learning_rate: 0.2", "TFA-503"),
@@ -59,7 +51,7 @@ ALWAYS = dict.fromkeys(
 
 @pytest.mark.feature("workers that run different programs: an error names the difference")
 @pytest.mark.parametrize("case", [pytest.param(c, marks=ALWAYS.get(c, ())) for c in OUTCOMES])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_both_raise(adasum_groups, case):
     group = adasum_groups.of("2x1")
     *texts, code = OUTCOMES[case]
@@ -74,14 +66,14 @@ def test_both_raise(adasum_groups, case):
             group.close()  # no collective works any more
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 def test_what_may_differ(adasum_groups):
     for each in adasum_groups.of("2x1").run(differences.run, case="what may differ"):
         assert str(each["error"][0]) == "none"
 
 
-@pytest.mark.parametrize("first", range(0, 200, 2))
-@pytest.mark.costly
+@pytest.mark.parametrize("first", range(0, 24, 2))
+@pytest.mark.slow
 def test_programs_that_are_the_same_are_not_refused(adasum_groups, first):
     seeds = [first, first + 1]
     adasum_groups.of("2x1").run(random_programs.run, timeout=400, seeds=seeds)

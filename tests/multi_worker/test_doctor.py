@@ -6,20 +6,21 @@ import subprocess
 import sys
 
 import pytest
+from support.pace import PACE
 
 from tf_adasum.environment_variables import TRANSPORT
 from tf_adasum.transport import argument
 
 
 @pytest.mark.version_independent
-@pytest.mark.costly
+@pytest.mark.slow
 def test_two_workers_under_the_launcher():
     launched = [sys.executable, "-m", "tf_adasum.launch", "-n", "2", "--devices-per-worker", "2"]
     result = subprocess.run(
         [*launched, "-m", "tf_adasum.doctor", "--json"],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=100 * PACE,
         env={name: value for name, value in os.environ.items() if name != "TF_CONFIG"},
     )
     assert result.returncode == 0, result.stdout + result.stderr

@@ -36,7 +36,7 @@ def assert_moved_alike(before, simulated, trained, least):
     "cases", [FEW, pytest.param(MANY, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 @on_four_devices
-@pytest.mark.costly
+@pytest.mark.slow
 def test_a_simulation_ends_with_the_weights_of_fit(group, cases):
     (returned,) = group.run(experiments.simulated_and_trained, timeout=500, cases=cases)
     for index in range(len(cases)):

@@ -27,7 +27,7 @@ def assert_fits_alike(group, expected, options):
 @on("1x2", pytest.param("2x1", marks=pytest.mark.slow))
 class TestWaysToRun:
     @pytest.mark.feature("`run_eagerly=True`")
-    @pytest.mark.costly
+    @pytest.mark.slow
     def test_eagerly(self, group, step_by_step):
         assert_fits_alike(group, step_by_step, {"run_eagerly": True})
 
@@ -37,7 +37,7 @@ class TestWaysToRun:
         assert_fits_alike(group, step_by_step, {"jit_compile": True})
 
 
-@on("1x2", "2x1", "2x2")
+@on("1x2", "2x2")
 class TestKeras:
     @pytest.mark.feature("`LossScaleOptimizer`, `mixed_float16`: one replica overflows")
     @pytest.mark.parametrize("poisoned", [0, -1])
@@ -116,7 +116,7 @@ class TestKeras:
 
     @pytest.mark.feature("`steps_per_execution` > 1")
     @pytest.mark.parametrize("steps", [3, 10])
-    @pytest.mark.costly
+    @pytest.mark.slow
     def test_steps_per_execution_changes_nothing(self, group, step_by_step, steps):
         assert_fits_alike(group, step_by_step, {"steps_per_execution": steps})
 
@@ -144,7 +144,7 @@ def is_loss_of_masked_rows(name):
 
 
 @pytest.mark.keras3_only("Keras 2 trains without XLA, and says so")
-@on("1x2", "2x1", "2x2")
+@on("1x2", "2x2")
 class TestXla:
     @pytest.mark.feature("`jit_compile=True`: forward and backward pass, evaluation, `predict`")
     @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ class TestXla:
         ids=lambda options: "-".join(map(str, options.values())),
     )
     @compiled_predict
-    @pytest.mark.costly
+    @pytest.mark.slow
     def test_compiles_and_changes_nothing(self, group, options):
         compiled = group.run(jit.fit, jit_compile=True, **options)
         others = group.run(jit.fit, jit_compile=False, **options)
@@ -178,7 +178,7 @@ class TestXla:
             if options.get("optimizer") != "accumulating":
                 assert sum(actual["are sparse"]) == sum(other["are sparse"]) == 1
 
-    @pytest.mark.costly
+    @pytest.mark.slow
     def test_a_loss_of_masked_rows_under_the_mean_is_not_compiled(self, group):
         """Its divisor is the number of rows of all replicas that are not masked."""
         compiled = group.run(jit.fit, rule="mean", jit_compile=True)
@@ -199,7 +199,7 @@ class TestXla:
             ("synchronized", ["reduce over the replicas", "jit_compile=False"]),
         ],
     )
-    @pytest.mark.costly
+    @pytest.mark.slow
     def test_what_is_trained_without_xla_is_named(self, group, kind, texts):
         for actual in group.run(jit.fit, kind=kind, jit_compile=True):
             (warning,) = actual["warnings"]

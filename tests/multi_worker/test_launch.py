@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from support.pace import PACE
 from support.worker_group import free_ports, worker_environment
 
 
@@ -54,10 +55,10 @@ if not keras.__version__.startswith("2."):  # Keras 2 uses AutoGraph
 """
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 def test_a_user_sees_the_program_s_own_lines(launched):
     process = launched(TWO_MODELS)
-    output, errors = process.communicate(timeout=200)
+    output, errors = process.communicate(timeout=100 * PACE)
     assert process.returncode == 0, errors
     own = [f"[worker {index}] trained {units}" for index in (0, 1) for units in (1, 2)]
     assert sorted(output.splitlines()) == own
@@ -94,14 +95,14 @@ print("trained", strategy.rank, strategy.num_workers, model.get_weights()[0].tob
 @pytest.mark.version_independent
 @pytest.mark.feature("launchers on several machines restart after a failure", topology="2x1")
 @pytest.mark.parametrize(("failing", "how"), [(1, "killed"), (0, "raises")])
-@pytest.mark.costly
+@pytest.mark.slow
 def test_launchers_of_two_machines_start_again_together(launched, failing, how):
     (port,) = free_ports(1)
     options = f"-n 1 --nnodes 2 --coordinator 127.0.0.1:{port} --max-restarts 2 --node-rank "
     launchers = [
         launched(ONE_FAILS, str(failing), how, options=options + str(node)) for node in (0, 1)
     ]
-    written = [launcher.communicate(timeout=250) for launcher in launchers]
+    written = [launcher.communicate(timeout=120 * PACE) for launcher in launchers]
     assert [launcher.returncode for launcher in launchers] == [0, 0], written
     trained = [output.partition("trained ")[2].split() for output, _ in written]
     assert [each[:2] for each in trained] == [["0", "2"], ["1", "2"]]

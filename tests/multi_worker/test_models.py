@@ -14,7 +14,7 @@ FLOAT32_STEPS = {"rtol": 2e-5, "atol": 2e-6}
 @pytest.mark.feature("a CNN with synchronized `BatchNormalization`")
 @pytest.mark.feature("a Transformer encoder with `Embedding`")
 @pytest.mark.feature("several inputs and outputs, shared and frozen layers")
-@pytest.mark.costly
+@pytest.mark.slow
 def test_a_model_of_many_layers_trains_as_in_one_process(group):
     expected = scenarios.train_multi_task(None)
     assert_close(group.run(scenarios.train_multi_task), expected, **FLOAT32_STEPS)
@@ -35,7 +35,7 @@ if not keras_versions.IS_KERAS_2:  # whose `fit` demands steps_per_epoch
 @pytest.mark.feature(
     "`tf.data`, `PyDataset`, `distribute_datasets_from_function`, `sample_weight`, `class_weight`"
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_inputs_of_every_kind_train_as_arrays(group):
     for rows, kind, kinds in SAME_INPUTS:
         for actual in group.run(scenarios.fit_inputs, rows=rows, kinds=[kind, *kinds]):

@@ -3,6 +3,7 @@
 import pytest
 from scenarios import assert_close, on
 from scenarios import multi_optimizer as scenarios
+from support.all_pairs import every_pair
 
 pytestmark = pytest.mark.keras3_only("its Keras has no MultiOptimizer")
 
@@ -14,11 +15,16 @@ TOGETHER = {
 }
 
 
-@on("1x2", "2x1")
+RULES = ["adasum", "mean", "adacons", "of each optimizer"]
+
+
 @pytest.mark.feature("`MultiOptimizer`: each rule, wrapper, saved, loaded and resumed")
-@pytest.mark.parametrize("way", TOGETHER)
-@pytest.mark.parametrize("rule", ["adasum", "mean", "adacons", "of each optimizer"])
-@pytest.mark.parametrize("kind", scenarios.MAKE)
+@pytest.mark.parametrize(
+    ("group", "kind", "rule", "way"),
+    every_pair(["1x2", "2x1"], scenarios.MAKE, RULES, TOGETHER),
+    indirect=["group"],
+    scope="module",
+)
 def test_several_optimizers_take_the_steps_of_one(group, tmp_path, kind, rule, way):
     """The same numbers are added in other buckets, hence the tolerance of a few roundings."""
     if kind.startswith("delta") and rule == "mean":

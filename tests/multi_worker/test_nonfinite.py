@@ -82,7 +82,7 @@ def test_on_several_workers_with_several_devices(group, rule, optimizer, guard, 
         assert_left_out(group, replica, rule=rule, optimizer=optimizer, guard=guard)
 
 
-@on("1x2", "2x1", "2x2")
+@on("1x2", "2x2")
 @pytest.mark.feature("`on_nonfinite='raise'`: worker, replica, variable")
 class TestRaised:
     @pytest.mark.parametrize(

@@ -3,9 +3,10 @@
 import contextlib
 
 import pytest
+from support.pace import PACE
 from support.worker_group import worker_environment
 
-LIMIT = 250
+LIMIT = 120 * PACE
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ print(type(history).__name__, len(history.history["loss"]), history.model)
 """
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 def test_training_in_a_cell(kernel):
     output, errors, error = kernel("import sys, tf_adasum\nassert 'tensorflow' not in sys.modules")
     assert (output, errors, error) == ("", "", [])

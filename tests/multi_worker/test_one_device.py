@@ -12,7 +12,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 @on("1x2", "2x1")
 @pytest.mark.feature('`aggregation="mean"` equals one device')
-@pytest.mark.costly
+@pytest.mark.slow
 def test_the_mean_equals_one_device(group):
     """All pairs of reduction, rows and clipping; mean_table.py has all pairs of settings."""
     cases = one_device.few_cases()

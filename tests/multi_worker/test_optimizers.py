@@ -56,7 +56,7 @@ def test_every_optimizer(group, name, option):
     assert_equals_one_process(group, name, option)
 
 
-@on("1x2", "2x1", "2x2")
+@on("1x2", "2x2")
 @pytest.mark.feature(
     "`clipnorm`, `global_clipnorm`, `clipvalue`, `weight_decay`, `loss_scale_factor`, "
     "`gradient_accumulation_steps`, `use_ema`, `ema_overwrite_frequency`, `LossScaleOptimizer`"

@@ -26,7 +26,7 @@ def test_predict_gives_every_row_once_and_in_order(group):
 @on("2x2")
 @pytest.mark.keras3_only("Keras 2 traces recurrent layers in another way")
 @pytest.mark.feature("the first `predict` and `evaluate` of one row, by recurrent layers")
-@pytest.mark.costly
+@pytest.mark.slow
 def test_the_first_call_takes_fewer_rows_than_replicas(group):
     expected = scenarios.first_calls_of_recurrent_models(None)
     assert_close(group.run(scenarios.first_calls_of_recurrent_models), expected, **FLOAT32_MEANS)

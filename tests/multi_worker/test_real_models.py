@@ -44,7 +44,6 @@ def run_on_group(group, tmp_path):
 @on("2x2")  # it has what is peculiar to 2x1 and 1x2
 @pytest.mark.feature("GANs, VAEs and others with a `train_step` and without `call`")
 @pytest.mark.feature("a GAN: two optimizers, a custom `train_step`, no `call`")
-@pytest.mark.costly
 def test_gan(run_on_group):
     """Losses of a GAN need not fall; what it draws comes nearer to the images."""
     results = run_on_group("gan")
@@ -54,31 +53,9 @@ def test_gan(run_on_group):
     assert np.isfinite([results["generator_loss"], results["discriminator_loss"]]).all()
 
 
-def parts_add_up(results, expected):
-    for part in "loss", "val_loss":
-        names = [part.replace("loss", name) for name in ("reconstruction", "divergence")]
-        total = np.add(*(results[name] for name in names))
-        np.testing.assert_allclose(results[part], total, rtol=1e-6)  # three float32 means
-
-
-def every_row_is_counted_once(results, expected):
-    correct = np.trace(results["confusion"], axis1=1, axis2=2)
-    np.testing.assert_allclose(correct, np.multiply(results["accuracy"], 1500), rtol=1e-6)
-    confusion = np.zeros([10, 10])
-    np.add.at(confusion, (results["true"], results["predicted"]), 1)
-    np.testing.assert_array_equal(results["test_confusion"], confusion)
-
-
 def tuning_helps(results, expected):
     assert results["moved_frozen"] == 0 < results["moved_tuned"]
     assert results["tuned_accuracy"] > results["frozen_accuracy"]
-
-
-def the_first_answer_is_the_rate_of_positives(results, expected):
-    # And what features add to it.
-    assert results["first_loss"] == pytest.approx(results["entropy"], rel=0.25)
-    for name in "loss", "auc", "precision", "recall":
-        assert results[f"saved_{name}"] == results[f"test_{name}"]
 
 
 def points_are_near_the_ring(results, expected):
@@ -93,20 +70,17 @@ def a_sentence_is_written(results, expected):
 
 FEATURES = {
     "custom_loop": "a custom training loop: `GradientTape`, metrics, distributed datasets",
-    "vae": "a VAE: a custom loss with trackers, no `call`",
     "contrastive": "contrastive learning: `compile(loss=...)` without `call`",
-    "distillation": "distillation: `compute_loss` of a model that holds another one",
     "endpoint_layer": "an endpoint layer: targets as inputs, `add_loss`, its own metric",
     "transfer_learning": "transfer learning: saved, loaded, frozen, compiled again",
     "sequences": "`PyDataset` and generators of sequences, padded per batch",
-    "imbalanced": "imbalanced classes: `class_weight`, AUC, the best epoch's weights",
     "diffusion": "a diffusion model: a copy of the weights by moving average in `train_step`",
     "mini_gpt": "a miniature GPT: own attention, `predict` in a callback",
 }
 # The fraction of the first epoch's loss, which has already learned, to which the loss falls.
 FALLS_TO = {
-    **dict.fromkeys(["custom_loop", "distillation", "transfer_learning", "sequences"], 0.2),
-    **{"vae": 0.75, "endpoint_layer": 0.5, "imbalanced": 0.4},
+    **dict.fromkeys(["custom_loop", "transfer_learning", "sequences"], 0.2),
+    **{"endpoint_layer": 0.5},
     **{"diffusion": 0.8, "mini_gpt": 0.4, "contrastive": 0.65},
 }
 # How much less than in one process an accuracy may be, and, as a fraction, how far other numbers
@@ -114,37 +88,25 @@ FALLS_TO = {
 # of 150 are 0.05; else twice the range of four seeds in one process.
 NEAR = {
     "custom_loop": {"test_accuracy": 0.04},
-    "vae": {"val_loss": 0.03},
     "contrastive": {"test_accuracy": 0.1},
-    "distillation": {"teacher_accuracy": 0.04, "student_accuracy": 0.04},
     "endpoint_layer": {"test_accuracy": 0.04, "val_loss": 0.1},
     "transfer_learning": {"tuned_accuracy": 0.05},
     "sequences": {"val_accuracy": 0.03},  # of 320 new texts one process gets nearly all right
-    "imbalanced": {"test_auc": 0.01, "first_loss": 1e-5},
     "mini_gpt": {"loss": 0.2},
 }
 CHECKS = {
-    "vae": parts_add_up,
-    "distillation": every_row_is_counted_once,
     "transfer_learning": tuning_helps,
-    "imbalanced": the_first_answer_is_the_rate_of_positives,
     "diffusion": points_are_near_the_ring,
     "mini_gpt": a_sentence_is_written,
 }
 
 
-@on("2x1", "2x2")
+@on("2x1")
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(
-            name,
-            marks=[pytest.mark.feature(feature)] + [pytest.mark.slow] * (name != "custom_loop"),
-        )
-        for name, feature in FEATURES.items()
-    ],
+    [pytest.param(name, marks=pytest.mark.feature(feature)) for name, feature in FEATURES.items()],
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_a_program_learns_as_in_one_process(run_on_group, name):
     results, expected = run_on_group(name), alone(name)
     # A replica tells an image's other view from those of its own rows, of which it has fewer: the

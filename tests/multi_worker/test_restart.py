@@ -29,7 +29,7 @@ def differ(results, prefix):
     "name",
     keras_versions.marked(scenarios.OPTIMIZERS, {"lamb": keras_versions.needs_state_of_lamb}),
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_what_other_processes_saved_is_resumed(group, name, tmp_path):
     saving = {"name": name, "folder": str(tmp_path / "saved")}
     with contextlib.closing(WorkerGroup(2, 1, tmp_path, fresh=True)) as first:

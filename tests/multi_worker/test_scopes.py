@@ -38,7 +38,7 @@ class TestScopes:
         group.run(basics.reduce_gradients, rule="adasum")
 
     @pytest.mark.feature("`compile` outside of the scope, `fit` inside")
-    @pytest.mark.costly
+    @pytest.mark.slow
     def test_where_compile_and_fit_stand_makes_no_difference(self, group):
         results = [
             group.run(scenarios.fit_with, compiles_inside=compiles, fits_inside=fits)

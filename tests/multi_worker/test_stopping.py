@@ -4,10 +4,11 @@ import contextlib
 
 import pytest
 from support import worker_group
+from support.pace import PACE
 
 pytestmark = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
-SECONDS = 240
+SECONDS = 120 * PACE
 
 
 def train(folder, signals=None, steps_per_execution=1):
@@ -45,7 +46,7 @@ BETWEEN_EXECUTIONS = ({"1": ["batch", 1, 1, "SIGTERM"]}, ["batch", 1, 1])
     ids=["one", "three", "several steps in one execution"],
 )
 @pytest.mark.feature("`callbacks.BackupAndRestore`: stopped by a signal, resumes bit for bit")
-@pytest.mark.costly
+@pytest.mark.slow
 def test_signals_to_any_worker(tmp_path, steps_per_execution, plans):
     """To worker 0 in an epoch, to worker 1 in a validation, to both at once."""
     unbroken = train(tmp_path / "unbroken", steps_per_execution=steps_per_execution)

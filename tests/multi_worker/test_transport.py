@@ -10,11 +10,12 @@ import pytest
 from scenarios import predict as predict_scenarios
 from scenarios import transport as scenarios
 from support import faults, meshes
+from support.pace import PACE
 from support.worker_group import WorkerGroup
 
 from tf_adasum.environment_variables import TRANSPORT
 
-DETECTION_SECONDS = 8  # seconds, as in test_faults.py
+DETECTION_SECONDS = 6 * PACE  # as in test_faults.py
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,7 +64,7 @@ class TestSameBits:
             assert result["conditions"] == 0
             assert result["nodes"] <= 275 * ucx_group.devices
 
-    @pytest.mark.costly
+    @pytest.mark.slow
     def test_reductions(self, ucx_group):
         plans = [{}, {"rule": "sum"}, {"wire_dtype": "bfloat16"}]
         if ucx_group.replicas == 4:
@@ -71,6 +72,11 @@ class TestSameBits:
         for options in plans:
             assert_same_bits(ucx_group.run(scenarios.reduce_known_gradients, **options))
         assert_same_bits(ucx_group.run(scenarios.train_large))
+
+    @pytest.mark.slow
+    def test_random_exchanges(self, ucx_group):
+        seeds = list(range(5))
+        assert_same_bits(ucx_group.run(scenarios.random_exchanges, timeout=300, seeds=seeds))
 
     @pytest.mark.parametrize(
         "options",

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from support import meshes
+from support.pace import PACE
 from support.worker_group import worker_environment
 
 from tf_adasum.environment_variables import TRANSPORT
@@ -59,7 +60,7 @@ def trained(folder, arguments="", prelude="", prefix=(), variables=None):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=200,
+        timeout=100 * PACE,
     )
     assert ended.returncode == 0, ended.stdout
     lines = ended.stdout.splitlines()
@@ -98,7 +99,7 @@ def over_ucx(name, text="TensorFlow's collectives: ", **options):
         over_ucx("no single copies", prefix=WITHOUT_PTRACE, prelude=NOT_LOOKED_INTO),
     ],
 )
-@pytest.mark.costly
+@pytest.mark.slow
 def test_auto(request, tmp_path, options, over, text):
     line, weights = trained(tmp_path, **options)
     assert f"radix plan [2], over {over}" in line

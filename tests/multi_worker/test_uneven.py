@@ -6,6 +6,7 @@ import tensorflow as tf
 from scenarios import basics, on
 from scenarios import uneven as scenarios
 from support import keras_versions
+from support.pace import PACE
 
 UNEVEN = pytest.mark.feature("workers with datasets of different length from a function")
 
@@ -67,14 +68,14 @@ REFUSED = [
 @on("2x1")
 @pytest.mark.keras3_only("`fit` of Keras 2 ends in an error, on all workers")
 @pytest.mark.feature("workers with fewer rows or none: the same error on all, with both numbers")
-@pytest.mark.costly
+@pytest.mark.slow
 def test_data_shorter_on_one_worker_are_refused_on_all(group):
     own, other = group.run(scenarios.refused, cases=[case[:-1] for case in REFUSED])
     problems = {}
     for index, (*case, shown) in enumerate(REFUSED):
         text = str(own[f"text{index}"])
         is_refused = text.startswith("ValueError: ") and shown in text
-        if not is_refused or other[f"text{index}"] != text or own[f"seconds{index}"] > 10:
+        if not is_refused or other[f"text{index}"] != text or own[f"seconds{index}"] > 10 * PACE:
             problems[str(case)] = [text, str(other[f"text{index}"])]
     assert not problems
     group.run(basics.reduce_gradients, rule="adasum")  # they can still communicate

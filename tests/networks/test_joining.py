@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.pace import PACE
 
 pytestmark = pytest.mark.version_independent
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 60
+SECONDS = 60 * PACE
 
 WORKER = """
 import json, sys

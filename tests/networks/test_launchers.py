@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from support.pace import PACE
 from support.worker_group import worker_environment
 
 pytestmark = pytest.mark.version_independent
@@ -33,7 +34,7 @@ def started(host, *arguments, **variables):
     )
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 def test_launchers_on_two_hosts_train_the_same_weights(make_network, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     hosts = make_network(2).hosts
@@ -43,7 +44,7 @@ def test_launchers_on_two_hosts_train_the_same_weights(make_network, tmp_path):
         started(host, *options, node, tmp_path / "program.py", **secret)
         for node, host in enumerate(hosts)
     ]
-    said = [launcher.communicate(timeout=200) for launcher in launchers]
+    said = [launcher.communicate(timeout=100 * PACE) for launcher in launchers]
     assert not any(launcher.returncode for launcher in launchers), said
     first, second = (output.partition("trained ")[2].split() for output, _ in said)
     assert (first, second) == (["0", "2", first[2]], ["1", "2", first[2]])

@@ -1,9 +1,9 @@
 """A plugin that writes tests/COMPATIBILITY.md from the results of the tests.
 
-    python -m pytest tests/multi_worker --slow --compatibility tests/COMPATIBILITY.md
+    python -m pytest tests/multi_worker --compatibility tests/COMPATIBILITY.md
 
 Rows of features whose tests are not among those of this run stay as they are in
-tests/COMPATIBILITY.md; a file that is named, test_data.py, runs with all its cases.
+tests/COMPATIBILITY.md.
 
 A test marked with ``@pytest.mark.feature("name")`` fills a cell of the table: its row is the
 feature, its column the topology of the worker group it ran on; without a group it ran here, on one
@@ -28,8 +28,8 @@ Each column is a topology, written as workers × devices of each worker: one pro
 ✓ means that all tests of the feature passed on the topologies in parentheses. – means that no test
 was run.
 
-`make test-all` writes this table. A shorter run of the tests replaces only the rows that it has
-tested. On CPUs, with Python {python}, TensorFlow {tensorflow} and Keras {keras}.
+`make compatibility` writes this table. A shorter run of the tests replaces only the rows that it
+has tested. On CPUs, with Python {python}, TensorFlow {tensorflow} and Keras {keras}.
 
 | feature | {columns} | tested by |
 | --- | {rules} | --- |

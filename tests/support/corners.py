@@ -168,7 +168,7 @@ def run_tests(corner, tests):
     found = json.loads(doctor.stdout)
     begin, report = time.monotonic(), folder / "report.xml"
     report.unlink(missing_ok=True)
-    command = [python, "-m", "pytest", "--sample", "-q", "-p", "no:cacheprovider"]
+    command = [python, "-m", "pytest", "-m", "not further", "-q", "-p", "no:cacheprovider"]
     try:
         code = subprocess.run(
             [*command, f"--junitxml={report}", *tests], cwd=folder, timeout=LIMIT

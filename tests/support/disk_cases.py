@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 
 from support.disk import Disk
+from support.pace import PACE
 from support.worker_group import (
     free_ports,
     read_worker_report,
@@ -30,7 +31,7 @@ from support.worker_group import (
 
 WORKERS = {"adasum": 2, "keras": 1}
 WITHIN = 45.0  # seconds from the beginning of `fit`, on a busy machine
-LIMIT = 150.0  # seconds of a start, to the end of its processes
+LIMIT = 100.0 * PACE  # seconds of a start, to the end of its processes
 WIDTH = 512  # a backup takes 2 MiB
 KERAS_FILES = ("latest.weights.h5", "training_metadata.json")
 _interrupting = threading.Lock()

@@ -13,11 +13,12 @@ import threading
 import numpy as np
 import tensorflow as tf
 
+from support.pace import PACE
 from support.rendezvous_tasks import run_in_threads
 from tf_adasum.aggregation import CollectiveReductionPlanner, aggregate
 from tf_adasum.aggregation.groups import CollectiveGroup
 
-SECONDS = 120  # a thread that waits longer for the others has been left alone
+SECONDS = 60 * PACE  # a thread that waits longer for the others has been left alone
 
 
 class ExchangeHub:

@@ -4,10 +4,11 @@ import threading
 
 import numpy as np
 
+from support.pace import PACE
 from support.rendezvous_tasks import run_in_threads
 from tf_adasum.workers.workers import Workers
 
-SECONDS = 20  # after which a thread gives up that waits for another
+SECONDS = 20 * PACE  # after which a thread gives up that waits for another
 
 
 def run_on_workers(count, part):

@@ -8,6 +8,7 @@ import pathlib
 import signal
 import time
 
+from support.pace import PACE
 from support.worker_group import (
     free_ports,
     read_worker_report,
@@ -16,7 +17,7 @@ from support.worker_group import (
 )
 
 PORT = 2222  # of each worker's TensorFlow, on a host of its own
-STARTUP_TIMEOUT = 120.0  # of a busy machine, to the start, and from there to the fault
+STARTUP_TIMEOUT = 60.0 * PACE  # to the start, and from there to the fault
 
 
 @dataclasses.dataclass

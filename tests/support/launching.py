@@ -11,7 +11,9 @@ import sys
 import termios
 import time
 
-LIMIT = 30  # seconds after which a launcher under test counts as hanging
+from support.pace import PACE
+
+LIMIT = 30 * PACE  # seconds after which a launcher under test counts as hanging
 
 
 def run(*arguments, **options):
@@ -20,7 +22,7 @@ def run(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, **options)
 
 
-def output_of(*command, timeout=400, stderr=subprocess.STDOUT, **options):
+def output_of(*command, timeout=200 * PACE, stderr=subprocess.STDOUT, **options):
     """Run any command; return what it prints. It has to succeed."""
     ended = subprocess.run(
         list(map(str, command)),

@@ -17,6 +17,7 @@ import time
 from unittest import mock
 
 from support import worker_process
+from support.pace import PACE
 from tf_adasum.cluster import ports as cluster_ports
 
 HERE = pathlib.Path(__file__).parent
@@ -92,7 +93,7 @@ class WorkerGroup:
         Args:
             scenario: a function at the top of a module that workers can import, as those of
                 `scenarios` are. It takes the strategy first, and returns a dict of arrays.
-            timeout: seconds until the group is ended.
+            timeout: seconds until the group is ended, on a quiet machine.
             arguments: further ones of the function.
 
         Returns:
@@ -113,7 +114,7 @@ class WorkerGroup:
         self.has_ended = True
         for pipe in self._pipes:
             pipe.close()
-        deadline = time.monotonic() + SECONDS_TO_STOP
+        deadline = time.monotonic() + SECONDS_TO_STOP * PACE
         for process in self._processes:
             process.join(max(0.1, deadline - time.monotonic()))
             if process.is_alive():
@@ -122,11 +123,11 @@ class WorkerGroup:
 
     def _collect(self, timeout):
         """Return the answer of each worker."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * PACE
         failures, answers = [], []
         for index, pipe in enumerate(self._pipes):
             if not pipe.poll(max(0, deadline - time.monotonic())):
-                self._end_with(f"worker {index} did not answer within {timeout} s")
+                self._end_with(f"worker {index} did not answer within {timeout * PACE:.0f} s")
             try:
                 error, returned = pipe.recv()
             except (EOFError, ConnectionResetError):

@@ -1,8 +1,5 @@
 """What users set from outside of the script."""
 
-import pathlib
-import re
-
 import pytest
 
 from tf_adasum import environment_variables
@@ -31,10 +28,3 @@ def test_a_removed_variable_says_what_to_use():
     first, second = environment_variables.misspelt(given)
     assert first.startswith("The environment variable TF_ADASUM_COST_MODEL was removed")
     assert "radix_plan" in first and "Open MPI" in second
-
-
-def test_the_page_lists_all_variables():
-    page = pathlib.Path(__file__).parents[2] / "docs/commands.md"
-    rows = re.findall(r"^\| `(\w+)` \|", page.read_text(), re.M)
-    variables = [row for row in rows if row.startswith("TF_ADASUM_")]
-    assert variables == list(environment_variables.ALL)

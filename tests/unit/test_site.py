@@ -1,17 +1,14 @@
-"""The reference has every public name, and every message with a code has an answer."""
+"""The reference has every public name, and every code of a message has an answer."""
 
 import inspect
 import re
 from pathlib import Path
 
-import numpy as np
-import pictures
 import pytest
-import tensorflow as tf
-from support import messages
 
 import tf_adasum
 
+CODE = re.compile(r"TFA-\d{3}")
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 MODULES = [
     "tf_adasum",
@@ -58,63 +55,8 @@ def test_public_names_are_documented_with_types_and_an_example(module, name, fou
 
 
 @pytest.mark.version_independent
-@pytest.mark.parametrize("code", messages.explained())
-def test_what_troubleshooting_explains_is_said_by_the_package(code):
-    fragment = messages.explained()[code]
-    of_code = [each for each in messages.messages() if each.code == code]
-    joined = {each.path for each in of_code} & set(messages.SAID_BY)  # of several texts
-    of_code += [each for each in messages.messages() if each.path in joined]
-    assert [each for each in of_code if messages.is_in(fragment, each.text)]
-
-
-# Messages that need no answer although they are none about an argument, and why. A path stands for
-# the messages of its files, a text for those that begin so.
-PLAIN = {
-    "doctor/": "they become findings of the doctor, which say what to do",
-    "transport/network_interface.py": "it becomes a part of TFA-213",
-    "transport/library.py": "they become a part of TFA-213",
-    "DamagedBackupError": "it becomes a part of TFA-602",
-    "This attribute is called": "it says the new name",
-    "launch/function_worker.py": "it says what to install, or to return",
-    "launch/run.py": "the worker's own message follows",
-    "launch/output.py": "it is caught",
-    "….plot needs matplotlib": "it says what to install",
-    "The store of … has ended with an error": "Python has printed this error, a fault of ours",
-    "With Keras 2, optimizers.LAMB": "it says what to install",
-    "Nothing was measured yet": "it says which line to write",
-    "… works only inside a keras.callbacks.CallbackList": "it says which line to write",
-    "The model does not have any trainable weights": "it is Keras's own",
-}
-
-
-NEED_NONE = {"ValueError", "TypeError", "AttributeError", "NotImplementedError"}  # of one line
-
-
-@pytest.mark.version_independent
-def test_messages_end_with_the_code_of_their_answer():
-    plain = set()
-    for each in messages.messages():
-        places = (each.path, each.text, each.kind)
-        own = {one for one in PLAIN if any(place.startswith(one) for place in places)}
-        plain |= own if not each.code else set()
-        assert each.code or own or each.kind in NEED_NONE or each.path in messages.SAID_BY, each
-        assert len(messages.CODE.findall(each.text)) == bool(each.code), "at the end, nowhere else"
-    assert plain == PLAIN.keys()
-    assert {each.code for each in messages.messages()} == {"", *messages.explained()}
-    for path in messages.SAID_BY.keys() - {"launch/failures.py"}:  # it shows a worker's own
-        assert any(each.code for each in messages.messages() if each.path == path)
-
-
-@pytest.mark.version_independent
-@pytest.mark.parametrize("name", pictures.PICTURES)
-def test_pictures_are_those_of_the_script(name):
-    assert (pictures.FOLDER / name).read_text() == pictures.PICTURES[name]()
-
-
-def test_the_tree_in_the_picture_is_the_rule():
-    gram = tf.constant([pictures.gram()], tf.float64)
-    (expected,) = tf_adasum.rules.Adasum().coefficients(gram).numpy()
-    leaves = [[float(i == j) for j in range(4)] for i in range(4)]
-    pairs = [pictures.node(pictures.gram(), *leaves[i : i + 2]) for i in (0, 2)]
-    # float64, a few operations: some units in the last place.
-    np.testing.assert_allclose(pictures.node(pictures.gram(), *pairs), expected, rtol=1e-15)
+def test_every_code_has_an_answer():
+    package = Path(tf_adasum.__file__).parent
+    said = {code for path in package.rglob("*.py") for code in CODE.findall(path.read_text())}
+    answers = (REFERENCE.parent / "troubleshooting.md").read_text()
+    assert said == set(re.findall(r'^<a id="tfa-\d+"></a>(TFA-\d+): ', answers, re.MULTILINE))

@@ -6,8 +6,7 @@ import pytest
 import tensorflow as tf
 from support.worker_group import free_ports
 
-from tf_adasum import rules, startup
-from tf_adasum.aggregation import Scheme
+from tf_adasum import startup
 from tf_adasum.cluster import joining
 from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
 
@@ -57,44 +56,6 @@ def test_the_port_is_held_until_tensorflow_has_it(tasks):
         pass  # by the first strategy of this process
     with startup._held_port(None):
         pass
-
-
-AVERAGED = Scheme(rules.Sum(), 8, local_reduction_size=4, radix_plan=(2,), wire_dtype=tf.bfloat16)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (
-            ("", 1, 8, AVERAGED, "UCX"),
-            "no cluster found: 1 worker x 8 devices, rule Sum(), radix plan [2], "
-            "after the mean of 4 on each host, sent as bfloat16, over UCX",
-        ),
-        (
-            ("TF_CONFIG", 32, 1, Scheme(rules.Adasum(), 32)),
-            "TF_CONFIG: 32 workers x 1 device, rule Adasum(granularity='variable'), "
-            "radix plan with the fewest messages",
-        ),
-    ],
-)
-def test_the_details_at_the_start(arguments, line):
-    assert startup.details(*arguments) == line
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ((1, 1, rules.Adasum(), ""), "1 worker, 1 replica, rule Adasum"),
-        ((4, 2, rules.Sum(), "UCX"), "4 workers, 8 replicas over UCX, rule Sum"),
-        (
-            (1024, 16, type("ARule" + 80 * "X", (rules.Sum,), {})(), "TensorFlow's collectives"),
-            "1024 workers, 16384 replicas over TensorFlow's collectives, rule ARuleXXXXXXX…",
-        ),
-    ],
-)
-def test_the_line_at_the_start_fits_a_terminal(arguments, line):
-    assert startup.summary(*arguments) == line
-    assert len(f"[worker 0] tf_adasum: {line}") <= 100
 
 
 def test_a_line_is_said_once(capfd):

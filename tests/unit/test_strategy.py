@@ -15,7 +15,7 @@ from tf_adasum import environment_variables, ops, rules, startup
 from tf_adasum.cluster import rendezvous, start_timeout
 from tf_adasum.cluster import tasks as cluster_tasks
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras import fit
+from tf_adasum.compat.keras import calls
 from tf_adasum.workers import agreement
 
 Options = tf.distribute.experimental.CommunicationOptions
@@ -225,12 +225,12 @@ def test_progress_bars_are_the_first_worker_s_under_the_launcher(monkeypatch):
     """In each thread, because Keras has a setting for each."""
     called, logging = [], "disable_interactive_logging"
     monkeypatch.setattr(keras.utils, logging, lambda: called.append((launched, rank)))
-    monkeypatch.setattr(fit._Running, "hides_progress_bars", False)
+    monkeypatch.setattr(calls._Running, "hides_progress_bars", False)
     for launched, rank in itertools.product(("", "1"), (0, 1)):
         monkeypatch.setenv(start_timeout.LAUNCHER, launched)
         tasks = cluster_tasks.Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), rank)
         startup._leave_progress_bars_to_the_first_worker(tasks)
-        thread = threading.Thread(target=fit.are_calls_under_way)
+        thread = threading.Thread(target=calls.are_calls_under_way)
         thread.start()
         thread.join()
     assert called == [("1", 1)] * 2

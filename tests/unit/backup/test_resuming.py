@@ -166,7 +166,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.costly
+@pytest.mark.slow
 def test_it_resumes_as_unbroken(tmp_path, chain, capfd):
     """A backup holds what other callbacks change, wherever in the list it stands."""
     data, save_freq, steps_per_execution, is_ours, is_first = CHAINS[chain]

@@ -1,7 +1,5 @@
 """StragglerReport: which worker it names, what it measures, and its logs."""
 
-import types
-
 import keras
 import numpy as np
 import pytest
@@ -27,21 +25,6 @@ from tf_adasum.callbacks.straggler_report import StragglerReport
 def test_who_is_named(waiting, slowest):
     waiting = np.array(waiting)
     assert straggler_report._slowest(np.full(len(waiting), 60.0), waiting, 500) == slowest
-
-
-@pytest.mark.parametrize(
-    "waiting, slowest, printed",
-    [
-        ([50.0, 41.0], [-1, -1], "every worker spends at least 41 ms in collectives"),  # slow link
-        ([50.0, 29.0], [-1, -1], None),  # less than half of a step
-        ([50.0, 2.0], [1, 1], "worker 1 is slow"),
-        ([50.0, 41.0], [-1, 1], None),  # neither of them in most epochs
-    ],
-)
-def test_what_is_printed_at_the_end_of_training(waiting, slowest, printed):
-    times = {"step_ms": np.full(2, 60.0), "waiting_ms": np.array(waiting)}
-    line = straggler_report._conclusion([{**times, "slowest": rank} for rank in slowest])
-    assert line is None if printed is None else printed in line
 
 
 def test_few_looks_name_nobody_by_chance():
@@ -82,57 +65,6 @@ def test_the_looks_measure_the_part_of_time_in_collectives(monkeypatch):
     samples.begin_epoch()
     assert samples.fraction() == 0.0
     samples.end()
-
-
-class Workers:
-    """Two workers: this one is the first, and the other never waits."""
-
-    rank = 0
-
-    def gather(self, numbers):
-        return np.array([numbers, [numbers[0], 0, numbers[2]]])
-
-
-def called_as_in_fit(report, monkeypatch):
-    """Two epochs of six executions of two steps; the first, which is traced, takes longer."""
-    clock = [0.0]
-    monkeypatch.setattr(straggler_report.time, "perf_counter", lambda: clock[0])
-    report._sampler = types.SimpleNamespace(
-        is_on=False, begin_epoch=lambda: None, fraction=lambda: 0.75, end=lambda: None, count=100
-    )
-    report._workers, report._is_first = Workers(), True
-    report.set_model(keras.Sequential())
-    logs = []
-    for epoch in range(2):
-        report.on_epoch_begin(epoch)
-        for batch in range(0, 12, 2):
-            report.on_train_batch_begin(batch)
-            assert report._sampler.is_on == (batch >= (2 if epoch == 0 else 0))
-            clock[0] += 100.0 if (epoch, batch) == (0, 0) else 0.12
-        logs.append({"loss": 1.0})
-        report.on_epoch_end(epoch, logs[-1])
-        assert not report._sampler.is_on
-    report.on_train_end()
-    return logs
-
-
-def test_what_is_in_the_logs_and_in_the_picture(monkeypatch, capsys):
-    report = StragglerReport()
-    logs = called_as_in_fit(report, monkeypatch)
-    expected = {"step_ms/worker_0": 60.0, "step_ms/worker_1": 60.0}
-    expected |= {"waiting_ms/worker_0": 45.0, "waiting_ms/worker_1": 0.0, "slowest_worker": 1}
-    assert logs == [{"loss": 1.0, **expected}] * 2
-    assert report.epochs == [0, 1]
-    assert capsys.readouterr().out == (
-        "tf_adasum: worker 1 is slow: in a step of 60 ms, it waits 0 ms, and the other workers "
-        "wait 45 ms.\n"
-    )
-    pytest.importorskip("matplotlib")
-    with pytest.raises(RuntimeError, match="Nothing was measured"):
-        StragglerReport().plot()
-    (axes,) = report.plot().axes
-    widths = sorted(bar.get_width() for bar in axes.patches)
-    np.testing.assert_allclose(widths, [0, 15, 45, 60])
 
 
 def test_one_process_waits_for_nobody():

@@ -80,7 +80,7 @@ def test_sanitizers_find_nothing(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
-@pytest.mark.costly
+@pytest.mark.slow
 def test_no_kernel_spills_registers(tmp_path):
     command = "nvcc -cubin -std=c++17 -arch=sm_90 -Xptxas -v kernels.cu -o".split()
     result = subprocess.run(

@@ -371,7 +371,7 @@ print(hashlib.sha256(b"".join(r.numpy().tobytes() for r in results)).hexdigest()
 
 
 @only("cpu")
-@pytest.mark.costly
+@pytest.mark.slow
 def test_bits_do_not_depend_on_the_number_of_threads(kernels):
     outputs = [
         subprocess.check_output(

@@ -337,7 +337,7 @@ MIRRORED = """
 """
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 def test_two_replicas_of_a_mirrored_strategy_are_as_one(tmp_path):
     script = tmp_path / "mirrored.py"
     script.write_text(textwrap.dedent(MIRRORED))

@@ -4,22 +4,19 @@
 
 The build is in build/sanitize; the installed op does not change. TensorFlow itself is not
 instrumented: the sanitizers check every memory access of the op's code, and every allocation,
-including TensorFlow's. First, two small libraries with known errors test the detection. Writes
-benchmarks/results/DATE-sanitizers.md; exits with status 1 if there are errors.
+including TensorFlow's. First, two small libraries with known errors test the detection. Exits
+with status 1 if there are errors.
 """
 
 import ctypes
 import os
 import pathlib
-import re
 import shlex
 import subprocess
 import sys
-import time
 
-import report
-
-FOLDER = report.ROOT / "build" / "sanitize"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "build" / "sanitize"
 # Three checks for null pointers are disabled, because with them some constant expressions in
 # TensorFlow's headers are no longer constant. AddressSanitizer detects null pointers anyway.
 FLAGS = (
@@ -41,6 +38,7 @@ SECONDS = 1800
 
 
 def compiler():
+    """Return the command of the C++ compiler."""
     return shlex.split(os.environ.get("CXX") or "g++")
 
 
@@ -78,53 +76,31 @@ def build():
     flags = [*compiler(), "-w", *FLAGS]
     settings = {"CXX": shlex.join(flags), "TF_ADASUM_CUDA": "0", "TF_ADASUM_REQUIRE_OP": "1"}
     command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build", "--build-base", FOLDER]
-    subprocess.run(command, cwd=report.ROOT, env=os.environ | settings, check=True, timeout=SECONDS)
+    subprocess.run(command, cwd=ROOT, env=os.environ | settings, check=True, timeout=SECONDS)
     (folder,) = FOLDER.glob("lib*")
     return folder
 
 
 def run_tests(folder):
-    """Return pytest's exit status, its output, and the seconds."""
-    tests = [str(report.ROOT / "tests" / "unit" / name) for name in TESTS]
+    """Return pytest's exit status."""
+    tests = [str(ROOT / "tests" / "unit" / name) for name in TESTS]
     options = ["-q", "-p", "no:cacheprovider", "-k", CHOSEN]
-    start = time.monotonic()
-    ended = subprocess.run(
+    return subprocess.run(
         [str(pathlib.Path(sys.executable).with_name("pytest")), *options, *tests],
         cwd=folder,  # not the source folder, which has the installed op
         env=environment() | {"PYTHONPATH": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
         timeout=SECONDS,
-    )
-    return ended.returncode, ended.stdout, time.monotonic() - start
+    ).returncode
 
 
 def main():
+    """Check the sanitizers, build the op, and return the exit status of its tests."""
     if sys.argv[1:2] == ["--call"]:
         ctypes.CDLL(sys.argv[2]).f(4)
         return 0
     FOLDER.mkdir(parents=True, exist_ok=True)
     check_controls()
-    folder = build()
-    code, output, seconds = run_tests(folder)
-    print(output)
-    findings = re.findall(r"ERROR: AddressSanitizer.*|runtime error:.*", output)
-    version = subprocess.check_output([*compiler(), "--version"], text=True).splitlines()[0]
-    symbols = subprocess.check_output(
-        ["nm", "-D", *map(str, folder.glob("tf_adasum/ops/_adasum_ops*.so"))], text=True
-    )
-    checks = len(set(re.findall(r"__(?:asan|ubsan)\w+", symbols)))
-    body = (
-        f"Compiler: {version}. Flags: `{' '.join(FLAGS)}`. The op refers to {checks} functions of "
-        "the sanitizers; a read behind an array and an overflow of an int, in libraries of their "
-        "own, are found.\n\n"
-        f"Tests: `{' '.join(TESTS)}`, of them `{CHOSEN}`: "
-        f"{output.strip().splitlines()[-1].strip('= ')}; {seconds:.0f} s in all.\n\n"
-        f"Found: {len(findings)}." + "".join(f"\n* `{finding}`" for finding in findings)
-    )
-    report.write("sanitizers", "The CPU op under AddressSanitizer and UBSan", body)
-    return 1 if findings or code else 0
+    return run_tests(build())
 
 
 if __name__ == "__main__":
