@@ -12,6 +12,7 @@ from typing import Any
 from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.port_probes import LONGEST_REASON, PortProbes
 from tf_adasum.cluster.start_round import StartRound, different_secrets, different_settings
+from tf_adasum.cluster.store import Leader
 from tf_adasum.cluster.store_client import wrong_program
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import LEASE_SECONDS
@@ -159,7 +160,7 @@ class RendezvousRound(StartRound):
         return sentences
 
 
-class OwnTask:
+class OwnTask(Leader):
     """The leader of the store of any other task than task 0. It sets the key `task`.
 
     Args:
@@ -180,9 +181,6 @@ class OwnTask:
         """Note whether task 0 has probed this task, see `store.Leader`."""
         del ends
         self.is_reached_by_task_0 |= key.startswith("0/") and value is not None
-
-    def authentication_failed(self, rank: int, has_secret: bool) -> None:
-        """Ignore a client without the secret: task 0 reports it."""
 
     def decide(self, now: float) -> dict[str, Any]:
         """Return new values of keys, see `store.Leader`."""

@@ -63,6 +63,7 @@ class Histories(RuleBasedStateMachine):
         self.expected = {}  # what the leader has published
         self.sessions = {}  # from names to channels, values and the keys that they see
         self.silent, self.heard, self.replaced = set(), {}, []
+        self.known = {"1/a", "1/b", "2/a"}  # who may connect
 
     def listen(self):
         """Return a listener of a kind that delivers at once."""
@@ -116,7 +117,7 @@ class Histories(RuleBasedStateMachine):
         assert channel.is_authenticated
         new = self.sessions.pop("new")
         is_taken = name in self.sessions and self.now < self.heard[name] + LEASE_SECONDS
-        if is_taken:
+        if is_taken or name not in self.known:
             known = dict(self.leader.seen)
             channel.send({"op": "set", "key": f"member/{name}", "value": -1})
             self.serve()
@@ -177,8 +178,9 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_handed_over)
     @rule()
     def hand_over(self):
-        self.is_handed_over = True
-        self.server.hand_over(self.listen())
+        self.is_handed_over, self.known = True, set(self.sessions)
+        self.server._next_listener = self.listen()
+        self.serve()
 
     @invariant()
     def the_leader_knows_all_members_and_they_see_what_is_published(self):
