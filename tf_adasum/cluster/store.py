@@ -185,6 +185,8 @@ class StoreServer:
                 if self._closing_at < math.inf and not self._sessions:
                     break
                 self._serve_once()
+            with self._lock:
+                self._publish_news()
         finally:
             with self._lock:
                 deadline = time.monotonic() + (1.0 if self.lease == math.inf else 0.0)
@@ -209,8 +211,7 @@ class StoreServer:
             for number in ready:
                 if session := self._sessions.get(number):
                     self._handle_messages(session)
-            for key, value in self._leader.decide(time.monotonic()).items():
-                self._publish(key, value)
+            self._publish_news()
             for channel in list(self._unsent):
                 channel.flush()
                 if not channel.has_unsent or not channel.is_open:
@@ -281,13 +282,14 @@ class StoreServer:
             for each, value in self._published.items():
                 self._send(session, each, value)
 
-    def _publish(self, key: str, value: Any) -> None:
-        self._published[key] = value
-        if value is None:
-            del self._published[key]  # and tell those who know it
-        text = json.dumps({"key": key, "value": value})
-        for session in self._sessions.values():
-            self._send(session, key, value, text)
+    def _publish_news(self) -> None:
+        for key, value in self._leader.decide(time.monotonic()).items():
+            self._published[key] = value
+            if value is None:
+                del self._published[key]  # and tell those who know it
+            text = json.dumps({"key": key, "value": value})
+            for session in self._sessions.values():
+                self._send(session, key, value, text)
 
     def _send(self, session: _Session, key: str, value: Any, text: str = "") -> None:
         is_private = key.startswith(REFUSED)

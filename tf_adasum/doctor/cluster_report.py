@@ -253,8 +253,10 @@ def _follow(cluster: Cluster, session: Session, look: Callable) -> int:
     found = {_EXCHANGED: exchange.run(lambda: session.value("step") == _LOOK)}
     session.set(found)
     session.set({**found, _REPORT: report_of(look())})
-    while type(code := session.value("step")) is not int:
-        if session.is_over:
+    while True:
+        is_over = session.is_over  # before the last look at the key
+        if type(code := session.value("step")) is int:
+            return code
+        if is_over:
             raise ConnectionError(f"{cluster.named([0])} was lost")
         session.wait(POLL_SECONDS)
-    return code
