@@ -44,9 +44,7 @@ def members(port, count, last, longest):
         connection = socket.create_connection(("127.0.0.1", port))
         lines[connection.fileno()] = 0
         poll.register(connection, select.POLLIN)
-        channels[rank] = Channel(
-            connection, SECRET, is_server=False, longest_message=1 << 20, rank=rank
-        )
+        channels[rank] = Channel(connection, SECRET, is_server=False, rank=rank)
     ranks = {each.socket.fileno(): rank for rank, each in channels.items()}
     described, told = set(), set()
     while len(told) < count - 1 and time.monotonic() < since + SECONDS_TO_JOIN:

@@ -32,7 +32,7 @@ from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.timeouts import POLL_SECONDS
 
-LONGEST_MESSAGE = 1 << 16  # bytes, as a line
+LONGEST_MESSAGE = 1 << 16  # bytes, as a line, that a server accepts
 _LONGEST_HANDSHAKE = 1 << 9  # bytes of a line before the other end has proved the secret
 _MOST_UNSENT = 1 << 22  # bytes; a peer that reads so slowly is disconnected
 _NONCE = re.compile(r"[0-9a-f]{32}")
@@ -45,7 +45,6 @@ class Channel:
         connection: a connected socket, which this object will close.
         secret: the `Secret`.
         is_server: whether this end has accepted the connection.
-        longest_message: the largest number of bytes in a line. Defaults to `LONGEST_MESSAGE`.
         rank: the rank of the client, which it sends before it authenticates. Defaults to None.
 
     Attributes:
@@ -68,11 +67,11 @@ class Channel:
         secret: Secret,
         *,
         is_server: bool,
-        longest_message: int = LONGEST_MESSAGE,
         rank: int | None = None,
     ):
         self._connection = json_lines.Connection(connection, _LONGEST_HANDSHAKE)
-        self._secret, self._longest_message = secret, longest_message
+        self._secret = secret
+        self._longest_message = LONGEST_MESSAGE if is_server else json_lines.LONGEST_LINE
         self._own, self._other = ("server", "client") if is_server else ("client", "server")
         self._nonces: list[str] = []  # of the server and of the client
         self._sent = self._received = 0

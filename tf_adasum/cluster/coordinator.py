@@ -15,14 +15,13 @@ from typing import Any
 from tf_adasum.cluster import addresses, own_address
 from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.start_round import StartRound, different_settings
-from tf_adasum.cluster.tasks import RendezvousConfig
+from tf_adasum.cluster.tasks import RendezvousConfig, listed
 from tf_adasum.environment_variables import INTERFACE
 from tf_adasum.errors import see
 
 WORKERS = "number of workers"
 
 LONGEST_JOB = 200  # characters of a job's name
-_MOST_NAMES = 8  # in a message
 _SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # the interface in "fe80::1%eth0"
 
 
@@ -136,9 +135,7 @@ class Coordinator(StartRound):
 
     def named(self, ranks: Iterable[int]) -> str:
         """Return the names of some workers, see `StartRound.named`."""
-        ranks = list(ranks)
-        more = [f"{len(ranks) - _MOST_NAMES} more"] if len(ranks) > _MOST_NAMES else []
-        return ", ".join([*(f"worker {rank}" for rank in ranks[:_MOST_NAMES]), *more])
+        return listed([f"worker {rank}" for rank in ranks])
 
     def _news(self) -> dict[str, Any]:
         return {"missing": self.named(self.missing())}

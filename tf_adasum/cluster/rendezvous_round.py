@@ -12,12 +12,13 @@ from typing import Any
 from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.port_probes import LONGEST_REASON, PortProbes
 from tf_adasum.cluster.start_round import StartRound, different_secrets, different_settings
+from tf_adasum.cluster.store import Leader
 from tf_adasum.cluster.store_client import wrong_program
-from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.tasks import Cluster, listed
 from tf_adasum.cluster.timeouts import LEASE_SECONDS
 from tf_adasum.errors import see
 
-_MOST_NAMES = _MOST_SENTENCES = 8
+_MOST_SENTENCES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,9 +135,7 @@ class RendezvousRound(StartRound):
     def absent(self) -> str:
         """Return the names of the tasks that have not started, or cannot be reached."""
         reached = self._probes.reached
-        ranks = [rank for rank in self.missing() if rank not in reached]
-        more = f", {len(ranks) - _MOST_NAMES} more" if len(ranks) > _MOST_NAMES else ""
-        return self.named(ranks[:_MOST_NAMES]) + more
+        return listed([self.named([each]) for each in self.missing() if each not in reached])
 
     def failures(self) -> list[str]:
         """Return sentences about failed connections between tasks, with the reasons."""
@@ -159,7 +158,7 @@ class RendezvousRound(StartRound):
         return sentences
 
 
-class OwnTask:
+class OwnTask(Leader):
     """The leader of the store of any other task than task 0. It sets the key `task`.
 
     Args:
@@ -180,9 +179,6 @@ class OwnTask:
         """Note whether task 0 has probed this task, see `store.Leader`."""
         del ends
         self.is_reached_by_task_0 |= key.startswith("0/") and value is not None
-
-    def authentication_failed(self, rank: int, has_secret: bool) -> None:
-        """Ignore a client without the secret: task 0 reports it."""
 
     def decide(self, now: float) -> dict[str, Any]:
         """Return new values of keys, see `store.Leader`."""

@@ -26,11 +26,9 @@ class Secret:
         key: the secret itself; empty if the cluster has no secret. Anyone can make a proof with an
             empty key. So a proof with an empty key only shows that its sender saw the random
             numbers of this connection.
-        source: the variable that sets the secret, for messages.
     """
 
     key: bytes = dataclasses.field(default=b"", repr=False)
-    source: str = ""
 
     def proof(self, *of: Any) -> str:
         """Return a proof that the sender knows this secret and sends the data `of` (JSON types)."""
@@ -71,4 +69,4 @@ def read(environment: Mapping[str, str] = os.environ) -> Secret:
             f"{source} gives an empty secret. Unset the variable, or give all tasks the same long "
             "random secret, such as the output of `openssl rand -hex 32`."
         )
-    return Secret(key.strip(), name)
+    return Secret(key.strip())

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_adasum.cluster.json_lines import printable
+from tf_adasum.cluster.store import Leader
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
 from tf_adasum.errors import WorkerLostError, see
@@ -47,7 +48,7 @@ def error_of(result: Any) -> Exception | None:
     return _ERRORS[kind if isinstance(kind, str) and kind in _ERRORS else ""](wrong)
 
 
-class StartRound(abc.ABC):
+class StartRound(Leader):
     """The leader of worker 0's store, see `store.Leader`.
 
     Args:

@@ -16,6 +16,7 @@ library only.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import dataclasses
 import json
@@ -25,7 +26,7 @@ import select
 import socket
 import threading
 import time
-from typing import Any, Protocol
+from typing import Any
 
 from tf_adasum.cluster import own_address
 from tf_adasum.cluster.channel import Channel
@@ -36,8 +37,7 @@ MEMBERS, REFUSED = "member/", "refused/"
 STATUSES = "statuses"  # a key of which only the newest value is sent
 
 _LONGEST_KEY = 200  # characters
-# The limit for unauthenticated clients, to which `clients` is added until the hand
-# over.
+# The limit for clients that have not set a key, to which `clients` is added until the hand over.
 _MOST_UNAUTHENTICATED = 32
 _OTHER_SESSIONS = 64  # for example of workers that restart
 _MOST_CALLERS = 64  # that are accepted at a time
@@ -57,12 +57,13 @@ def _allow_open_files(count: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
-class Leader(Protocol):
+class Leader(abc.ABC):
     """Runs on the server, reads the keys of all sessions, and publishes other keys.
 
     Its methods run with `fork_lock` held.
     """
 
+    @abc.abstractmethod
     def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
         """Note that a session has set or lost its key.
 
@@ -72,9 +73,10 @@ class Leader(Protocol):
             ends: the IP addresses of the server and of the client in the client's connection.
         """
 
-    def authentication_failed(self, rank: int, has_secret: bool) -> None:
+    def authentication_failed(self, rank: int, has_secret: bool) -> None:  # noqa: B027 - optional
         """Note what a client without the secret claims: its rank, and whether it has a secret."""
 
+    @abc.abstractmethod
     def decide(self, now: float) -> dict[str, Any]:
         """Return new values of keys. This method is called after each change, and every 0.2 s."""
 
@@ -113,15 +115,17 @@ class StoreServer:
     ):
         self._listener, self._secret, self._lock, self._leader = listener, secret, fork_lock, leader
         self._most_unauthenticated = _MOST_UNAUTHENTICATED + clients
-        self._most_authenticated = 2 * clients + _OTHER_SESSIONS
-        _allow_open_files(2 * self._most_authenticated)
+        self._most_members = 2 * clients + _OTHER_SESSIONS
+        _allow_open_files(2 * self._most_members)
         self.lease, self._pause = LEASE_SECONDS, 0.0
         self.owners: dict[str, Channel] = {}
+        self._known: set[str] = set()  # keys that had a session at the hand over
         self._published: dict[str, Any] = {}
         self._sessions: dict[int, _Session] = {}  # by file descriptor, the oldest first
         self._unsent: set[Channel] = set()
         self._look_at = 0.0  # when to look at all sessions
         self._closing_at = math.inf
+        self._next_listener: socket.socket | None = None
         self._wakes, self._wake = socket.socketpair()
         self._poll = select.poll()  # opens no file descriptor, and supports those above 1023
         self._poll.register(self._wakes, select.POLLIN)
@@ -140,19 +144,15 @@ class StoreServer:
             self._wake.send(b"\0")
 
     def hand_over(self, listener: socket.socket) -> None:
-        """Release the port of the start, and keep all sessions without a lease. Lock: not held.
+        """Release the port of the start, and keep all sessions without a lease.
 
         Args:
             listener: a listening socket for clients that lose their connection.
         """
-        with self._lock:
-            self._ignore_callers()
-            self._listener.close()
-            self._listen(listener)
-            self.lease = math.inf
-            self._pause = max(_PAUSE, _PAUSE_OF_A_SESSION * len(self._sessions))
-            self._most_unauthenticated = _MOST_UNAUTHENTICATED
-        self.wake()
+        self._next_listener = listener
+        while self._next_listener is not None and self.is_serving:
+            self.wake()
+            time.sleep(POLL_SECONDS / 10)
 
     def close(self, seconds: float = _SECONDS_TO_CLOSE) -> None:
         """Close the port, after clients had time to read the last changes and disconnect.
@@ -163,6 +163,16 @@ class StoreServer:
         self._closing_at = time.monotonic() + seconds
         self.wake()
         self._thread.join()
+
+    def _release_port(self, listener: socket.socket) -> None:
+        # Here, because a socket that another thread waits for is not closed at once.
+        self._ignore_callers()
+        self._listener.close()
+        self._listen(listener)
+        self.lease, self._known = math.inf, set(self.owners)
+        self._pause = max(_PAUSE, _PAUSE_OF_A_SESSION * len(self._sessions))
+        self._most_unauthenticated = _MOST_UNAUTHENTICATED
+        self._next_listener = None
 
     def _listen(self, listener: socket.socket) -> None:
         listener.setblocking(False)  # a caller may disconnect before it is accepted
@@ -175,6 +185,8 @@ class StoreServer:
                 if self._closing_at < math.inf and not self._sessions:
                     break
                 self._serve_once()
+            with self._lock:
+                self._publish_news()
         finally:
             with self._lock:
                 deadline = time.monotonic() + (1.0 if self.lease == math.inf else 0.0)
@@ -192,13 +204,14 @@ class StoreServer:
         with self._lock:
             if self._wakes.fileno() in ready:
                 self._wakes.recv(1 << 12)
+            if self._next_listener is not None:
+                self._release_port(self._next_listener)
             if self._listener.fileno() in ready:
                 self._accept()
             for number in ready:
                 if session := self._sessions.get(number):
                     self._handle_messages(session)
-            for key, value in self._leader.decide(time.monotonic()).items():
-                self._publish(key, value)
+            self._publish_news()
             for channel in list(self._unsent):
                 channel.flush()
                 if not channel.has_unsent or not channel.is_open:
@@ -225,7 +238,7 @@ class StoreServer:
             is_deaf = True
         if is_deaf:
             self._ignore_callers()
-        others = [each for each in self._sessions.values() if not each.channel.is_authenticated]
+        others = [each for each in self._sessions.values() if not each.key]
         for session in others[: -self._most_unauthenticated]:
             self._end(session)
 
@@ -255,6 +268,8 @@ class StoreServer:
         key, is_first = str(message["key"]), not session.key
         if (session.key or key) != key or not key.startswith(MEMBERS) or len(key) > _LONGEST_KEY:
             raise ValueError("A session has one key.")
+        if self.lease == math.inf and key.removeprefix(MEMBERS) not in self._known:
+            raise ValueError("After the hand over, only known sessions connect again.")
         session.key, name = key, key.removeprefix(MEMBERS)
         earlier = self.owners.get(name, session.channel)
         if earlier is not session.channel:
@@ -267,13 +282,14 @@ class StoreServer:
             for each, value in self._published.items():
                 self._send(session, each, value)
 
-    def _publish(self, key: str, value: Any) -> None:
-        self._published[key] = value
-        if value is None:
-            del self._published[key]  # and tell those who know it
-        text = json.dumps({"key": key, "value": value})
-        for session in self._sessions.values():
-            self._send(session, key, value, text)
+    def _publish_news(self) -> None:
+        for key, value in self._leader.decide(time.monotonic()).items():
+            self._published[key] = value
+            if value is None:
+                del self._published[key]  # and tell those who know it
+            text = json.dumps({"key": key, "value": value})
+            for session in self._sessions.values():
+                self._send(session, key, value, text)
 
     def _send(self, session: _Session, key: str, value: Any, text: str = "") -> None:
         is_private = key.startswith(REFUSED)
@@ -289,8 +305,8 @@ class StoreServer:
     def _drop_silent(self, now: float) -> None:
         """End the sessions that are closed, silent or too many, and accept others again."""
         self._poll.register(self._listener, select.POLLIN)
-        authenticated = [each for each in self._sessions.values() if each.channel.is_authenticated]
-        for session in authenticated[self._most_authenticated :]:
+        members = [each for each in self._sessions.values() if each.key]
+        for session in members[self._most_members :]:
             self._end(session)
         for session in list(self._sessions.values()):
             channel = session.channel

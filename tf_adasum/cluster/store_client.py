@@ -204,9 +204,7 @@ def call(
             if connection:
                 connection.close()
             continue
-        channel = Channel(
-            connection, secret, is_server=False, longest_message=json_lines.LONGEST_LINE, rank=rank
-        )
+        channel = Channel(connection, secret, is_server=False, rank=rank)
         since = time.monotonic()
         until = min(deadline, since + LEASE_SECONDS)
         while channel.is_open and time.monotonic() < until and not is_stopped():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tf_adasum.cluster import addresses
@@ -12,6 +12,17 @@ from tf_adasum.cluster import addresses
 # The jobs whose tasks train, in rank order.
 TRAINING_JOBS = ("chief", "worker")
 MOST_WORKERS = 65_536  # a larger number is a mistake, and would need all memory
+
+
+def listed(parts: Sequence[str], most: int = 8) -> str:
+    """Return the first parts of a list as text, and how many more there are.
+
+    Args:
+        parts: the texts.
+        most: the largest number of texts. Defaults to 8.
+    """
+    more = len(parts) - most
+    return ", ".join([*parts[:most], *([f"and {more} more"] if more > 0 else [])])
 
 
 @dataclasses.dataclass(frozen=True)

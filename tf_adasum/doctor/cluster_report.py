@@ -30,7 +30,7 @@ from tf_adasum.cluster import joining, rendezvous
 from tf_adasum.cluster.session import Session
 from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
 from tf_adasum.cluster.timeouts import LEASE_SECONDS, POLL_SECONDS
-from tf_adasum.doctor import exchange_process
+from tf_adasum.doctor import exchange
 from tf_adasum.doctor.findings import FAIL, NOTE, Finding, describe
 from tf_adasum.errors import WorkerLostError
 
@@ -202,8 +202,8 @@ def _lead(cluster: Cluster, collector: _Collector, look: Callable, show: Callabl
         report = reports.get(rank) or _NO_REPORT
         workers.append({**_name(cluster, rank), **report, "devices": devices})
     collector.findings += differences(workers)
-    exchange = exchanged[0].get("exchange", {})
-    code = show(Examination(workers, exchange, collector.findings))
+    times = exchanged[0].get("exchange", {})
+    code = show(Examination(workers, times, collector.findings))
     collector.begin(code)
     return code
 
@@ -211,14 +211,14 @@ def _lead(cluster: Cluster, collector: _Collector, look: Callable, show: Callabl
 def _exchanged(cluster: Cluster, collector: _Collector) -> dict[int, dict[str, Any]]:
     """Exchange gradients with all workers; return the results by rank."""
     print("tf-adasum-doctor: exchanging gradients", file=sys.stderr, flush=True)
-    until = time.monotonic() + exchange_process.SECONDS
-    collector.add(0, {_EXCHANGED: exchange_process.run(collector.has_failed)})
+    until = time.monotonic() + exchange.SECONDS
+    collector.add(0, {_EXCHANGED: exchange.run(collector.has_failed)})
     collector.wait(_EXCHANGED, until)
     results = collector.found(_EXCHANGED)
     collector.begin(_LOOK)  # an exchange that has not ended stops
     errors = {rank: each["error"] for rank, each in results.items() if "error" in each}
     if not errors:
-        errors = dict.fromkeys(collector.awaited(_EXCHANGED), exchange_process.LATE)
+        errors = dict.fromkeys(collector.awaited(_EXCHANGED), exchange.LATE)
     for rank, error in sorted(errors.items()):
         collector.fail(f"the exchange of gradients failed on {cluster.named([rank])}: {error}")
     return results
@@ -250,11 +250,13 @@ def differences(workers: list[dict[str, Any]]) -> list[Finding]:
 
 def _follow(cluster: Cluster, session: Session, look: Callable) -> int:
     """Check this worker, send the results to worker 0, and return the exit status that it sends."""
-    found = {_EXCHANGED: exchange_process.run(lambda: session.value("step") == _LOOK)}
+    found = {_EXCHANGED: exchange.run(lambda: session.value("step") == _LOOK)}
     session.set(found)
     session.set({**found, _REPORT: report_of(look())})
-    while type(code := session.value("step")) is not int:
-        if session.is_over:
+    while True:
+        is_over = session.is_over  # before the last look at the key
+        if type(code := session.value("step")) is int:
+            return code
+        if is_over:
             raise ConnectionError(f"{cluster.named([0])} was lost")
         session.wait(POLL_SECONDS)
-    return code

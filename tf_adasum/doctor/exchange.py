@@ -1,23 +1,75 @@
 """Exchange gradients with the strategy, and measure it.
 
-Each worker runs this module in a separate process:
+Each worker runs this module in a separate process (`run`), which can be ended even if TensorFlow
+hangs:
 
     python -m tf_adasum.doctor.exchange FILE
 
-The process writes the result, or the error, to the file. If it takes too long, the doctor ends the
-process.
+The process writes the result, or the error, to the file.
 """
 
 import json
+import pathlib
+import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
+from tf_adasum.cluster.timeouts import LEASE_SECONDS, POLL_SECONDS
 from tf_adasum.doctor.findings import describe
 
 BYTES = 2**22  # of the gradients of a replica
 TIMES = 5
+SECONDS = 150.0
+LATE = f"not finished in {SECONDS:.0f} s"
+_MODULE = "tf_adasum.doctor.exchange"
 _SECONDS_TO_WAIT = 60.0  # for another worker
+
+
+def run(is_stopped: Callable[[], bool]) -> dict[str, Any]:
+    """Run the module `exchange` in a process, and end the process if it takes too long.
+
+    Args:
+        is_stopped: function that returns whether to end the process early.
+
+    Returns:
+        The results of `exchange`; only an "error" if the process has failed; an empty dict if
+        it was ended early.
+    """
+    until = time.monotonic() + SECONDS
+    with tempfile.TemporaryDirectory(prefix="tf_adasum_doctor_") as folder:
+        result, log = pathlib.Path(folder, "result.json"), pathlib.Path(folder, "log")
+        command = [sys.executable, "-m", _MODULE, str(result)]
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        try:
+            while process.poll() is None:
+                if is_stopped():
+                    return {}
+                if time.monotonic() > until:
+                    return {"error": LATE}
+                time.sleep(POLL_SECONDS)
+            try:
+                return json.loads(result.read_text())
+            except (OSError, ValueError):
+                lines = log.read_text(errors="replace").strip().splitlines() or [""]
+                status = f"exit status {process.returncode}"
+                return {"error": f"the process ended with {status}: {lines[-1]}"}
+        finally:
+            _end(process)
+
+
+def _end(process: subprocess.Popen) -> None:
+    process.terminate()
+    try:
+        process.wait(LEASE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def main(path: str) -> int:

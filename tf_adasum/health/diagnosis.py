@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.tasks import Cluster, listed
 from tf_adasum.errors import LAUNCHER, RESTARTS, see
 from tf_adasum.health.call_log import Entry
 
@@ -59,7 +59,6 @@ RECOVERY_ADVICE = recovery_advice()
 # The limits of a status that another process sends. A longer text is cut off.
 _STATES = ("starting", "running", "failed", "ended", "lost", "aborted")
 _LONGEST_TEXT, _LARGEST_NUMBER = 4000, 1 << 62
-_MOST_NAMES = 8  # in a message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,7 +338,7 @@ def _call_sites(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
         f"{cluster.names[rank]} is at {status.location}{_failed_before(status)}"
         for rank, status in sorted(statuses.items())
     ]
-    return _shortened(sites)
+    return listed(sites)
 
 
 def waiting_message(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
@@ -375,12 +374,6 @@ def _who_is_awaited(cluster: Cluster, statuses: Mapping[int, Status]) -> str:
         return "the others, which are waiting as well"
     names = [
         cluster.named([rank]) + (f", which is at {at}" if (at := statuses[rank].location) else "")
-        for rank in awaited[: _MOST_NAMES + 1]
+        for rank in awaited
     ]
-    return _shortened(names, len(awaited))
-
-
-def _shortened(parts: list[str], count: int | None = None) -> str:
-    """Return the first parts of a list as text, and how many more there are."""
-    more = (count or len(parts)) - _MOST_NAMES
-    return ", ".join(parts[:_MOST_NAMES] + ([f"and {more} more"] if more > 0 else []))
+    return listed(names)

@@ -17,16 +17,13 @@ import time
 from collections.abc import Mapping
 
 from tf_adasum.cluster import addresses
-from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.tasks import Cluster, listed
 from tf_adasum.cluster.timeouts import PATIENCE_SECONDS
 
 # An answer takes milliseconds. If a packet is lost, the kernel tries again after one second.
 SECONDS_TO_CONNECT = 3.0
 
 _REFUSED = os.strerror(errno.ECONNREFUSED)
-
-# How many of the workers that cannot be reached are named in a message.
-_MAX_LISTED = 3
 
 
 class Reachability:
@@ -73,9 +70,8 @@ class Reachability:
                 if word not in ("", _REFUSED)
             }
             silent |= {rank: word for rank, word in zip(ranks, words, strict=False) if word}
-            listed = [f"{self._cluster.named([rank])}: {silent[rank]}" for rank in sorted(silent)]
-            more = f", and {len(listed) - _MAX_LISTED} more" if len(listed) > _MAX_LISTED else ""
-            self.unreachable = ", ".join(listed[:_MAX_LISTED]) + more
+            names = [f"{self._cluster.named([rank])}: {silent[rank]}" for rank in sorted(silent)]
+            self.unreachable = listed(names, 3)
             return self.unreachable
 
     def forget(self) -> None:

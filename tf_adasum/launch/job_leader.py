@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_adasum.cluster import addresses, own_address, ports
+from tf_adasum.cluster.store import Leader
 from tf_adasum.launch.membership import Begin, End, Host, Membership, Stop
 
 _BACKLOG = 256
@@ -32,7 +33,7 @@ class Round:
     coordinator: str
 
 
-class JobLeader:
+class JobLeader(Leader):
     """A context manager, and the leader of the store, see `store.Leader`.
 
     If this launcher has reached the store of another launcher, its host is not in this store. Then
@@ -86,9 +87,6 @@ class JobLeader:
                 if version == own_version
                 else f"it has tf_adasum {version}, and {self._coordinator} has {own_version}"
             )
-
-    def authentication_failed(self, rank: int, has_secret: bool) -> None:
-        """Ignore a client without the secret: it reports the error itself."""
 
     def decide(self, now: float) -> dict[str, Any]:
         """Return new values of keys, see `store.Leader`."""

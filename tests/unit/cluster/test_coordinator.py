@@ -134,7 +134,9 @@ def test_the_names_of_missing_workers_are_updated_once_per_second():
     made.decide()
     for rank in range(1, 190):
         made.join(rank)
-    assert made.keys == {"missing": ", ".join(f"worker {n}" for n in range(1, 9)) + ", 191 more"}
+    assert made.keys == {
+        "missing": ", ".join(f"worker {n}" for n in range(1, 9)) + ", and 191 more"
+    }
     made.decide(1.0)
     assert made.keys["missing"].startswith("worker 190, ")
 

@@ -1,6 +1,8 @@
 """The shared store: first in random histories with a simulated clock, then in threads."""
 
 import contextlib
+import os
+import resource
 import socket
 import threading
 import time
@@ -63,6 +65,7 @@ class Histories(RuleBasedStateMachine):
         self.expected = {}  # what the leader has published
         self.sessions = {}  # from names to channels, values and the keys that they see
         self.silent, self.heard, self.replaced = set(), {}, []
+        self.known = {"1/a", "1/b", "2/a"}  # who may connect
 
     def listen(self):
         """Return a listener of a kind that delivers at once."""
@@ -116,7 +119,7 @@ class Histories(RuleBasedStateMachine):
         assert channel.is_authenticated
         new = self.sessions.pop("new")
         is_taken = name in self.sessions and self.now < self.heard[name] + LEASE_SECONDS
-        if is_taken:
+        if is_taken or name not in self.known:
             known = dict(self.leader.seen)
             channel.send({"op": "set", "key": f"member/{name}", "value": -1})
             self.serve()
@@ -177,8 +180,9 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_handed_over)
     @rule()
     def hand_over(self):
-        self.is_handed_over = True
-        self.server.hand_over(self.listen())
+        self.is_handed_over, self.known = True, set(self.sessions)
+        self.server._next_listener = self.listen()
+        self.serve()
 
     @invariant()
     def the_leader_knows_all_members_and_they_see_what_is_published(self):
@@ -205,7 +209,7 @@ class Recorder:
     """A leader that records what it receives."""
 
     def __init__(self):
-        self.seen = []
+        self.seen, self.more = [], {}
 
     def changed(self, key, value, ends):
         self.seen.append((key, value, ends))
@@ -214,7 +218,8 @@ class Recorder:
         self.seen.append((rank, has_secret))
 
     def decide(self, now):
-        return {"copy": self.seen[-1][1]} if self.seen else {}
+        more, self.more = self.more, {}
+        return {"copy": self.seen[-1][1], **more} if self.seen else more
 
 
 @pytest.fixture
@@ -296,6 +301,73 @@ def test_after_the_hand_over_silence_is_no_end_and_the_port_is_free(monkeypatch)
     assert not own.is_lost.is_set()
     server.close(0.0)
     assert own.is_lost.wait(SOON)
+
+
+@pytest.fixture
+def handed_over():
+    """A server after the hand over, its address, and a session that stays."""
+    leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
+    server = StoreServer(listener, SECRET, threading.Lock(), leader, clients=2)
+    own = Session(f"127.0.0.1:{listener.getsockname()[1]}")
+    own.client.lease = float("inf")
+    own.client.set(0)
+    own.eventually(copy=0)
+    later = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    address = later.getsockname()
+    server.hand_over(later)
+    yield server, address, own
+    server.close(0.0)
+    own.client.close()
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_after_the_hand_over_a_crowd_takes_few_descriptors(handed_over):
+    _, address, own = handed_over
+    before, accepted = descriptors(), []
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(socket.create_connection(address)) for _ in range(300)]
+        deadline = time.monotonic() + 4.0
+        while time.monotonic() < deadline:
+            accepted.append(descriptors() - before - len(crowd))
+            time.sleep(0.01)
+        own.client.set(1)
+        own.eventually(copy=1)
+    assert max(accepted) <= store._MOST_UNAUTHENTICATED + store._MOST_CALLERS
+
+
+def test_without_descriptors_it_neither_spins_nor_ends(handed_over):
+    server, address, own = handed_over
+    clock = time.pthread_getcpuclockid(server._thread.ident)
+    with socket.create_connection(address), socket.create_connection(address):
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+        try:
+            used, since = time.clock_gettime(clock), time.monotonic()
+            own.client.set(1)
+            own.eventually(copy=1)
+            time.sleep(1.5)
+            used = time.clock_gettime(clock) - used
+            assert used < 0.2 * (time.monotonic() - since) and server.is_serving
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_only_the_newest_status_waits_for_a_session_that_does_not_read(handed_over):
+    server, _, own = handed_over
+    (channel,) = server.owners.values()
+    with own.client._lock:  # it reads nothing
+        for number in range(3000):
+            with server._lock:
+                server._leader.more = {"statuses": [number, "x" * 1000]}
+            server.wake()
+            time.sleep(0.0002)
+        assert len(channel._unsent) < 4000 and channel.is_open
+    own.eventually(statuses=[2999, "x" * 1000])
 
 
 def test_a_lost_server_is_reported():

@@ -10,7 +10,7 @@ from support.rendezvous_tasks import cluster_of, run_in_threads
 
 from tf_adasum.cluster.ports import free_ports
 from tf_adasum.cluster.tasks import RendezvousConfig
-from tf_adasum.doctor import cluster_report, exchange_process, tables
+from tf_adasum.doctor import cluster_report, exchange, tables
 from tf_adasum.doctor.findings import FAIL, OK, Finding
 
 pytestmark = pytest.mark.version_independent
@@ -30,16 +30,16 @@ def examined(
     """Let so many workers examine each other; return the exit statuses and what worker 0 shows."""
     results = results or {str(rank): GOOD for rank in range(count)}
 
-    def exchange(is_stopped):  # in the place of the process that exchanges gradients
+    def exchanged(is_stopped):  # in the place of the process that exchanges gradients
         begun = time.monotonic()
-        while not is_stopped() and time.monotonic() < begun + exchange_process.SECONDS:
+        while not is_stopped() and time.monotonic() < begun + exchange.SECONDS:
             found = results.get(threading.current_thread().name)
             if found and time.monotonic() > begun + 0.3:  # the workers have connected
                 return found
             time.sleep(0.01)
-        return {} if is_stopped() else {"error": exchange_process.LATE}
+        return {} if is_stopped() else {"error": exchange.LATE}
 
-    monkeypatch.setattr(exchange_process, "run", exchange)
+    monkeypatch.setattr(exchange, "run", exchanged)
     monkeypatch.setattr(cluster_report, "_SECONDS_FOR_WORKER_0", 0.1)
     shown, ranks = [], [rank for rank in range(count) if rank not in absent]
 
@@ -119,7 +119,7 @@ def test_a_worker_that_is_lost_is_named(monkeypatch):
 
 
 def test_an_exchange_that_hangs_is_ended(monkeypatch):
-    monkeypatch.setattr(exchange_process, "SECONDS", 0.5)
+    monkeypatch.setattr(exchange, "SECONDS", 0.5)
     codes, (shown,) = examined(monkeypatch, 2, results={"0": GOOD})
     assert codes == {0: 1, 1: 1}
     (finding,) = [each for each in shown.findings if each.level == FAIL]
@@ -127,12 +127,12 @@ def test_an_exchange_that_hangs_is_ended(monkeypatch):
 
 
 def test_an_exchange_that_crashes_says_so(monkeypatch):
-    monkeypatch.setattr(exchange_process, "__package__", "no_such_package")
-    error = exchange_process.run(lambda: False)["error"]
+    monkeypatch.setattr(exchange, "_MODULE", "no_such_package.exchange")
+    error = exchange.run(lambda: False)["error"]
     assert "exit status 1" in error and "no_such_package" in error
 
 
 def test_an_exchange_is_ended_early_or_if_it_takes_too_long(monkeypatch):
-    assert exchange_process.run(lambda: True) == {}
-    monkeypatch.setattr(exchange_process, "SECONDS", 0.0)
-    assert exchange_process.run(lambda: False) == {"error": exchange_process.LATE}
+    assert exchange.run(lambda: True) == {}
+    monkeypatch.setattr(exchange, "SECONDS", 0.0)
+    assert exchange.run(lambda: False) == {"error": exchange.LATE}

@@ -358,11 +358,9 @@ def test_a_launcher_that_reached_another_store_decides_nothing():
     """Its host listens at an address that another host also has."""
     leader = job_leader.JobLeader(Membership(1, 1, 0, "own", 1.0), "own", "job", "a:1")
     other = {"job": "job", "host": dataclasses.asdict(Host("other", "b", 1))}
-    leader.changed("member/other", other, ("", ""))
+    leader.changed("other", other, ("", ""))
     assert leader.decide(0.0) == {"leader": "own"} and leader.decide(1e6) == {}
-    leader.changed(
-        "member/own", {**other, "host": dataclasses.asdict(Host("own", "a", 1))}, ("", "")
-    )
+    leader.changed("own", {**other, "host": dataclasses.asdict(Host("own", "a", 1))}, ("", ""))
     with leader:
         assert leader.decide(1e6)["round/1"]["ids"] == ["own"]
 
