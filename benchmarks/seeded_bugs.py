@@ -91,7 +91,8 @@ BUGS = [
 
 def first_failure(copy, tests):
     """Return the first test that fails in a copy of the repository, or None."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", tests]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+    command = [sys.executable, "-m", "pytest", *options, tests]
     ended = subprocess.run(
         command,
         cwd=copy,
