@@ -8,7 +8,7 @@ from tf_adasum.errors import see
 
 pytestmark = pytest.mark.keras3_only("workers compare the settings of a call with Keras 3")
 
-SECONDS = 10 * PACE  # with what is trained before the difference
+SECONDS = 15 * PACE  # with what is trained before the difference
 
 SETTINGS, CALLS = "different settings. ", "have not made the same calls: "
 

@@ -7,7 +7,7 @@ from support.pace import PACE
 # Seconds to the error, of what is patient and of what is not; on a busy machine. Silence and calls
 # that differ take 10 s at least.
 TIMEOUT = 10
-DETECTION_SECONDS = 6 * PACE
+DETECTION_SECONDS = 8 * PACE
 
 slow, always = pytest.mark.slow, pytest.mark.always
 faults_are_named = pytest.mark.feature("a lost worker is named")

@@ -15,7 +15,7 @@ from support.worker_group import WorkerGroup
 
 from tf_adasum.environment_variables import TRANSPORT
 
-DETECTION_SECONDS = 6 * PACE  # as in test_faults.py
+DETECTION_SECONDS = 8 * PACE  # as in test_faults.py
 
 
 @pytest.fixture(scope="module", autouse=True)

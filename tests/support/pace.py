@@ -12,7 +12,7 @@ import pytest
 
 # Set by tests/conftest.py, also for the processes of tests.
 VARIABLE = "SECONDS_OF_TENSORFLOW_IMPORT"
-QUIET_SECONDS = 5.0  # of the import on a quiet machine with two cores
+QUIET_SECONDS = 3.0  # of the import on a quiet machine with two cores
 SLOWEST = 8.0
 # Benchmarks, which do not measure it, wait twice as long.
 PACE = min(max(1.0, float(os.environ.get(VARIABLE, 2 * QUIET_SECONDS)) / QUIET_SECONDS), SLOWEST)
