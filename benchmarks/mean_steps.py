@@ -120,19 +120,10 @@ def measured(kind, former, turns):
 
 def row(kind, before, after):
     ratios = np.divide(after["times"], before["times"])
-    cells = [report_quartiles(each["times"], 1000, 1) for each in (before, after)]
-    cells.append(report_quartiles(ratios, 1, 3))
-    counts = (
-        ", ".join(f"{n:g} {k}" for k, n in sorted(each["counts"].items()))
-        for each in (before, after)
-    )
-    return [f"{MODELS[kind]}, {before['parameters']:,} parameters", *cells, *counts]
-
-
-def report_quartiles(values, scale, digits):
-    import report
-
-    return report.quartiles(values, scale, digits)
+    cells = [report.quartiles(each["times"], 1000, 1) for each in (before, after)]
+    cells.append(report.quartiles(ratios, 1, 3))
+    cells += [", ".join(map(str, each["counts"])) for each in (before, after)]
+    return [f"{MODELS[kind]}, {before['parameters']:,} parameters", *cells]
 
 
 def main():
