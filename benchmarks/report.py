@@ -124,7 +124,9 @@ def write(name, title, body, *, machine=None, folder=RESULTS):
     `machine` replaces `this_machine()`, which needs TensorFlow. `folder` is the report's folder.
     """
     date = datetime.date.today().isoformat()
-    command = " ".join(["python", f"benchmarks/{pathlib.Path(sys.argv[0]).name}", *sys.argv[1:]])
+    script = pathlib.Path(sys.argv[0]).resolve()
+    folder_of_script = "tests/multi_worker" if "tests" in script.parts[-3:] else "benchmarks"
+    command = " ".join(["python", f"{folder_of_script}/{script.name}", *sys.argv[1:]])
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{date}-{name}.md"

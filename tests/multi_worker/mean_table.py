@@ -98,12 +98,10 @@ def report(arguments):
             columns.append(found)
             far = sum(any(map(is_far, each)) for each in found)
             counts.append(f"- {names[-1]}: {far} of {len(found)} trainings")
-    rows = []
-    for number, case in enumerate(cases):
-        cells = [
-            " / ".join(text_of(value) for value in each[number] if value != "") for each in columns
-        ]
-        rows.append([*case, *cells])
+    rows = [
+        [*case, *(cell(column[number]) if number < len(column) else "" for column in columns)]
+        for number, case in enumerate(cases)
+    ]
     written = importlib.import_module("report")
     pairs = [f"- {' with '.join(pair)}: {why}." for pair, why in one_device.IMPOSSIBLE.items()]
     written.write(
@@ -121,8 +119,9 @@ def report(arguments):
     )
 
 
-def text_of(value):
-    return value if isinstance(value, str) else f"{value:.0e}"
+def cell(differences):
+    texts = (each if isinstance(each, str) else f"{each:.0e}" for each in differences)
+    return " / ".join(filter(None, texts))
 
 
 def main():

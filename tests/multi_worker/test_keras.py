@@ -204,5 +204,5 @@ class TestXla:
         for actual in group.run(jit.fit, kind=kind, jit_compile=True):
             (warning,) = actual["warnings"]
             assert all(text in warning for text in texts)
-            assert actual["training compiled"].tolist() == [False]
+            assert False in actual["training compiled"]  # after an attempt that may reach the layer
             assert any(actual["the rest compiled"])

@@ -366,7 +366,7 @@ def orders_of_epochs(strategy):
         tf.data.Dataset.from_tensor_slices((rows, rows)).shuffle(16, seed=1).batch(2)
         for _ in range(2)
     )
-    own = [float(tf.reduce_sum(next(iter(own))[0])) for _ in range(4)]
+    own = [float(tf.reduce_sum(next(iter(own))[0])) for _ in range(6)]
     with scope(strategy):
         model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1, trainable=False)])
         model.set_weights([np.zeros([1, 1]), np.zeros([1])])

@@ -120,7 +120,7 @@ def random_exchange(strategy, draw):
     lists = [random_gradients(draw, replicas) for _ in range(draw.choice([2, 3]))]
     markers = []
     for number, own in enumerate(lists):
-        state = strategy.aggregation_state([f"{number}/{place}" for place in range(len(own))])
+        state = strategy._aggregation_state([f"{number}/{place}" for place in range(len(own))])
         marker = tensorflow_compat.GradientReduction(bytes_per_pack)
         markers.append(marker.for_variables(state, range(len(own))))
 

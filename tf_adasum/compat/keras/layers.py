@@ -72,8 +72,9 @@ def factor_of_loss(divisor=None):
         if _compiles.is_set and _is_mean():
             raise NeedsReplicas
         return None
-    weight = weight_of_replica()
-    factor = float(replicas) if weight is None else tf.math.divide_no_nan(replicas, weight)
+    weight, factor = weight_of_replica(), float(replicas)
+    if weight is not None:
+        factor = tf.math.divide_no_nan(factor, weight)
     if divisor is None:
         return factor
     divisor = tf.stop_gradient(tf.cast(divisor, tf.float32))
