@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from tf_adasum import arguments, environment_variables
+from tf_adasum import environment_variables
 from tf_adasum.aggregation import Scheme
 from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.cluster import joining, ports, rendezvous, start_timeout
@@ -51,13 +51,6 @@ def checked_options(
             f"Received: communication_options={options!r}"
         )
     return options
-
-
-def check_timeouts(start_timeout: float | None, timeout: float | None) -> None:
-    """Raise a ValueError if a timeout is neither None nor a positive number."""
-    for name, seconds in (("start_timeout", start_timeout), ("timeout", timeout)):
-        if seconds is not None:
-            arguments.check_number(name, seconds, "must be a number of seconds", above=0)
 
 
 def options_of_collectives(

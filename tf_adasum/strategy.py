@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
-from tf_adasum import startup
+from tf_adasum import arguments, startup
 from tf_adasum.aggregation import Scheme, rules
 from tf_adasum.cluster import resolver as cluster_resolvers
 from tf_adasum.cluster.devices import local_devices
@@ -113,7 +113,9 @@ class AdasumMirroredStrategy(
             devices, cluster_resolver = cluster_resolver, None
         worker_callbacks.install()
         tensorflow_compat.hooks.install()
-        startup.check_timeouts(start_timeout, timeout)
+        for name, value in (("start_timeout", start_timeout), ("timeout", timeout)):
+            if value is not None:
+                arguments.check_number(name, value, "must be a number of seconds", above=0)
         seconds = getattr(communication_options, "timeout_seconds", None)
         start_timeout, timeout = start_timeout or seconds, timeout or seconds
         resolver, cluster, source = cluster_resolvers.resolve(cluster_resolver, start_timeout)

@@ -68,7 +68,8 @@ def adacons(vectors):
     alpha = np.array([np.sum(vector * mean(vectors)) for vector in vectors]) / norms
     is_lost = abs(np.sum(alpha)) <= 1e-13 * np.sum(norms)
     shares = np.full(len(norms), 1 / len(norms)) if is_lost else alpha / np.sum(alpha)
-    return sum(c * vector for c, vector in zip(shares / norms, vectors, strict=True))
+    coefficients = shares / norms * np.sum(shares * norms)
+    return sum(c * vector for c, vector in zip(coefficients, vectors, strict=True))
 
 
 COMBINE = {

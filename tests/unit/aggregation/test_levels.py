@@ -198,7 +198,7 @@ def test_one_coefficient_for_several_buckets(rule, replicas, all_gather_threshol
 @pytest.mark.parametrize("averaged", [1, 2])
 def test_the_state_is_the_same_on_all_replicas(averaged):
     """Two steps of AdaCons: the momentum of ranks, by its formula."""
-    scheme = Scheme(AdaCons(0.75, "variable"), 6, averaged)
+    scheme = Scheme(AdaCons(0.75, "variable", rescale=False), 6, averaged)
     applications = [RuleApplication.of_first_step(scheme, 2) for _ in range(6)]
     oracles = [oracle.AdaConsOracle(0.75) for _ in range(2)]
     for step in range(2):

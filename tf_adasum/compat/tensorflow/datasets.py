@@ -136,6 +136,7 @@ class _Iterator(DistributedIterator):
         return with_end_check(super()._type_spec)
 
     @hooks.overrides(DistributedIterator, feature=UNEVEN)
+    @tf.autograph.experimental.do_not_convert
     def get_next(self, name=None):
         """Report to the strategy if some replicas have a batch in a step and others have none."""
         if not self._enable_get_next_as_optional:
@@ -147,6 +148,7 @@ class _Iterator(DistributedIterator):
         )
 
     @hooks.overrides(DistributedIterator, feature=UNEVEN)
+    @tf.autograph.experimental.do_not_convert
     def get_next_as_optional(self):
         """Report as `get_next`. After `skip_end_check`, do not ask the other workers."""
         if self._cardinality == tf.data.INFINITE_CARDINALITY:

@@ -147,7 +147,8 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
                 value = value() if callable(value) else value
                 value = getattr(value, "wrapped_value", value)  # a value that is being restored
                 value = tf.convert_to_tensor(value, kwargs.get("dtype"))
-                self._own_initial_value = tf.get_static_value(value) if not value.shape else None
+                if value.shape.rank == 0:
+                    self._own_initial_value = tf.get_static_value(value)
                 what = f"{value.dtype.name}{list(value.shape)}"
                 name = kwargs.get("name") or "without a name"
                 call_log.note(f"creates the variable {name} ({what})", same=what)
