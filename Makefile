@@ -1,7 +1,7 @@
 # All targets work in a fresh clone: each target installs what it needs.
 #
-#   make demo    trains with the mean and with Adasum on four workers, and draws demo/digits.png;
-#                four minutes
+#   make demo    trains with averaging and with Adasum on four workers, three seeds each, and draws
+#                demo/digits.png; about five minutes
 #   make check   lint, types, and the unit tests of `make test`; minutes
 #   make test    a sample of the cases of every test that is not costly; ten minutes
 #   make test-more  a sample of the costly tests, which take more than eight seconds of CPU time
