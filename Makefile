@@ -1,7 +1,7 @@
 # All targets work in a fresh clone: each target installs what it needs.
 #
-#   make demo    trains with the mean and with Adasum on four workers, and draws demo/digits.png;
-#                four minutes
+#   make demo    trains with averaging and with Adasum on four workers, three seeds each, and draws
+#                demo/digits.png; about five minutes
 #   make check   lint, types, and the unit tests of `make test`; minutes
 #   make test    every test that is not slow; a quarter of an hour
 #   make test-slow  all other tests; an hour. QUARTER=2 runs a quarter of them, QUARTER=today
