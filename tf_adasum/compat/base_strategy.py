@@ -20,6 +20,7 @@ if typing.TYPE_CHECKING:
     from tf_adasum.replicas.aggregation_state import AggregationState
     from tf_adasum.replicas.empty_replicas import EmptyReplicas
     from tf_adasum.replicas.nonfinite_gradients import NonFinite
+    from tf_adasum.replicas.virtual_replicas import VirtualReplicas
     from tf_adasum.workers.seeds import Seeds
     from tf_adasum.workers.sharding import Sharding
     from tf_adasum.workers.workers import Workers
@@ -79,6 +80,16 @@ class GradientAggregatingStrategy(abc.ABC):
     @abc.abstractmethod
     def nonfinite(self) -> NonFinite:
         """The object that handles steps in which a gradient is not finite."""
+
+    @property
+    @abc.abstractmethod
+    def virtual_replicas(self) -> VirtualReplicas:
+        """The object that runs the micro-batches of each replica."""
+
+    @property
+    @abc.abstractmethod
+    def num_virtual_replicas(self) -> int:
+        """The number of replicas whose gradients are combined in a step."""
 
     @abc.abstractmethod
     def check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:

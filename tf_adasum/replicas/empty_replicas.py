@@ -27,6 +27,8 @@ class EmptyReplicas:
     def __init__(self):
         # From the id of a replica to the result of `rows_of` in it.
         self._rows: dict[int, tf.Tensor | int | None] = {}
+        # From the id of a replica with micro-batches to the rows of its step and of all replicas.
+        self._of_steps: dict[int, tuple] = {}
         # From the id of a replica to tensors that were computed in it, by name and graph.
         self._computed: dict[int, dict] = {}
         # From a tf.function to the function that `noting` returns for it.
@@ -61,11 +63,24 @@ class EmptyReplicas:
     def forget(self):
         """Delete all notes, because their tensors belong to one graph."""
         self._rows.clear()
+        self._of_steps.clear()
         self._computed.clear()
 
     def rows_of_replica(self, number):
         """Return the number of rows of a local replica: int, int64 scalar tensor, or None."""
-        return self._rows.get(number)
+        return self._of_steps[number][0] if number in self._of_steps else self._rows.get(number)
+
+    def within_step(self, rows_of_step, rows, total):
+        """Set the rows of a micro-batch, of this replica's step, and of all replicas."""
+        own = tensorflow_compat.replica()
+        self._of_steps[own], self._rows[own] = (rows_of_step, total), rows
+        self._computed.pop(own, None)
+
+    def after_step(self):
+        """Let the rows of this replica be those of all its micro-batches again."""
+        own = tensorflow_compat.replica()
+        self._rows[own], _ = self._of_steps.pop(own, (self.rows, None))
+        self._computed.pop(own, None)
 
     @property
     def rows(self):
@@ -92,6 +107,8 @@ class EmptyReplicas:
 
         It is an int if this process has all replicas, and their numbers are known and equal.
         """
+        if tensorflow_compat.replica() in self._of_steps:
+            return self._of_steps[tensorflow_compat.replica()][1]
         context = tf.distribute.get_replica_context()
         own = 1 if self.rows is None else self.rows
         is_known = context.merge_call(self._are_known_and_equal)

@@ -40,6 +40,7 @@ from tf_adasum.compat.keras.optimizers import (
     optimizers_of,
     optimizers_within,
     path_of,
+    replicas_of,
     tensorflow_variable,
 )
 from tf_adasum.compat.keras.progress_bar import Hidden, without_hidden_values

@@ -149,7 +149,7 @@ def call_together(original, self, *args, **kwargs):
         with _ending(original.__name__):
             return original(self, *args, **kwargs)
     name, settings = original.__name__, Settings()
-    batch_size, replicas = kwargs.get("batch_size"), strategy.num_replicas_in_sync
+    batch_size, replicas = kwargs.get("batch_size"), strategy.num_virtual_replicas
     is_small = isinstance(batch_size, int) and batch_size < replicas
     if name == "fit" and is_small and strategy.workers.rank == 0:
         hint(

@@ -219,7 +219,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
                 f"coefficients. Received: {reduce_op}"
             )
         by_variable = [_of_local_replicas(value) for value, _ in value_destination_pairs]
-        if self.replicas == 1 and self.is_identity_for_one_replica(options):
+        if self.replicas == 1 and options.parts == 1 and self.is_identity_for_one_replica(options):
             return [regroup(own, wrap_class=Mirrored) for own in by_variable]
         gradients = [list(own) for own in zip(*by_variable, strict=True)]
         # Optimizers have already checked gradients with a state. Check other gradients now, because
@@ -236,6 +236,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             runtime.refuse_xla()
             with self._lock:  # no other collective may run within one reduction
                 combined = self._combine_gradients(gradients, options, rows)
+        combined = [[*own, *gradients[0][len(own) :]] for own in combined]
         return [regroup(own, wrap_class=Mirrored) for own in zip(*combined, strict=True)]
 
     def _combine_gradients(self, gradients, options, rows):
@@ -255,7 +256,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         state = options.state
         version = getattr(state, "version", None)
         key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
-        key += (options.is_weighted, options.indices, *map(_signature, gradients))
+        key += (options.is_weighted, options.parts, options.indices, *map(_signature, gradients))
         functions = (
             self._functions_without_state
             if state is None

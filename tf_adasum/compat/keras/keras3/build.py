@@ -45,7 +45,7 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
         if not (self.run_eagerly or (self.train_function if is_training else self.test_function)):
             as_fit = getattr(self, "_autoconvert_optionals", lambda step: step)  # since Keras 3.12
             step = as_fit(tensorflow_compat.python_function_of(step))
-            tensorflow_compat.trace(strategy, step, data)
+            tensorflow_compat.trace(strategy, strategy.virtual_replicas.each(step), data)
             _built_by_step.add(self)
         return None
     if iterator is not None:

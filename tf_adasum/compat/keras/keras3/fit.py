@@ -1,5 +1,7 @@
 """Hooks into training with Keras 3."""
 
+import functools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -61,6 +63,9 @@ def make_function(original, self, step_function):
     try:
         if is_asked_for and not self.run_eagerly:
             step_function = compiled_where_possible(self, step_function)
+        if call == "fit":
+            results = functools.partial(_results_of_metrics, self)
+            step_function = strategy.virtual_replicas.each(step_function, results)
         metrics = MetricsInLogs(self)
         averaging = original(self, returning_logs(step_function, metrics))
         alone = original(self, returning_own_logs(step_function))
@@ -75,6 +80,10 @@ def make_function(original, self, step_function):
         return alone(iterator)
 
     return strategy.nonfinite.raising_plain_errors(function)
+
+
+def _results_of_metrics(model):
+    return tf.nest.flatten(keras.Model.get_metrics_result(model))
 
 
 @hooks.replaces(BaseTrainer, "_symbolic_build")

@@ -1,5 +1,6 @@
 """Hooks into the steps of Keras 3's optimizers."""
 
+import functools
 import math
 import typing
 import weakref
@@ -30,11 +31,17 @@ from tf_adasum.compat.keras.optimizers import (
     on_any_replica,
     optimizers_within,
     our_replica_context,
+    step_of_virtual_replicas,
     tensorflow_variable,
     weighted,
 )
 from tf_adasum.errors import see
 
+ACCUMULATES = (
+    "`gradient_accumulation_steps` and `virtual_replicas` exclude each other, because each virtual "
+    "replica would need its own accumulated gradients. Use more virtual replicas, and remove "
+    f"gradient_accumulation_steps. {see('TFA-316')}"
+)
 WITHIN_A_BRANCH = (
     "An optimizer takes a step within a branch or a loop of a replica's function, such as "
     "`tf.cond`, where replicas cannot exchange gradients. Take a step in each call of the "
@@ -140,12 +147,25 @@ def apply_together(original, self, grads, trainable_variables=None):
     def step(gradients):
         original(self, gradients, trainable_variables)
 
+    virtual = step_of_virtual_replicas()
+    if virtual and virtual.hands_over and isinstance(self, LOSS_SCALE_OPTIMIZERS):
+        step = functools.partial(_hand_over_unscaled, self, trainable_variables, virtual)
     try:
         apply_unless_nonfinite(self, grads, trainable_variables, step)
     except RuntimeError as error:
         if our_replica_context() and "merge_call" in str(error):
             raise RuntimeError(WITHIN_A_BRANCH) from error
         raise
+
+
+def _hand_over_unscaled(optimizer, variables, virtual, grads):
+    """Hand over the gradients of a micro-batch, as `LossScaleOptimizer` does, without an update."""
+    _optimizers.build(optimizer, variables)
+    present = [grad for grad in grads if grad is not None]
+    virtual.note("finite", tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in present]))
+    scale = optimizer.dynamic_scale
+    unscaled = [grad if grad is None else keras.ops.divide(grad, scale) for grad in grads]
+    optimizer.inner_optimizer.apply(unscaled, variables)
 
 
 @hooks.replaces(keras.optimizers.LossScaleOptimizer, "check_finite")
@@ -159,6 +179,9 @@ def check_finite(original, self, grads):
     if not context:
         return original(self, grads)
     finite = original(self, context.strategy.empty_replicas.zero_where_empty(grads))
+    virtual = step_of_virtual_replicas()
+    if virtual:
+        finite = tf.reduce_all(virtual.noted("finite", finite) > 0)
     return tf.logical_not(on_any_replica(tf.logical_not(finite)))
 
 
@@ -259,6 +282,11 @@ def backend_apply_gradients(original, self, grads, trainable_variables):
     update.
     """
     steps = self.gradient_accumulation_steps
+    virtual = step_of_virtual_replicas()
+    if virtual and steps:
+        raise ValueError(ACCUMULATES)
+    if virtual and virtual.hands_over:
+        return _hand_over(self, list(grads), trainable_variables, virtual)
     overwrites = self.use_ema and self.ema_overwrite_frequency
     step = step_of_wrapper(self)
     if step:
@@ -274,6 +302,15 @@ def backend_apply_gradients(original, self, grads, trainable_variables):
         _accumulate(self, values, trainable_variables, step)
     if self.use_ema:
         step.average()
+
+
+def _hand_over(optimizer, gradients, variables, virtual):
+    """Hand over the gradients of a micro-batch, as they would be combined."""
+    step = step_of_wrapper(optimizer)
+    scalars = step.measure(gradients) if step else []
+    if not step and not combines_before_clipping(optimizer):
+        gradients = optimizer._clip_gradients(gradients)
+    _optimizers.hand_over(optimizer, gradients, variables, scalars)
 
 
 def _accumulate(optimizer, values, variables, step):

@@ -1,0 +1,79 @@
+"""How many steps of one replica a step of N replicas is worth.
+
+To first order, a step ``Σ_i c_i g_i`` moves as far down the true gradient μ as
+``⟨Σ_i c_i g_i, μ⟩ / ‖μ‖²`` steps of one replica. Each g_i has the inner product ``‖μ‖²`` with μ on
+average, so over the variables s of a model the *progress* of a step is
+
+    Σ_s ‖μ_s‖² Σ_i c_i[s] / Σ_s ‖μ_s‖²
+
+It is 1 for the mean and N for the sum. For any number of replicas, the coefficients follow from the
+expected Gram matrix: ``‖g_s‖²`` on the diagonal and ``‖μ_s‖²`` elsewhere.
+
+Shape legend: S variables.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+def sum_of_coefficients(squares_S: np.ndarray, inner_S: np.ndarray, replicas: int) -> np.ndarray:
+    """Return ``Σ_i c_i`` of Adasum's tree on the expected Gram matrix, ``[S]``.
+
+    Replicas are exchangeable, so a node of 2^i replicas is described by its squared norm, its inner
+    product with another gradient, and the sum of its coefficients.
+
+    Args:
+        squares_S: the expected ``‖g‖²``.
+        inner_S: the expected inner product of the gradients of two replicas.
+        replicas: N.
+    """
+    one = np.ones_like(squares_S)
+    nodes = [one] * replicas  # the sums of coefficients
+    norms = [squares_S] * replicas
+    while len(nodes) > 1:
+        even = len(nodes) // 2 * 2
+        merged, lengths = [], []
+        for i in range(0, even, 2):
+            inner = inner_S * nodes[i] * nodes[i + 1]
+            a = 1 - inner / (2 * np.maximum(norms[i], 1e-300))
+            b = 1 - inner / (2 * np.maximum(norms[i + 1], 1e-300))
+            merged.append(a * nodes[i] + b * nodes[i + 1])
+            lengths.append(a * a * norms[i] + b * b * norms[i + 1] + 2 * a * b * inner)
+        nodes, norms = merged + nodes[even:], lengths + norms[even:]
+    return nodes[0]
+
+
+def worth(squares_S: np.ndarray, inner_S: np.ndarray, replicas: int) -> float:
+    """Return the progress of a step with N replicas.
+
+    Args:
+        squares_S: the mean of ``‖g_s‖²`` over some steps.
+        inner_S: the mean of the inner products of the gradients of two replicas.
+        replicas: N.
+    """
+    inner_S = np.clip(inner_S, 0, squares_S)
+    sums_S = sum_of_coefficients(squares_S, inner_S, replicas)
+    total = inner_S.sum()
+    return float((inner_S * sums_S).sum() / total) if total > 0 else 1.0
+
+
+def steps_like(
+    measured: Sequence[tuple[np.ndarray, np.ndarray]], replicas: int, others: int, parts: int = 8
+) -> float:
+    """Return how many steps with another number of replicas are worth some measured steps.
+
+    The measured steps are divided into parts of equal length, because gradients change in the
+    course of a training.
+
+    Args:
+        measured: for each step, ``‖g_s‖²`` and the inner product, each ``[S]``.
+        replicas: the number of replicas of these steps.
+        others: the other number.
+        parts: the number of parts. Defaults to `8`.
+    """
+    total = 0.0
+    for own in np.array_split(np.arange(len(measured)), min(parts, len(measured))):
+        squares, inner = (np.mean([measured[i][side] for i in own], axis=0) for side in (0, 1))
+        total += len(own) * worth(squares, inner, replicas) / worth(squares, inner, others)
+    return total
