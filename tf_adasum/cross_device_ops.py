@@ -23,6 +23,7 @@ from tf_adasum.aggregation import (
 from tf_adasum.aggregation.divided_group import DividedGroup, classes_of, pairs_of
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.partial_results import blocks_of_devices
+from tf_adasum.aggregation.rules.adasum import AdasumOfBlocks
 from tf_adasum.aggregation.rules.checks import is_built_in
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
@@ -221,7 +222,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
             return self.scheme
         per_device = tf.distribute.get_strategy().virtual_replicas.per_device
         blocks = blocks_of_devices(self.replicas, per_device)
-        rule = rules.AdasumOfBlocks(blocks, self.scheme.rule.granularity)
+        rule = AdasumOfBlocks(blocks, self.scheme.rule.granularity)
         return dataclasses.replace(self.scheme, rule=rule, replicas=len(blocks), radix_plan=None)
 
     def _sent_rows(self, rows, local, group):

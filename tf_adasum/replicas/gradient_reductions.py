@@ -37,7 +37,7 @@ class GradientReductions:
             ...     return context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
             >>> combined = strategy.run(combine, args=([tf.ones([3])],))
         """
-        self.virtual_replicas.check_reduction()
+        self.virtual_replicas.check(False)
         return tensorflow_compat.GradientReduction()
 
     def gradient_reduction_of(

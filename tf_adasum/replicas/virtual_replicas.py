@@ -32,19 +32,19 @@ from tf_adasum.errors import see
 from tf_adasum.replicas.empty_replicas import rows_of
 
 SEVERAL_UPDATES = (
-    "With virtual replicas, a training step can update the weights only once, because the "
-    "gradients of all micro-batches have to exist before the update. Use one optimizer, such as "
-    "`keras.optimizers.MultiOptimizer`, or train without `virtual_replicas`. "
+    "With `virtual_replicas`, a training step can update the weights only once, because the update "
+    "needs the gradients of all micro-batches. Use one optimizer, such as "
+    f"keras.optimizers.MultiOptimizer, or as many devices as replicas. {see('TFA-316')}"
 )
 NO_STEP = (
-    "An optimizer takes a step outside of virtual replicas. In a custom training loop, pass the "
-    "step through `strategy.in_virtual_replicas`:\n\n"
-    "    strategy.run(strategy.in_virtual_replicas(train_step), args=(x, y))\n\n"
+    "With `virtual_replicas`, a Keras optimizer has to combine the gradients, in a step that is "
+    "called once for each virtual replica: strategy.run(strategy.in_virtual_replicas(train_step), "
+    f"args=(x, y)). {see('TFA-316')}"
 )
 NEEDS_OTHERS = (
-    "The step reads a value of other replicas, as a synchronized BatchNormalization does. Virtual "
-    "replicas of a device run one after the other, so they cannot exchange values within a step. "
-    "Remove the exchange, or train without `virtual_replicas`. "
+    "With `virtual_replicas`, a step cannot read values of other replicas, as a synchronized "
+    "BatchNormalization does, because the replicas of a device run one after the other. "
+    f"{see('TFA-316')}"
 )
 
 
@@ -70,7 +70,7 @@ class VirtualReplicas:
         """The `Step` that this device runs, or None."""
         return self._steps.get(tensorflow_compat.replica())
 
-    def each(self, function: Callable, results: Callable[[], list] = lambda: []) -> Callable:
+    def each(self, function: Callable, results: Callable[[], list] = list) -> Callable:
         """Return a function that calls `function` once for each virtual replica of this device.
 
         Args:
@@ -88,8 +88,8 @@ class VirtualReplicas:
             try:
                 return self._steps[own].run(function, results)
             except RuntimeError as error:
-                if "merge_call" in str(error):
-                    raise RuntimeError(NEEDS_OTHERS + see("TFA-316")) from error
+                if "merge_call" in str(error.__cause__ or error):
+                    raise RuntimeError(NEEDS_OTHERS) from error
                 raise
             finally:
                 del self._steps[own]
@@ -97,23 +97,15 @@ class VirtualReplicas:
 
         return in_micro_batches
 
+    def check(self, is_possible: bool, message: str = NO_STEP) -> None:
+        """Raise a RuntimeError if devices have several virtual replicas, unless it is possible."""
+        if self.per_device > 1 and not is_possible:
+            raise RuntimeError(message)
+
     def check_exchange(self) -> None:
         """Raise a RuntimeError if a step reads values of other replicas before its update."""
-        if any(not step.is_within_update for step in self._steps.values()):
-            raise RuntimeError(NEEDS_OTHERS + see("TFA-316"))
-
-    def check_reduction(self) -> None:
-        """Raise a ValueError if a custom loop reduces gradients, and devices have several parts."""
-        if self.per_device > 1:
-            raise ValueError(
-                "With virtual replicas, a Keras optimizer has to combine the gradients. Pass the "
-                f"step to `strategy.in_virtual_replicas`, or use as many devices. {see('TFA-316')}"
-            )
-
-    def check_step(self) -> None:
-        """Raise a RuntimeError if an optimizer takes a step outside of `each`."""
-        if self.per_device > 1 and self.step is None:
-            raise RuntimeError(NO_STEP + see("TFA-316"))
+        is_possible = all(step.is_within_update for step in self._steps.values())
+        self.check(is_possible, NEEDS_OTHERS)
 
 
 class Step:
@@ -127,50 +119,53 @@ class Step:
         number: the number of the current virtual replica, int or int32 scalar tensor.
         hands_over: whether optimizers hand over their gradients and assign nothing, because
             another micro-batch follows.
+        is_within_update: whether an optimizer takes its step.
     """
 
     def __init__(self, strategy: Any, arguments: Any):
         self._strategy, self._arguments = strategy, arguments
         self._count = strategy.virtual_replicas.per_device
         self._first = tensorflow_compat.replica() * self._count
-        self._total = strategy.empty_replicas.total_rows()
         self._divide_rows()
         self.number: Any = self._first
         self.hands_over, self.is_within_update = True, False
-        self._updates = 0  # in the current micro-batch
-        self._handed: list[tuple[Any, list]] = []  # of the current micro-batch
+        self._begin_micro_batch()
         self._groups: list[list[int]] = []  # for each optimizer, the groups of its values
-        self._notes: dict[str, tf.Tensor] = {}  # of the current micro-batch
         self._variables: list[tuple] = []  # see `before_assignment`
+
+    def _begin_micro_batch(self) -> None:
+        self._updates = 0
+        self._handed: list[tuple[Any, list]] = []
+        self._notes: dict[str, tf.Tensor] = {}
 
     # ---- rows ----------------------------------------------------------------------------------
 
     def _divide_rows(self) -> None:
         """Set the bounds of the micro-batches, ``[k + 1]``.
 
-        The rows are divided as V real replicas would divide them: virtual replica v gets the rows
-        from ceil(v R / V) of the R rows of all devices.
+        Each gets ceil(rows / k) rows as long as there are rows, as TensorFlow divides a last batch
+        among real replicas.
         """
-        rows = rows_of(self._arguments)
+        strategy, count = self._strategy, self._count
+        self._rows = rows = rows_of(self._arguments)
         if rows is None:
             raise ValueError(
                 "Virtual replicas divide the rows of a device, but the arguments of the step have "
                 f"no rows. Pass the batch to the step. {see('TFA-316')}"
             )
-        count, self._rows = self._count, rows
-        is_known = isinstance(rows, int) and rows % count == 0 and isinstance(self._total, int)
+        self._total = rows * strategy.num_replicas_in_sync
+        if strategy.aggregation.is_mean:
+            self._total = strategy.empty_replicas.total_rows()
+        is_known = isinstance(rows, int) and rows % count == 0
         self._rows_of_each = rows // count if is_known else None
-        numbers = tf.range(count + 1, dtype=tf.int64)
-        own, total = tf.cast(rows, tf.int64), tf.cast(self._total, tf.int64)
-        of_all = -(-(self._first + numbers) * total // self._strategy.num_virtual_replicas)
-        of_all -= of_all[0]
-        # A dataset of a function may give each device another number of rows.
-        self._bounds = tf.where(tf.equal(of_all[-1], own), of_all, -(-numbers * own // count))
+        own = tf.cast(rows, tf.int64)
+        self._bounds = tf.minimum(tf.range(count + 1, dtype=tf.int64) * (-(-own // count)), own)
 
-    def _part(self, index: Any, state: Any = ()) -> Any:
-        """Return the arguments with the rows of a micro-batch, and note the number of rows.
+    def _call(self, function: Callable, index: Any, state: Any) -> Any:
+        """Call the function with the rows of a micro-batch, and note the number of rows.
 
         Args:
+            function: the function.
             index: the number of the micro-batch.
             state: structure of tensors that have to exist first, so that the activations of only
                 one micro-batch are in memory.
@@ -182,37 +177,31 @@ class Step:
         self._strategy.empty_replicas.within_step(self._rows, self._rows_now, self._total)
 
         def part(value: Any) -> Any:
-            if not isinstance(value, tf.Tensor | tf.RaggedTensor | tf.SparseTensor):
-                return value
             if isinstance(value, tf.SparseTensor):
                 shape = tf.cast(value.dense_shape, tf.int64)
                 begin = tf.concat([[start], tf.zeros_like(shape[1:])], axis=0)
                 return tf.sparse.slice(value, begin, tf.concat([[stop - start], shape[1:]], axis=0))
-            if value.shape.rank == 0:
+            if not isinstance(value, tf.Tensor | tf.RaggedTensor) or value.shape.rank == 0:
                 return value
             own = value[start:stop]
-            if isinstance(own, tf.Tensor):
-                own = tf.ensure_shape(own, [self._rows_of_each, *value.shape[1:]])
-            return own
+            is_dense = isinstance(own, tf.Tensor)
+            return tf.ensure_shape(own, [self._rows_of_each, *own.shape[1:]]) if is_dense else own
 
-        return tf.nest.map_structure(part, self._arguments)
+        return function(*tf.nest.map_structure(part, self._arguments))
 
     # ---- what hooks call -----------------------------------------------------------------------
 
     @contextlib.contextmanager
     def update(self) -> Iterator[None]:
         """Return a context manager for the step of an optimizer, also of one within another."""
-        if self.is_within_update:
-            yield
-            return
-        self._updates += 1
+        was_within, self.is_within_update = self.is_within_update, True
+        self._updates += not was_within
         if self._updates > 1:
-            raise ValueError(SEVERAL_UPDATES + see("TFA-316"))
-        self.is_within_update = True
+            raise ValueError(SEVERAL_UPDATES)
         try:
             yield
         finally:
-            self.is_within_update = False
+            self.is_within_update = was_within
 
     def hand_over(self, optimizer: Any, values: list, groups: list[int]) -> None:
         """Receive the gradients of a micro-batch from an optimizer.
@@ -241,9 +230,9 @@ class Step:
             optimizer: the inner optimizer.
             values: what `hand_over` would get in the last micro-batch.
         """
+        devices = self._strategy.num_replicas_in_sync
         number = [each for each, _ in self._handed].index(optimizer)
         nodes = self._state["nodes"][number]
-        devices = self._strategy.num_replicas_in_sync
         own = self._partial_results(number).blocks(self._weighted(values), nodes, devices == 1)
         if devices > 1 and self._strategy.aggregation.is_tree_of_pairs:
             most = len(partial_results.blocks_of_devices(devices, self._count)) // devices
@@ -252,10 +241,10 @@ class Step:
 
     def before_assignment(self, variable: Any) -> None:
         """Remember the value of a variable before the first micro-batch assigns it."""
-        if not isinstance(self.number, int) or not self.hands_over or variable.trainable:
+        is_first = isinstance(self.number, int) and self.hands_over
+        if not is_first or any(variable is each for each, *_ in self._variables):
             return
-        is_known = any(variable is each for each, *_ in self._variables)
-        if is_known or variable.aggregation != "none":  # a metric counts each micro-batch
+        if variable.trainable or variable.aggregation != "none":  # a metric counts micro-batches
             return
         is_averaged = tf.as_dtype(variable.dtype).is_floating and self._updates == 0
         with tensorflow_compat.in_graph_of_replica():
@@ -266,22 +255,21 @@ class Step:
 
     def run(self, function: Callable, results: Callable[[], list]) -> Any:
         """Call the function for each micro-batch, and return the result of the step."""
-        result = function(*self._part(0))
-        state = self._state_after(0, result, None)
+        state = self._state_after(0, self._call(function, 0, ()), None)
+        flat = tf.nest.flatten(state, expand_composites=True)
+        optimizers = [each for each, _ in self._handed]
+
+        def body(index: tf.Tensor, *flat: tf.Tensor) -> list:
+            before = tf.nest.pack_sequence_as(state, flat, expand_composites=True)
+            self.number = self._first + index
+            self._begin_micro_batch()
+            result = self._call(function, index, before)
+            if [each for each, _ in self._handed] != optimizers:
+                raise ValueError(SEVERAL_UPDATES)
+            after = self._state_after(index, result, before)
+            return [index + 1, *tf.nest.flatten(after, expand_composites=True)]
+
         if self._count > 2:
-            flat = tf.nest.flatten(state, expand_composites=True)
-
-            def body(index: tf.Tensor, *flat: tf.Tensor) -> list:
-                before = tf.nest.pack_sequence_as(state, flat, expand_composites=True)
-                self.number = self._first + index
-                handed = [each for each, _ in self._handed]
-                self._updates, self._handed, self._notes = 0, [], {}
-                result = function(*self._part(index, before))
-                if [each for each, _ in self._handed] != handed:
-                    raise ValueError(SEVERAL_UPDATES + see("TFA-316"))
-                after = self._state_after(index, result, before)
-                return [index + 1, *tf.nest.flatten(after, expand_composites=True)]
-
             _, *flat = tf.while_loop(
                 lambda index, *_: index < self._count - 1,
                 body,
@@ -289,55 +277,49 @@ class Step:
                 shape_invariants=[tf.TensorShape([]), *_shapes(state)],
                 parallel_iterations=1,
             )
-            state = tf.nest.pack_sequence_as(state, flat, expand_composites=True)
-        self._state, self._updates = state, 0
-        self.number, self.hands_over = self._first + self._count - 1, False
-        result = function(*self._part(self._count - 1, state))
-        for (variable, _, is_averaged), (total, count) in zip(
-            self._variables, state["variables"], strict=True
-        ):
+        self._state = tf.nest.pack_sequence_as(state, flat, expand_composites=True)
+        self._updates, self.number, self.hands_over = 0, self._first + self._count - 1, False
+        result = self._call(function, self._count - 1, self._state)
+        sums = iter(self._state["variables"])
+        for variable, _, is_averaged in self._variables:
             if is_averaged:
-                total, count = _added((total, count), variable)
-                own = tf.where(count > 0, total / count, _float64(variable))
-                variable.assign(tf.cast(own, variable.dtype))
-        return self._averaged(result, state["results"], results)
+                mean = (next(sums) + _float64(variable)) / self._count
+                variable.assign(tf.cast(mean, variable.dtype))
+        return self._averaged(result, results)
 
     def _state_after(self, index: Any, result: Any, before: dict | None) -> dict:
         """Return what is kept after a micro-batch, and reset variables for the next micro-batch."""
+        averaged = [variable for variable, _, is_averaged in self._variables if is_averaged]
+        results, values = _floats(result), [values for _, values in self._handed]
+        trees = [self._partial_results(number) for number in range(len(values))]
         if before is None:
-            nodes = [
-                [_zeros_like(values) for _ in self._partial_results(number).slots]
-                for number, (_, values) in enumerate(self._handed)
-            ]
-            notes = {name: tf.zeros([self._count - 1]) for name in self._notes}
-            variables = [
-                tuple(tf.zeros(variable.shape, tf.float64) for _ in range(2))
-                for variable, *_ in self._variables
-            ]
-            results = [tf.zeros(each.shape, tf.float64) for each in _floats(result)]
-            before = {"nodes": nodes, "notes": notes, "variables": variables, "results": results}
-        after = {}
-        after["nodes"] = [
-            self._partial_results(number).placed(self._weighted(values), self.number, nodes)
-            for number, ((_, values), nodes) in enumerate(
-                zip(self._handed, before["nodes"], strict=True)
-            )
-        ]
-        after["notes"] = {
-            name: tf.tensor_scatter_nd_update(notes, [[index]], [self._notes[name]])
-            for name, notes in before["notes"].items()
+            before = {
+                "nodes": [
+                    [_zeros_like(own) for _ in tree.slots]
+                    for tree, own in zip(trees, values, strict=True)
+                ],
+                "notes": {name: tf.zeros([self._count - 1]) for name in self._notes},
+                "variables": [tf.zeros(each.shape, tf.float64) for each in averaged],
+                "results": [tf.zeros(each.shape, tf.float64) for each in results],
+            }
+        each = zip(trees, values, before["nodes"], strict=True)
+        after = {
+            "nodes": [
+                tree.placed(self._weighted(own), self.number, nodes) for tree, own, nodes in each
+            ],
+            "notes": {
+                name: tf.tensor_scatter_nd_update(notes, [[index]], [self._notes[name]])
+                for name, notes in before["notes"].items()
+            },
+            "variables": [
+                total + _float64(own)
+                for total, own in zip(before["variables"], averaged, strict=True)
+            ],
+            "results": [
+                total + self._times_rows(own)
+                for total, own in zip(before["results"], results, strict=True)
+            ],
         }
-        after["variables"] = [
-            _added(sums, variable) if is_averaged else sums
-            for (variable, _, is_averaged), sums in zip(
-                self._variables, before["variables"], strict=True
-            )
-        ]
-        rows = tf.cast(self._rows_now, tf.float64)
-        after["results"] = [
-            total + tf.math.multiply_no_nan(_float64(own), rows)
-            for total, own in zip(before["results"], _floats(result), strict=True)
-        ]
         with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)):
             for variable, value, _ in self._variables:
                 variable.assign(tf.identity(value))
@@ -351,38 +333,36 @@ class Step:
         """Return gradients, weighted by the rows of the micro-batch if the rule is the mean."""
         if not self._strategy.aggregation.is_mean:
             return list(values)
-        rows, own = tf.cast(self._rows_now, tf.float64), tf.cast(self._rows, tf.float64)
-        factor = tf.math.divide_no_nan(rows, own)
+        factor = tf.math.divide_no_nan(_float64(self._rows_now), _float64(self._rows))
         return row_weights.times(values, factor, self._strategy.extended.worker_devices[0])
 
-    def _averaged(self, result: Any, sums: list, results: Callable[[], list]) -> Any:
+    def _times_rows(self, value: Any) -> tf.Tensor:
+        return tf.math.multiply_no_nan(_float64(value), _float64(self._rows_now))
+
+    def _averaged(self, result: Any, results: Callable[[], list]) -> Any:
         """Return the result of the step: means over the rows of all micro-batches.
 
         A result that equals the result of a metric stays, because the metric covers all rows.
         """
-        rows, own = tf.cast(self._rows_now, tf.float64), tf.cast(self._rows, tf.float64)
-        of_metrics = [tf.convert_to_tensor(each) for each in results()]
-        sums = iter(sums)
+        rows, sums = _float64(self._rows), iter(self._state["results"])
+        of_metrics = [_float64(each) for each in results()]
 
         def averaged(value: Any) -> Any:
             if not _is_float(value):
                 return value
-            value = tf.convert_to_tensor(value)
-            total = next(sums) + tf.math.multiply_no_nan(_float64(value), rows)
-            stays = tf.equal(own, 0)
-            for each in of_metrics:
-                if each.shape == value.shape:
-                    stays |= tf.reduce_all(tf.equal(tf.cast(each, value.dtype), value))
-            return tf.where(stays, value, tf.cast(total / own, value.dtype))
+            own = _float64(value)
+            same = [tf.reduce_all(each == own) for each in of_metrics if each.shape == own.shape]
+            stays = tf.reduce_any(tf.stack([tf.equal(rows, 0), *same]))
+            mean = (next(sums) + self._times_rows(value)) / rows
+            return tf.cast(tf.where(stays, own, mean), value.dtype)
 
         return tf.nest.map_structure(averaged, result)
 
 
 def _is_float(value: Any) -> bool:
-    if not isinstance(value, (tf.Tensor, *keras_compat.VARIABLE_TYPES)):
-        return False
-    shape = tf.TensorShape(value.shape)
-    return tf.as_dtype(value.dtype).is_floating and shape.is_fully_defined()
+    is_array = isinstance(value, (tf.Tensor, *keras_compat.VARIABLE_TYPES))
+    is_known = is_array and tf.TensorShape(value.shape).is_fully_defined()
+    return is_known and tf.as_dtype(value.dtype).is_floating
 
 
 def _floats(result: Any) -> list:
@@ -393,35 +373,24 @@ def _float64(value: Any) -> tf.Tensor:
     return tf.cast(tf.convert_to_tensor(value), tf.float64)
 
 
-def _added(sums: tuple, variable: Any) -> tuple:
-    """Add the finite elements of a variable to their sums and counts."""
-    value = _float64(variable)
-    is_finite = tf.math.is_finite(value)
-    return sums[0] + tf.where(is_finite, value, 0), sums[1] + tf.cast(is_finite, tf.float64)
-
-
 def _zeros_like(values: list) -> list:
     """Return zeros of the shapes of gradients; sparse ones have no rows."""
-
-    def zeros(value: Any) -> Any:
-        if not isinstance(value, tf.IndexedSlices):
-            return tf.zeros_like(value)
-        no_rows = tf.zeros([0, *value.values.shape[1:]], value.values.dtype)
-        return tf.IndexedSlices(no_rows, tf.zeros([0], value.indices.dtype), value.dense_shape)
-
-    return [zeros(value) for value in values]
+    return [
+        tf.IndexedSlices(value.values[:0], value.indices[:0], value.dense_shape)
+        if isinstance(value, tf.IndexedSlices)
+        else tf.zeros_like(value)
+        for value in values
+    ]
 
 
 def _shapes(state: dict) -> list[tf.TensorShape]:
     """Return the shapes of a state's tensors; sparse gradients may have any number of rows."""
     shapes: list[tf.TensorShape] = []
     for value in tf.nest.flatten(state):
-        if isinstance(value, tf.IndexedSlices):
-            parts = tf.nest.flatten(value, expand_composites=True)
-            rows = [tf.TensorShape([None, *each.shape[1:]]) for each in parts[:2]]
-            shapes += [*rows, *(each.shape for each in parts[2:])]
-        else:
-            shapes.append(value.shape)
+        parts = tf.nest.flatten(value, expand_composites=True)
+        is_sparse = isinstance(value, tf.IndexedSlices)
+        rows = [tf.TensorShape([None, *part.shape[1:]]) for part in parts[: 2 * is_sparse]]
+        shapes += [*rows, *(part.shape for part in parts[len(rows) :])]
     return shapes
 
 
@@ -445,23 +414,21 @@ def validated_count(
     check_count("virtual_replicas", count, "must be an int, a multiple of the number of devices")
     if count % devices:
         below, above = count // devices * devices, -(-count // devices) * devices
-        numbers = [each for each in range(1, count + 1) if count % each == 0]
-        fewer = max(each for each in numbers if each < devices)
-        more = min((each for each in numbers if each > devices), default=None)
+        divisors = [each for each in range(1, count + 1) if count % each == 0]
+        fewer = max(each for each in divisors if each < devices)
+        more = [each for each in divisors if each > devices][:1]
         raise ValueError(
             "Each device needs as many virtual replicas. Use virtual_replicas="
-            f"{above}{f' or {below}' * (below > 0)}, or train on {fewer}"
-            f"{f' or {more}' if more else ''} devices. "
+            f"{' or '.join(str(each) for each in (above, below) if each)}, or train on "
+            f"{' or '.join(map(str, [fewer, *more]))} devices. "
             f"Received: virtual_replicas={count}, {devices} devices {see('TFA-316')}"
         )
-    if count > devices:
-        partial_results.check_rule(rule)
-        if local_reduction is not None:
-            raise ValueError(
-                "virtual_replicas and local_reduction exclude each other: the replicas of a host "
-                "would be averaged before the rule combines them. "
-                f"Received: virtual_replicas={count}, local_reduction={local_reduction!r}"
-            )
-        if keras_compat.IS_KERAS_2:
-            raise ValueError(f"`virtual_replicas` needs Keras 3. Received: {count}")
+    if count == devices:
+        return count
+    partial_results.check_rule(rule)
+    if local_reduction is not None or keras_compat.IS_KERAS_2:
+        raise ValueError(
+            "`virtual_replicas` needs Keras 3 and local_reduction=None, unless there are as many "
+            f"devices. Received: virtual_replicas={count}, local_reduction={local_reduction!r}"
+        )
     return count

@@ -79,8 +79,8 @@ class Optimizers:
         context = our_replica_context()
         if not context or is_wrapped(optimizer):
             return step(gradients)
-        context.strategy.virtual_replicas.check_step()
         virtual = context.strategy.virtual_replicas.step
+        context.strategy.virtual_replicas.check(virtual is not None)
         with virtual.update() if virtual else contextlib.nullcontext():
             return self._apply_unless_nonfinite(context, optimizer, gradients, variables, step)
 

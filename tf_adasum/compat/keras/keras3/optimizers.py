@@ -1,6 +1,6 @@
 """Hooks into the steps of Keras 3's optimizers."""
 
-import functools
+import contextlib
 import math
 import typing
 import weakref
@@ -147,9 +147,6 @@ def apply_together(original, self, grads, trainable_variables=None):
     def step(gradients):
         original(self, gradients, trainable_variables)
 
-    virtual = step_of_virtual_replicas()
-    if virtual and virtual.hands_over and isinstance(self, LOSS_SCALE_OPTIMIZERS):
-        step = functools.partial(_hand_over_unscaled, self, trainable_variables, virtual)
     try:
         apply_unless_nonfinite(self, grads, trainable_variables, step)
     except RuntimeError as error:
@@ -158,14 +155,21 @@ def apply_together(original, self, grads, trainable_variables=None):
         raise
 
 
-def _hand_over_unscaled(optimizer, variables, virtual, grads):
-    """Hand over the gradients of a micro-batch, as `LossScaleOptimizer` does, without an update."""
-    _optimizers.build(optimizer, variables)
-    present = [grad for grad in grads if grad is not None]
-    virtual.note("finite", tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in present]))
-    scale = optimizer.dynamic_scale
-    unscaled = [grad if grad is None else keras.ops.divide(grad, scale) for grad in grads]
-    optimizer.inner_optimizer.apply(unscaled, variables)
+@hooks.replaces(keras.optimizers.LossScaleOptimizer, "apply")
+def apply_scaled(original, self, grads, trainable_variables=None):
+    """Hand over the gradients of a micro-batch, if there are virtual replicas.
+
+    Keras decides in each call whether to update, and waits for all replicas to do so.
+    """
+    virtual = step_of_virtual_replicas()
+    with virtual.update() if virtual else contextlib.nullcontext():
+        if not virtual or not virtual.hands_over:
+            return original(self, grads, trainable_variables)
+        _optimizers.build(self, trainable_variables)
+        virtual.note("finite", self.check_finite(grads))
+        scale = self.dynamic_scale
+        unscaled = [grad if grad is None else keras.ops.divide(grad, scale) for grad in grads]
+        return self.inner_optimizer.apply(unscaled, trainable_variables)
 
 
 @hooks.replaces(keras.optimizers.LossScaleOptimizer, "check_finite")
@@ -180,6 +184,8 @@ def check_finite(original, self, grads):
         return original(self, grads)
     finite = original(self, context.strategy.empty_replicas.zero_where_empty(grads))
     virtual = step_of_virtual_replicas()
+    if virtual and virtual.hands_over:
+        return finite
     if virtual:
         finite = tf.reduce_all(virtual.noted("finite", finite) > 0)
     return tf.logical_not(on_any_replica(tf.logical_not(finite)))
