@@ -17,7 +17,7 @@ import numpy as np
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent)]
 from experiments import data  # noqa: E402
-from tf_adasum.callbacks.progress import steps_like  # noqa: E402
+from tf_adasum.callbacks import progress  # noqa: E402
 
 REPLICAS, MEASURED, ROWS = (1, 2, 4, 8, 16, 32, 64), 8, 8
 LEVELS = (0.5, 0.8)  # of the way from the first to the last loss of one replica
@@ -137,7 +137,7 @@ def train(task, replicas, seed, steps, until=None):
             squares = np.array([(g**2).sum() for g in found]) / replicas
             totals = np.array([(g.sum(0) ** 2).sum() for g in found])
             off = (totals - replicas * squares) / (replicas * (replicas - 1))
-            measured.append((squares, off))
+            measured.append(np.stack([squares, off]))
         for i, gradients in enumerate(found):
             change = adasum(gradients).reshape(weights[i].shape)
             velocity[i] = task.momentum * velocity[i] + change
@@ -198,7 +198,7 @@ def main():
             for losses, measured in runs[MEASURED]:
                 own = measured[: int(steps_to(losses, MEASURED, target))]
                 for replicas in REPLICAS:
-                    predicted[replicas].append(steps_like(own, MEASURED, replicas))
+                    predicted[replicas].append(len(own) * progress.ratio(own, MEASURED, replicas))
             for replicas in REPLICAS:
                 guess, real = np.mean(predicted[replicas]), steps[replicas, number]
                 if replicas != MEASURED:

@@ -157,9 +157,10 @@ class AdasumMirroredStrategy(
         self._same_gradients = agreement.SameGradients(self._workers)
         startup.name_failures(extended, self.detecting_failures, self._same_gradients.check)
         self._empty_replicas = EmptyReplicas()
+        self._virtual_replicas = VirtualReplicas(self, virtual_replicas)
         collectives = tensorflow_compat.cross_device_ops(extended)
         collectives.rows_of = self._empty_replicas.rows_of_replica
-        self._virtual_replicas = VirtualReplicas(self, virtual_replicas)
+        collectives.check_exchange = self._virtual_replicas.check_exchange
         self._orders_rows = orders_rows and count > 1 and len(names) > 1
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)
         live_strategies.add(self)

@@ -83,7 +83,7 @@ class FakeStrategyOfWorkers(FakeStrategy):
 
     def __init__(self, workers):
         super().__init__(workers.count)
-        self.workers, self.checks = workers, 0
+        self.workers, self.checks, self.num_virtual_replicas = workers, 0, workers.count
         self.nonfinite = types.SimpleNamespace(warn_once=lambda: None)
 
     def check_model(self, model):

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+PARTS = 8
+
 
 def sum_of_coefficients(squares_S: np.ndarray, inner_S: np.ndarray, replicas: int) -> np.ndarray:
     """Return ``Σ_i c_i`` of Adasum's tree on the expected Gram matrix, ``[S]``.
@@ -44,36 +46,32 @@ def sum_of_coefficients(squares_S: np.ndarray, inner_S: np.ndarray, replicas: in
     return nodes[0]
 
 
-def worth(squares_S: np.ndarray, inner_S: np.ndarray, replicas: int) -> float:
+def of_step(terms_2S: np.ndarray, replicas: int) -> float:
     """Return the progress of a step with N replicas.
 
     Args:
-        squares_S: the mean of ``‖g_s‖²`` over some steps.
-        inner_S: the mean of the inner products of the gradients of two replicas.
+        terms_2S: the mean of ``‖g_s‖²`` over some steps, and of the inner products of two replicas.
         replicas: N.
     """
+    squares_S, inner_S = terms_2S
     inner_S = np.clip(inner_S, 0, squares_S)
     sums_S = sum_of_coefficients(squares_S, inner_S, replicas)
     total = inner_S.sum()
     return float((inner_S * sums_S).sum() / total) if total > 0 else 1.0
 
 
-def steps_like(
-    measured: Sequence[tuple[np.ndarray, np.ndarray]], replicas: int, others: int, parts: int = 8
-) -> float:
-    """Return how many steps with another number of replicas are worth some measured steps.
+def ratio(terms: Sequence[np.ndarray], replicas: int, others: int) -> float:
+    """Return how many steps with another number of replicas are worth a measured step.
 
-    The measured steps are divided into parts of equal length, because gradients change in the
-    course of a training.
+    The measured steps are divided into `PARTS` parts of equal length, because gradients change in
+    the course of a training.
 
     Args:
-        measured: for each step, ``‖g_s‖²`` and the inner product, each ``[S]``.
+        terms: for each measured step, ``[2, S]`` as for `of_step`.
         replicas: the number of replicas of these steps.
         others: the other number.
-        parts: the number of parts. Defaults to `8`.
     """
-    total = 0.0
-    for own in np.array_split(np.arange(len(measured)), min(parts, len(measured))):
-        squares, inner = (np.mean([measured[i][side] for i in own], axis=0) for side in (0, 1))
-        total += len(own) * worth(squares, inner, replicas) / worth(squares, inner, others)
-    return total
+    parts = np.array_split(np.asarray(terms), min(PARTS, len(terms)))
+    means = [(len(part), part.mean(axis=0)) for part in parts]
+    steps = [n * of_step(mean, replicas) / of_step(mean, others) for n, mean in means]
+    return sum(steps) / len(terms)

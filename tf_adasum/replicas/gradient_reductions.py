@@ -74,7 +74,8 @@ class GradientReductions:
     ) -> AggregationState:
         """See `GradientAggregatingStrategy.aggregation_state`."""
         with self.scope():
-            return AggregationState(self._scheme, paths, others)
+            per_device = self.virtual_replicas.per_device
+            return AggregationState(self._scheme, paths, others, per_device)
 
     @contextlib.contextmanager
     def gradients_are_combined(self) -> Iterator[None]:

@@ -24,7 +24,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_adasum.aggregation import partial_results, row_weights
+from tf_adasum.aggregation.orthogonality import orthogonality
+from tf_adasum.aggregation.partial_results import RunningSum
 from tf_adasum.aggregation.rules import AggregationRule
+from tf_adasum.aggregation.sparse import coalesced
 from tf_adasum.arguments import check_count
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
@@ -131,6 +134,7 @@ class Step:
         self.hands_over, self.is_within_update = True, False
         self._begin_micro_batch()
         self._groups: list[list[int]] = []  # for each optimizer, the groups of its values
+        self._measured = 0  # how many gradients of an optimizer are measured
         self._variables: list[tuple] = []  # see `before_assignment`
 
     def _begin_micro_batch(self) -> None:
@@ -203,14 +207,16 @@ class Step:
         finally:
             self.is_within_update = was_within
 
-    def hand_over(self, optimizer: Any, values: list, groups: list[int]) -> None:
+    def hand_over(self, optimizer: Any, values: list, groups: list[int], measured: int) -> None:
         """Receive the gradients of a micro-batch from an optimizer.
 
         Args:
             optimizer: the inner optimizer.
             values: its gradients, and the scalars that are combined with them.
             groups: for each value, the number of its group of variables.
+            measured: how many of the values are gradients whose orthogonality is measured.
         """
+        self._measured = measured
         self._handed.append((optimizer, values))
         if len(self._groups) < len(self._handed):
             self._groups.append(groups)
@@ -238,6 +244,26 @@ class Step:
             most = len(partial_results.blocks_of_devices(devices, self._count)) // devices
             own += [_zeros_like(values)] * (most - len(own))
         return own
+
+    def measure(self, values: list, combined: list, keep: Callable) -> None:
+        """Measure the orthogonality of an optimizer's gradients.
+
+        The inner products of two replicas are those of the virtual replicas of each device.
+
+        Args:
+            values: the gradients of the last micro-batch.
+            combined: the combined gradients.
+            keep: function of the orthogonality and the `gram_terms`.
+        """
+        before, k = self._state["measured"], self._count
+        squares_V = before["squares"] + _squares(values)
+        (sums,) = RunningSum().placed(values, None, [before["sums"]])
+        inner_V = (_squares(sums) - squares_V) / (k * (k - 1))
+        context = tf.distribute.get_replica_context()
+        squares_V, inner_V = tf.unstack(context.all_reduce("SUM", tf.stack([squares_V, inner_V])))
+        devices = context.num_replicas_in_sync
+        terms_2V = tf.stack([squares_V / (devices * k), inner_V / devices])
+        keep(orthogonality(_squares(combined), squares_V), terms_2V)
 
     def before_assignment(self, variable: Any) -> None:
         """Remember the value of a variable before the first micro-batch assigns it."""
@@ -301,8 +327,13 @@ class Step:
                 "notes": {name: tf.zeros([self._count - 1]) for name in self._notes},
                 "variables": [tf.zeros(each.shape, tf.float64) for each in averaged],
                 "results": [tf.zeros(each.shape, tf.float64) for each in results],
+                "measured": {
+                    "squares": tf.zeros([self._measured], tf.float64),
+                    "sums": _zeros_like(values[0][: self._measured]),
+                },
             }
         each = zip(trees, values, before["nodes"], strict=True)
+        measured, own = before["measured"], values[0][: self._measured]
         after = {
             "nodes": [
                 tree.placed(self._weighted(own), self.number, nodes) for tree, own, nodes in each
@@ -320,6 +351,10 @@ class Step:
                 for total, own in zip(before["results"], results, strict=True)
             ],
         }
+        if self._measured:
+            (sums,) = RunningSum().placed(own, None, [measured["sums"]])
+            measured = {"squares": measured["squares"] + _squares(own), "sums": sums}
+        after["measured"] = measured
         with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)):
             for variable, value, _ in self._variables:
                 variable.assign(tf.identity(value))
@@ -371,6 +406,11 @@ def _floats(result: Any) -> list:
 
 def _float64(value: Any) -> tf.Tensor:
     return tf.cast(tf.convert_to_tensor(value), tf.float64)
+
+
+def _squares(gradients: list) -> tf.Tensor:
+    rows = [coalesced(g)[1] if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+    return tf.stack([tf.cast(tf.reduce_sum(tf.square(each)), tf.float64) for each in rows])
 
 
 def _zeros_like(values: list) -> list:

@@ -1,6 +1,7 @@
 """Reduces the gradients of optimizers (Keras 2 and 3)."""
 
 import contextlib
+import functools
 import math
 import weakref
 
@@ -143,7 +144,11 @@ class Optimizers:
         is_weighted = accumulation_steps(optimizer) > 1
         marker = marker.for_variables(state, indices, is_weighted)
         count = len(gradients) + len(scalars)
-        return context.all_reduce("SUM", values, options=marker)[:count]
+        combined = context.all_reduce("SUM", values, options=marker)[:count]
+        if virtual and state.measures_orthogonality:
+            keep = functools.partial(state.keep_measured, indices=indices)
+            virtual.measure(gradients, combined[: len(gradients)], keep)
+        return combined
 
     def hand_over(self, optimizer, gradients, variables, scalars):
         """Hand over the gradients of a micro-batch, whose update follows with the last one.
@@ -155,10 +160,12 @@ class Optimizers:
         gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
         indices = [self.index_of(optimizer, variable) for variable in variables]
         state = getattr(optimizer, "gradient_reductions", None)  # no `merge_call` in a loop
-        groups = (state or self._aggregation_state_of(optimizer, context)).groups_of(indices)
+        state = state or self._aggregation_state_of(optimizer, context)
+        groups = state.groups_of(indices)
+        measured = len(gradients) if state.measures_orthogonality else 0
         own = range(max(groups) + 1, max(groups) + 1 + len(scalars))
         context.strategy.virtual_replicas.step.hand_over(
-            optimizer, [*gradients, *scalars], [*groups, *own]
+            optimizer, [*gradients, *scalars], [*groups, *own], measured
         )
 
     def combine_present(self, optimizer, grads_and_vars, present):

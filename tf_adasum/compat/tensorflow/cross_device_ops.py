@@ -52,6 +52,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         counters: the `CollectiveCounters`; None if this worker holds all replicas.
         wait_context: function that returns a context manager, which is entered while Python waits
             for a collective. Defaults to `contextlib.nullcontext`.
+        check_exchange: function that raises an error if a replica's step may not exchange values.
         check_same_gradients: function of names and shapes, see
             `GradientAggregatingStrategy.check_same_gradients`. With None, nothing is checked.
     """
@@ -75,6 +76,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         ]
         self.counters = None if self.all_local else CollectiveCounters()
         self.wait_context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+        self.check_exchange: Callable[[], None] = lambda: None
         self.check_same_gradients: Callable[[list[str], list[str]], None] | None = None
 
     def transport_group(self) -> Any:
@@ -292,6 +294,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         graph use the transport of gradients. A reduction among workers opens no files, because
         unauthenticated clients at TensorFlow's port may have used up all file descriptors.
         """
+        self.check_exchange()
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         reads_alone = _reads_alone or (is_mean and one_worker.is_alone())
         if (self.all_local and "CPU" in self._devices[0]) or reads_alone:

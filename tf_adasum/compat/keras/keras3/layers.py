@@ -28,8 +28,6 @@ def moments(original, self, inputs, mask):
     context = our_replica_context()
     if not context:
         return original(self, inputs, mask)
-    if self.synchronized:
-        context.strategy.virtual_replicas.check_exchange()
     if mask is None:
         own, length = original(self, inputs, mask), tf.convert_to_tensor(inputs).shape[0]
         if self.synchronized or length:  # `own` covers the rows of all replicas
