@@ -70,7 +70,7 @@ class AdasumMirroredStrategy(
             Defaults to `"propagate"`.
         virtual_replicas: int, V, the number of replicas to train with, a multiple of the number of
             devices: each device computes V / devices micro-batches one after the other, and updates
-            once (docs/how_to/virtual_replicas.md). Defaults to `None`: one for each device.
+            once (docs/virtual_replicas.md). Defaults to `None`: one for each device.
         transport: str, how CPUs of several workers exchange gradients: ``"tensorflow"``, ``"ucx"``
             or ``"auto"``. Defaults to `None`: ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
 

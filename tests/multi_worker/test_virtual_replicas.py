@@ -73,3 +73,25 @@ def test_several_workers(topology, sparse, tmp_path):
 def test_a_step_that_exchanges_values_is_refused(group):
     (found,) = group.run(scenarios.exchange_within_a_step)
     assert "cannot read values of other replicas" in str(found["error"])
+
+
+@pytest.mark.costly
+def test_a_job_that_loses_and_gains_workers_trains_the_same(tmp_path):
+    """4, 3, 2 and 4 workers with 12 virtual replicas, interrupted within epochs, shuffled."""
+    hosts = [(4, 4), (3, 11), (2, 15), (4, 24)]
+
+    def job(name, parts):
+        (tmp_path / name).mkdir()
+        for number, (workers, update) in enumerate(parts):
+            folder = tmp_path / name / str(number)
+            folder.mkdir()
+            options = {"virtual_replicas": 12}
+            with contextlib.closing(WorkerGroup(workers, 1, folder, options=options)) as group:
+                results = group.run(
+                    scenarios.train_until, folder=str(tmp_path / name / "backup"), update=update
+                )
+            assert {int(each["updates"]) for each in results} == {update}
+        return results[0]
+
+    undisturbed, disturbed = job("undisturbed", [(1, 24)]), job("disturbed", hosts)
+    assert_same(disturbed, undisturbed, undisturbed)

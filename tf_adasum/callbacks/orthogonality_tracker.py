@@ -30,9 +30,10 @@ class OrthogonalityTracker(StepTracker):
     the end of an epoch, it is the mean of these values over the epoch, and
     ``logs["orthogonality/PATH"]`` is the mean for one variable. History, CSVLogger and TensorBoard
     read the values from `logs`, so put loggers after this callback in the list. The progress bar
-    shows only the value for all variables. ``logs["progress"]`` of an epoch is the number of steps of
-    one replica that a step is worth, to first order (see `estimate`). The training step computes the values only while a
-    tracker is in use, so `fit` traces the step again. Pass the tracker on all workers.
+    shows only the value for all variables. ``logs["progress"]`` of an epoch is the number of steps
+    of one replica that a step is worth, to first order (see `estimate`). The training step computes
+    the values only while a tracker is in use, so `fit` traces the step again. Pass the tracker on
+    all workers.
 
     Args:
         every: int, the number of steps (batches) between two measurements. Defaults to 1.
@@ -128,10 +129,9 @@ class OrthogonalityTracker(StepTracker):
 
         Example:
             >>> tracker = tf_adasum.callbacks.OrthogonalityTracker()
-            >>> tracker.gram_terms, tracker.steps = [np.array([[4.0], [1.0]])], [100]
-            >>> tracker._replicas = 8
-            >>> {n: round(steps) for n, steps in tracker.estimate([4, 8, 16]).items()}
-            {4: 0, 8: 100, 16: 0}
+            >>> history = model.fit(x, y, callbacks=[tracker], verbose=0)
+            >>> if strategy.num_virtual_replicas > 1:
+            ...     steps = tracker.estimate([8, 16, 32, 64])
         """
         if not self.gram_terms or self._replicas == 1:
             raise ValueError(
@@ -158,11 +158,11 @@ class OrthogonalityTracker(StepTracker):
         measured = np.reshape(self.values_of_epoch, [-1, len(self.paths) + 1])
         *of_variables, overall = (_mean(column) for column in measured.T)
         names = [f"orthogonality/{path}" for path in self.paths] if self.per_variable else []
-        terms = self.gram_terms[-len(measured) :] if len(measured) else []
+        terms = self.gram_terms[len(self.gram_terms) - len(measured) :]
         if logs is not None:
             hidden = map(keras_compat.Hidden, of_variables)
             logs.update({**dict(zip(names, hidden, strict=False)), "orthogonality": overall})
-            if terms:
+            if terms and self._replicas > 1:
                 logs["progress"] = progress.of_step(np.mean(terms, axis=0), self._replicas)
 
     def on_train_end(self, logs=None):

@@ -16,34 +16,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tf_adasum.aggregation import rules
+
 PARTS = 8
-
-
-def sum_of_coefficients(squares_S: np.ndarray, inner_S: np.ndarray, replicas: int) -> np.ndarray:
-    """Return ``Σ_i c_i`` of Adasum's tree on the expected Gram matrix, ``[S]``.
-
-    Replicas are exchangeable, so a node of 2^i replicas is described by its squared norm, its inner
-    product with another gradient, and the sum of its coefficients.
-
-    Args:
-        squares_S: the expected ``‖g‖²``.
-        inner_S: the expected inner product of the gradients of two replicas.
-        replicas: N.
-    """
-    one = np.ones_like(squares_S)
-    nodes = [one] * replicas  # the sums of coefficients
-    norms = [squares_S] * replicas
-    while len(nodes) > 1:
-        even = len(nodes) // 2 * 2
-        merged, lengths = [], []
-        for i in range(0, even, 2):
-            inner = inner_S * nodes[i] * nodes[i + 1]
-            a = 1 - inner / (2 * np.maximum(norms[i], 1e-300))
-            b = 1 - inner / (2 * np.maximum(norms[i + 1], 1e-300))
-            merged.append(a * nodes[i] + b * nodes[i + 1])
-            lengths.append(a * a * norms[i] + b * b * norms[i + 1] + 2 * a * b * inner)
-        nodes, norms = merged + nodes[even:], lengths + norms[even:]
-    return nodes[0]
 
 
 def of_step(terms_2S: np.ndarray, replicas: int) -> float:
@@ -54,10 +29,10 @@ def of_step(terms_2S: np.ndarray, replicas: int) -> float:
         replicas: N.
     """
     squares_S, inner_S = terms_2S
-    inner_S = np.clip(inner_S, 0, squares_S)
-    sums_S = sum_of_coefficients(squares_S, inner_S, replicas)
-    total = inner_S.sum()
-    return float((inner_S * sums_S).sum() / total) if total > 0 else 1.0
+    inner_S = np.clip(inner_S, 0, squares_S)[:, None, None]
+    gram_SNN = inner_S + np.eye(replicas) * (squares_S[:, None, None] - inner_S)
+    sums_S = np.sum(rules.Adasum().coefficients(gram_SNN), axis=1)
+    return float(np.average(sums_S, weights=inner_S.ravel())) if inner_S.any() else 1.0
 
 
 def ratio(terms: Sequence[np.ndarray], replicas: int, others: int) -> float:

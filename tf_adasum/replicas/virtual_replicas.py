@@ -318,6 +318,7 @@ class Step:
         averaged = [variable for variable, _, is_averaged in self._variables if is_averaged]
         results, values = _floats(result), [values for _, values in self._handed]
         trees = [self._partial_results(number) for number in range(len(values))]
+        own = values[0][: self._measured] if values else []
         if before is None:
             before = {
                 "nodes": [
@@ -329,11 +330,11 @@ class Step:
                 "results": [tf.zeros(each.shape, tf.float64) for each in results],
                 "measured": {
                     "squares": tf.zeros([self._measured], tf.float64),
-                    "sums": _zeros_like(values[0][: self._measured]),
+                    "sums": _zeros_like(own),
                 },
             }
         each = zip(trees, values, before["nodes"], strict=True)
-        measured, own = before["measured"], values[0][: self._measured]
+        measured = before["measured"]
         after = {
             "nodes": [
                 tree.placed(self._weighted(own), self.number, nodes) for tree, own, nodes in each

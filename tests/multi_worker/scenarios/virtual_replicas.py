@@ -96,3 +96,51 @@ def exchange_within_a_step(strategy):
     except RuntimeError as error:
         return {"error": np.array(str(error))}
     return {"error": np.array("none")}
+
+
+class Interrupted(Exception):
+    """Ends a training as the loss of a host does."""
+
+
+class InterruptAt(keras.callbacks.Callback):
+    """Raises an error after so many updates of all trainings together."""
+
+    def __init__(self, update):
+        super().__init__()
+        self.update = update
+
+    def on_train_batch_end(self, batch, logs=None):
+        if int(self.model.optimizer.iterations) == self.update:
+            raise Interrupted
+
+
+def train_until(strategy, folder, update, steps=6, epochs=4):
+    """Resume from the backup, and train until an update; the weights if the training ends."""
+    replicas = strategy.num_virtual_replicas
+    x, y = data(ROWS * replicas * steps)
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential(
+            [
+                keras.Input([FEATURES]),
+                keras.layers.Dense(12, activation="tanh"),
+                keras.layers.Dropout(0.2, seed=2),
+                keras.layers.Dense(1),
+            ]
+        )
+        model.compile(momentum(), "mse", jit_compile=False)
+    backup = tf_adasum.callbacks.BackupAndRestore(folder, save_freq=1, delete_checkpoint=False)
+    try:
+        model.fit(
+            x,
+            y,
+            batch_size=ROWS * replicas,
+            epochs=epochs,
+            callbacks=[backup, InterruptAt(update)],
+            verbose=0,
+        )
+    except Interrupted:
+        pass
+    strategy.check_replicas()
+    found = {f"weight{i}": each for i, each in enumerate(model.get_weights())}
+    return {**found, "updates": np.array(int(model.optimizer.iterations))}

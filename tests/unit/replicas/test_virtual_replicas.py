@@ -275,3 +275,25 @@ def test_what_cannot_be_supported_says_so():
     model = linear(strategy)
     with pytest.raises(ValueError, match="only once"):
         strategy.run(strategy.in_virtual_replicas(two_updates), args=(x,))
+
+
+def test_the_tracker_measures_virtual_replicas():
+    strategy = make(4)
+    model, (x, y) = linear(strategy), data(ROWS * 4)
+    tracker = tf_adasum.callbacks.OrthogonalityTracker()
+    history = model.fit(x, y, batch_size=ROWS * 4, shuffle=False, verbose=0, callbacks=[tracker])
+    parts = zip(np.split(x.astype("float64"), 4), np.split(y, 4), strict=True)
+    found = [(-2 * own.T @ targets / ROWS, -2 * targets.mean(0)) for own, targets in parts]
+    separate, combined, terms = np.zeros(2), np.zeros(2), np.zeros([2, 2])
+    for variable in range(2):
+        rows = np.array([each[variable].ravel() for each in found])
+        gram = rows @ rows.T
+        separate[variable] = np.trace(gram)
+        combined[variable] = np.sum(oracle.adasum(rows) ** 2)
+        terms[:, variable] = np.trace(gram) / 4, (gram.sum() - np.trace(gram)) / 12
+    expected = [*(combined / separate), combined.sum() / separate.sum()]
+    np.testing.assert_allclose(tracker.values[0], expected, rtol=1e-4)
+    np.testing.assert_allclose(tracker.gram_terms[0], terms, rtol=1e-4)
+    assert 1 <= history.history["progress"][0] <= 4
+    estimate = tracker.estimate([2, 4, 8])
+    assert estimate[2] > estimate[4] == 1 > estimate[8]
