@@ -335,7 +335,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
 
 def _parts(gradients, parts):
     count = len(gradients) // parts
-    return [gradients[start : start + count] for start in range(0, len(gradients), count)]
+    return [gradients[part * count : (part + 1) * count] for part in range(parts)]
 
 
 def _keep(options, application, local):

@@ -326,7 +326,7 @@ def hint_at_delta_adasum(optimizer, strategy):
     is_adaptive = hasattr(optimizer, "beta_2") or hasattr(optimizer, "rho")
     is_several = strategy.num_replicas_in_sync > 1 and strategy.workers.rank == 0
     if is_adaptive and is_several and strategy.aggregation.is_tree_of_pairs:
-        if not is_wrapped(optimizer):
+        if not is_wrapped(optimizer) and strategy.virtual_replicas.per_device == 1:
             name = type(optimizer).__name__
             hint(
                 f"{name} under Adasum usually trains better in optimizers.DeltaAdasum, which "
