@@ -95,6 +95,7 @@ else:
     from tf_adasum.compat.keras.keras3 import batch_axis as batch_axis_of_keras3
     from tf_adasum.compat.keras.keras3 import files as files_of_keras3
     from tf_adasum.compat.keras.keras3 import local_predict as local_predict_of_keras3
+    from tf_adasum.compat.keras.keras3 import loss_scaling as loss_scaling_of_keras3
     from tf_adasum.compat.keras.keras3 import losses as losses_of_keras3
     from tf_adasum.compat.keras.keras3 import metrics as metrics_of_keras3
     from tf_adasum.compat.keras.keras3 import scopes as scopes_of_keras3
