@@ -183,9 +183,8 @@ class Step:
             combined: the combined gradients.
             keep: function of the orthogonality and the `gram_terms`.
         """
-        before, k = self._state["measured"], self._count
-        squares_V = before["squares"] + _squares(values)
-        (sums,) = RunningSum().placed(values, None, [before["sums"]])
+        k = self._count
+        squares_V, *sums = self._measures(values, self._state["measured"])
         inner_V = (_squares(sums) - squares_V) / (k * (k - 1))
         context = tf.distribute.get_replica_context()
         squares_V, inner_V = tf.unstack(context.all_reduce("SUM", tf.stack([squares_V, inner_V])))
@@ -234,60 +233,51 @@ class Step:
         self._state = tf.nest.pack_sequence_as(state, flat, expand_composites=True)
         self._updates, self.number, self.hands_over = 0, self._first + self._count - 1, False
         result = self._call(function, self._count - 1, self._state)
-        sums = iter(self._state["variables"])
+        totals = map(tf.add, self._state["sums"], self._summands(result))
         for variable, _, is_averaged in self._variables:
             if is_averaged:
-                mean = (next(sums) + _float64(variable)) / self._count
-                variable.assign(tf.cast(mean, variable.dtype))
-        return self._averaged(result, results)
+                variable.assign(tf.cast(next(totals) / self._count, variable.dtype))
+        of_metrics = [_float64(each) for each in results()]
+        return tf.nest.map_structure(
+            lambda each: self._mean(each, next(totals), of_metrics) if _is_float(each) else each,
+            result,
+        )
 
     def _state_after(self, index: Any, result: Any, before: dict | None) -> dict:
         """Return what is kept after a micro-batch, and reset variables for the next micro-batch."""
-        averaged = [variable for variable, _, is_averaged in self._variables if is_averaged]
-        results, values = _floats(result), [values for _, values in self._handed]
-        trees = [self._partial_results(number) for number in range(len(values))]
-        own = values[0][: self._measured] if values else []
-        if before is None:
-            before = {
-                "nodes": [
-                    [_zeros_like(own) for _ in tree.slots]
-                    for tree, own in zip(trees, values, strict=True)
-                ],
-                "notes": {name: tf.zeros([self._count - 1]) for name in self._notes},
-                "variables": [tf.zeros(each.shape, tf.float64) for each in averaged],
-                "results": [tf.zeros(each.shape, tf.float64) for each in results],
-                "measured": {
-                    "squares": tf.zeros([self._measured], tf.float64),
-                    "sums": _zeros_like(own),
-                },
-            }
-        each = zip(trees, values, before["nodes"], strict=True)
-        measured = before["measured"]
-        after = {
-            "nodes": [
-                tree.placed(self._weighted(own), self.number, nodes) for tree, own, nodes in each
-            ],
-            "notes": {
-                name: tf.tensor_scatter_nd_update(notes, [[index]], [self._notes[name]])
-                for name, notes in before["notes"].items()
-            },
-            "variables": [
-                total + _float64(own)
-                for total, own in zip(before["variables"], averaged, strict=True)
-            ],
-            "results": [
-                total + self._times_rows(own)
-                for total, own in zip(before["results"], results, strict=True)
-            ],
-        }
-        if self._measured:
-            (sums,) = RunningSum().placed(own, None, [measured["sums"]])
-            measured = {"squares": measured["squares"] + _squares(own), "sums": sums}
-        after["measured"] = measured
-        with tf.control_dependencies(tf.nest.flatten(after, expand_composites=True)):
+        state: dict[str, Any] = {"nodes": [], "notes": {}, "sums": self._summands(result)}
+        for number, (_, values) in enumerate(self._handed):
+            tree, node = self._partial_results(number), self._weighted(values)
+            first = [node] * len(tree.slots)
+            own = tree.placed(node, self.number, before["nodes"][number]) if before else first
+            state["nodes"].append(own)
+        for name, note in self._notes.items():
+            notes = before["notes"][name] if before else tf.zeros([self._count - 1])
+            state["notes"][name] = tf.tensor_scatter_nd_update(notes, [[index]], [note])
+        if before:
+            state["sums"] = list(map(tf.add, before["sums"], state["sums"]))
+        own = self._handed[0][1][: self._measured] if self._measured else []
+        state["measured"] = self._measures(own, before and before["measured"])
+        with tf.control_dependencies(tf.nest.flatten(state, expand_composites=True)):
             for variable, value, _ in self._variables:
                 variable.assign(tf.identity(value))
-        return after
+        return state
+
+    def _summands(self, result: Any) -> list[tf.Tensor]:
+        """Return what is summed over the micro-batches: variables, and results times rows."""
+        averaged = [variable for variable, _, is_averaged in self._variables if is_averaged]
+        results = [each for each in tf.nest.flatten(result) if _is_float(each)]
+        return [*map(_float64, averaged), *map(self._times_rows, results)]
+
+    def _measures(self, gradients: list, before: list | None) -> list:
+        """Return the sums over the micro-batches of ``‖g‖²``, and of the gradients."""
+        if not self._measured:
+            return []
+        squares, sums = _squares(gradients), gradients
+        if before:
+            squares += before[0]
+            (sums,) = RunningSum().placed(gradients, None, [before[1:]])
+        return [squares, *sums]
 
     def _partial_results(self, number: int) -> Any:
         rule, groups = self._strategy.aggregation, self._groups[number]
@@ -303,34 +293,21 @@ class Step:
     def _times_rows(self, value: Any) -> tf.Tensor:
         return tf.math.multiply_no_nan(_float64(value), _float64(self._rows_now))
 
-    def _averaged(self, result: Any, results: Callable[[], list]) -> Any:
-        """Return the result of the step: means over the rows of all micro-batches.
+    def _mean(self, value: Any, total: tf.Tensor, of_metrics: list) -> tf.Tensor:
+        """Return the mean of a result over the rows of all micro-batches.
 
         A result that equals the result of a metric stays, because the metric covers all rows.
         """
-        rows, sums = _float64(self._rows), iter(self._state["results"])
-        of_metrics = [_float64(each) for each in results()]
-
-        def averaged(value: Any) -> Any:
-            if not _is_float(value):
-                return value
-            own = _float64(value)
-            same = [tf.reduce_all(each == own) for each in of_metrics if each.shape == own.shape]
-            stays = tf.reduce_any(tf.stack([tf.equal(rows, 0), *same]))
-            mean = (next(sums) + self._times_rows(value)) / rows
-            return tf.cast(tf.where(stays, own, mean), value.dtype)
-
-        return tf.nest.map_structure(averaged, result)
+        own, rows = _float64(value), _float64(self._rows)
+        same = [tf.reduce_all(each == own) for each in of_metrics if each.shape == own.shape]
+        stays = tf.reduce_any(tf.stack([tf.equal(rows, 0), *same]))
+        return tf.cast(tf.where(stays, own, total / rows), value.dtype)
 
 
 def _is_float(value: Any) -> bool:
     is_array = isinstance(value, (tf.Tensor, *keras_compat.VARIABLE_TYPES))
     is_known = is_array and tf.TensorShape(value.shape).is_fully_defined()
     return is_known and tf.as_dtype(value.dtype).is_floating
-
-
-def _floats(result: Any) -> list:
-    return [value for value in tf.nest.flatten(result) if _is_float(value)]
 
 
 def _float64(value: Any) -> tf.Tensor:
