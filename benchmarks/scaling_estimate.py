@@ -16,6 +16,8 @@ import time
 import numpy as np
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent)]
+import report  # noqa: E402
+
 from experiments import data  # noqa: E402
 from tf_adasum.callbacks import progress  # noqa: E402
 
@@ -175,7 +177,6 @@ def tasks(quick):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one task, one seed")
-    parser.add_argument("--out", help="write the report to this file")
     options = parser.parse_args()
     seeds = (1,) if options.quick else (1, 2, 3)
     rows, ratios, began = [], [], time.time()
@@ -223,10 +224,11 @@ def main():
         own = [r[5] for r in rows if r[2] == replicas and replicas != MEASURED]
         if own:
             lines.append(f"N = {replicas}: median ratio {np.nanmedian(own):.2f}.")
-    text = "\n".join(lines) + "\n"
-    if options.out:
-        pathlib.Path(options.out).write_text(text)
-    print(text)
+    if options.quick:
+        print("\n".join(lines))
+    else:
+        title = "Predicted and measured steps on other numbers of replicas"
+        report.write("scaling_estimate", title, "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -115,7 +115,8 @@ class OrthogonalityTracker(StepTracker):
 
         over the variables s, where μ_s is the expected gradient, and C_s the sum of the
         coefficients of Adasum's tree for the measured mean of ‖g_s‖² and ‖μ_s‖². It lies between 1,
-        as with averaging, and N, as with a sum. docs/choosing.md states how well it predicts.
+        as with averaging, and N, as with a sum. docs/virtual_replicas.md has measured errors of the
+        estimate.
 
         Args:
             replicas: list of numbers of replicas; or a dict from numbers to seconds per step.

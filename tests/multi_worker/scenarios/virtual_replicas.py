@@ -110,7 +110,7 @@ class InterruptAt(keras.callbacks.Callback):
         self.update = update
 
     def on_train_batch_end(self, batch, logs=None):
-        if int(self.model.optimizer.iterations) == self.update:
+        if int(self.model.optimizer.iterations.numpy()) == self.update:
             raise Interrupted
 
 
@@ -143,4 +143,4 @@ def train_until(strategy, folder, update, steps=6, epochs=4):
         pass
     strategy.check_replicas()
     found = {f"weight{i}": each for i, each in enumerate(model.get_weights())}
-    return {**found, "updates": np.array(int(model.optimizer.iterations))}
+    return {**found, "updates": np.array(int(model.optimizer.iterations.numpy()))}
