@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import warnings
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from tf_adasum.aggregation import (
 )
 from tf_adasum.aggregation.divided_group import DividedGroup, classes_of, pairs_of
 from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.aggregation.partial_results import blocks_of_devices
+from tf_adasum.aggregation.rules.adasum import AdasumOfBlocks
 from tf_adasum.aggregation.rules.checks import is_built_in
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
@@ -183,7 +186,9 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         with tf.device(self.local_devices[0]):
             if rows is not None:
                 gradients = _weighted(gradients, rows, self.local_devices)
-            planner = LocalReductionPlanner(self.scheme)
+            scheme, parts = self._scheme_of(options), options.parts
+            gradients = [part for own in gradients for part in _parts(own, parts)]
+            planner = LocalReductionPlanner(scheme)
             application = self._application(options, 0)
             combined = aggregate(gradients, planner, options.bytes_per_pack, application)
         for local in range(len(self.local_devices)):
@@ -195,19 +200,30 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         for local, device in enumerate(self.local_devices):
             same_bits = ops.same_bits_everywhere(device)
             planner = CollectiveReductionPlanner(
-                self.scheme,
+                self._scheme_of(options),
                 functools.partial(self._group, local, options),
                 all_gather_threshold_bytes=GATHERED_BYTES if same_bits else 0,
+                parts=options.parts,
             )
             with tf.device(device):
                 own, application = gradients[local], self._application(options, local)
                 sent = rows and self._sent_rows(rows[local], local, planner.group)
                 if sent:
                     own = sent.added(own, self.scheme.wire_dtype)
-                results = aggregate([own], planner, options.bytes_per_pack, application, bool(sent))
+                own = _parts(own, options.parts)
+                results = aggregate(own, planner, options.bytes_per_pack, application, bool(sent))
                 combined.append(sent.corrected(results) if sent else results)
                 _keep(options, application, local)
         return combined
+
+    def _scheme_of(self, options):
+        """Return the scheme, whose rows are the nodes of virtual replicas if there are several."""
+        if options.parts == 1:
+            return self.scheme
+        per_device = tf.distribute.get_strategy()._virtual_replicas.per_device
+        blocks = blocks_of_devices(self.replicas, per_device)
+        rule = AdasumOfBlocks(blocks, self.scheme.rule.granularity)
+        return dataclasses.replace(self.scheme, rule=rule, replicas=len(blocks), radix_plan=None)
 
     def _sent_rows(self, rows, local, group):
         """Return the `SentRows` of a local replica, whose variable is on the CPU."""
@@ -315,6 +331,11 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
                 found = self.gather_in_subgroups(replicas, parts)
             self._groups_by_stride[stride, radix] = [each // stride % radix for each in found]
         return self._groups_by_stride[stride, radix]
+
+
+def _parts(gradients, parts):
+    count = len(gradients) // parts
+    return [gradients[part * count : (part + 1) * count] for part in range(parts)]
 
 
 def _keep(options, application, local):

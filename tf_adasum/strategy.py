@@ -21,6 +21,7 @@ from tf_adasum.errors import deprecated
 from tf_adasum.replicas import average_statistics, batches, equal_variables, nonfinite_gradients
 from tf_adasum.replicas.empty_replicas import EmptyReplicas
 from tf_adasum.replicas.gradient_reductions import GradientReductions
+from tf_adasum.replicas.virtual_replicas import VirtualReplicas, validated_count
 from tf_adasum.transport import argument as transports
 from tf_adasum.workers import agreement
 from tf_adasum.workers import callbacks as worker_callbacks
@@ -64,6 +65,9 @@ class AdasumMirroredStrategy(
             Defaults to `"propagate"`.
         transport: between CPUs: ``"tensorflow"``, ``"ucx"`` or ``"auto"``. Defaults to
             ``TF_ADASUM_TRANSPORT``, or ``"auto"``.
+        virtual_replicas: int, V, a multiple of the number of devices: each device computes
+            V / devices micro-batches and updates once (docs/virtual_replicas.md). Defaults to one
+            for each device.
         start_timeout: seconds to wait for other workers at the start. Defaults to
             ``TF_ADASUM_START_TIMEOUT``, or 60.
         timeout: seconds to wait for a worker that runs, but does not take part in a step; half of
@@ -105,6 +109,7 @@ class AdasumMirroredStrategy(
         wire_dtype: str | None = None,
         on_nonfinite: str = "propagate",
         transport: str | None = None,
+        virtual_replicas: int | None = None,
         start_timeout: float | None = None,
         timeout: float | None = None,
     ):
@@ -127,6 +132,10 @@ class AdasumMirroredStrategy(
             names = local_devices(devices)
             transport = transports.requested(transport, names)
             count = len(cluster.addresses) if cluster else 1
+            orders_rows = virtual_replicas is not None
+            virtual_replicas = validated_count(
+                virtual_replicas, len(names) * count, self._aggregation, local_reduction
+            )
             self._scheme = Scheme.from_arguments(
                 self._aggregation,
                 len(names) * count,
@@ -140,7 +149,9 @@ class AdasumMirroredStrategy(
             self,
             resolver,
             cluster,
-            settings=agreement.settings(self._scheme, len(names), self._options, action, transport),
+            settings=agreement.settings(
+                self._scheme, len(names), self._options, action, transport, virtual_replicas
+            ),
             options=self._options,
             start_timeout=start_timeout,
             timeout=timeout,
@@ -160,8 +171,11 @@ class AdasumMirroredStrategy(
         self._same_gradients = agreement.SameGradients(self._workers)
         startup.name_failures(extended, self._detecting_failures, self._same_gradients.check)
         self._empty_replicas = EmptyReplicas()
+        self._virtual_replicas = VirtualReplicas(self, virtual_replicas)
         collectives = tensorflow_compat.cross_device_ops(extended)
         collectives.rows_of = self._empty_replicas.rows_of_replica
+        collectives.check_exchange = self._virtual_replicas.check_exchange
+        self._orders_rows = orders_rows and count > 1 and len(names) > 1
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)
         live_strategies.add(self)
 
@@ -177,6 +191,41 @@ class AdasumMirroredStrategy(
         self._same_gradients.check(names, shapes)
 
     # ---- what happens in a step ----------------------------------------------------------------
+
+    @property
+    def num_virtual_replicas(self) -> int:
+        """The number of replicas whose gradients a step combines.
+
+        It is `num_replicas_in_sync`, unless `virtual_replicas` was passed. For `batch_size`, use
+        ``samples_per_replica * strategy.num_virtual_replicas``.
+        """
+        return self._virtual_replicas.count
+
+    def in_virtual_replicas(self, function: Callable) -> Callable:
+        """Return the function of a custom training loop, to be passed to `strategy.run`.
+
+        It calls `function` once for each virtual replica of a device, with the replica's part of
+        the arguments, and averages floating-point results over the samples. The optimizer updates
+        the weights in the last call.
+
+        Args:
+            function: the training step. It takes a batch, and its optimizer takes one step.
+
+        Example:
+            >>> strategy = tf_adasum.AdasumMirroredStrategy()
+            >>> with strategy.scope():
+            ...     weight = keras.Variable(1.0)
+            ...     optimizer = keras.optimizers.SGD(0.1)
+            ...     optimizer.build([weight])
+            >>> def train_step(x):
+            ...     with tf.GradientTape() as tape:
+            ...         loss = tf.reduce_mean(tf.square(x - weight))
+            ...     optimizer.apply(tape.gradient(loss, [weight]), [weight])
+            ...     return loss
+            >>> step = strategy.in_virtual_replicas(train_step)
+            >>> loss = strategy.run(step, args=(tf.ones([4]),))
+        """
+        return self._virtual_replicas.each(function)
 
     @property
     def skipped_steps(self) -> int:
@@ -286,6 +335,10 @@ class AdasumMirroredStrategy(
         if is_dataset and tf.executing_eagerly():
             agreement.check_same_cardinality(self._workers, int(dataset.cardinality()))
             dataset = self._sharding.with_valid_policy(dataset)
+        by_rank = self._orders_rows and not self._sharding.is_in_order
+        if is_dataset and by_rank:
+            workers, devices = self._workers.count, len(self.extended.worker_devices)
+            dataset = batches.ordered_by_replica(dataset, workers, devices)
         if is_dataset and self.num_replicas_in_sync > 1:
             dataset = batches.in_their_own_memory(dataset)
         dataset = tensorflow_compat.without_autotuning(dataset)

@@ -83,7 +83,7 @@ class FakeStrategyOfWorkers(FakeStrategy):
 
     def __init__(self, workers):
         super().__init__(workers.count)
-        self._workers, self.checks = workers, 0
+        self._workers, self.checks, self.num_virtual_replicas = workers, 0, workers.count
         self._nonfinite = types.SimpleNamespace(warn_once=lambda: None)
 
     def _check_model(self, model):

@@ -67,8 +67,9 @@ class AllGatherLevel(Level):
         self._group = group
 
     def scatter(self, vector: Any, segments: Any) -> tuple[tf.Tensor, Any]:
-        """Return the rows, and their segments."""
-        return self._group.all_gather(vector), segments
+        """Return the rows, and their segments. A vector may be a matrix of several rows."""
+        rows = self._group.all_gather(vector)
+        return (rows if rows.shape.rank == 2 else _as_rows(rows)), segments
 
     def all_reduce_gram(self, gram: tf.Tensor) -> tf.Tensor:
         """Return the Gram matrices unchanged, because each member has all rows."""
@@ -109,7 +110,17 @@ class ReduceScatterLevel(Level):
         self._block = block
 
     def scatter(self, vector: Any, segments: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Return this member's shard of every vector, and the segments of the shard."""
+        """Return this member's shard of every vector, and the segments of the shard.
+
+        A vector may be a matrix of several rows, which count as vectors of so many members.
+        """
+        if vector.shape.rank == 2:
+            shards = tf.reshape(vector, [vector.shape[0], self._column.size, -1])
+            width = shards.shape[2]
+            own = shard_segments(segments, self._column.member * width, width)
+            shards_RW = tf.reshape(tf.transpose(shards, [1, 0, 2]), [self._column.size, -1])
+            rows = self._column.all_to_all(shards_RW)
+            return _as_rows(tf.reshape(rows, [self._column.size, -1, width])), own
         shards_RW = tf.reshape(vector, [self._column.size, -1])
         width = shards_RW.shape[1]
         own = shard_segments(segments, self._column.member * width, width)
@@ -128,6 +139,11 @@ class ReduceScatterLevel(Level):
     def gather(self, combined: Any) -> Any:
         """Join the members' combined shards ``[W]`` into one vector."""
         return tf.reshape(self._column.all_gather(combined), [-1])
+
+
+def _as_rows(parts: tf.Tensor) -> tf.Tensor:
+    """Return ``[members, rows, W]`` as ``[members · rows, W]``."""
+    return tf.reshape(parts, [parts.shape[0] * parts.shape[1], parts.shape[2]])
 
 
 def shard_segments(segments: np.ndarray, start: int, width: int) -> np.ndarray:

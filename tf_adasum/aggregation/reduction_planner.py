@@ -69,13 +69,15 @@ class BucketPlan:
         self._starts = range(0, pieces * self._width, self._width)
 
     def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
-        """Return the pieces of this replica's gradients, each as a vector and its segments."""
-        buffer = tf.cast(
-            self._bucket.pack(gradients[0], len(self._starts) * self._width), self._dtype
-        )
+        """Return the pieces of this replica's gradients, each as a vector and its segments.
+
+        If `gradients` has several lists, a piece is a matrix with a row for each list.
+        """
+        length = len(self._starts) * self._width
+        buffers = [tf.cast(self._bucket.pack(own, length), self._dtype) for own in gradients]
         return [
             (
-                tf.slice(buffer, [start], [self._width]),
+                _stacked([tf.slice(buffer, [start], [self._width]) for buffer in buffers]),
                 shard_segments(self._bucket.segments, start, self._width),
             )
             for start in self._starts
@@ -85,6 +87,10 @@ class BucketPlan:
         """Return ``(index, gradient)`` for each gradient of the combined pieces."""
         whole = tf.ensure_shape(tf.concat(pieces, axis=0), [len(self._starts) * self._width])
         return self._bucket.unpack(tf.cast(whole, self._bucket.dtype))
+
+
+def _stacked(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return vectors[0] if len(vectors) == 1 else tf.stack(vectors)
 
 
 class LocalPlan(BucketPlan):
@@ -155,6 +161,8 @@ class CollectiveReductionPlanner:
         all_gather_threshold_bytes: if a replica, or all replicas of a host that share its link,
             receive at most this many bytes, every replica combines the whole bucket. Must be 0
             unless the same computation gives the same bits on all replicas. Defaults to `0`.
+        parts: the number of lists of gradients of each replica, whose rows the rule combines as
+            those of so many replicas. Defaults to `1`.
     """
 
     def __init__(
@@ -162,22 +170,24 @@ class CollectiveReductionPlanner:
         scheme: Scheme,
         group_of: Callable[[int, int], CollectiveGroup],
         all_gather_threshold_bytes: int = 0,
+        parts: int = 1,
     ):
         self.scheme = scheme
+        self._parts, self._replicas = parts, scheme.replicas // parts
         self._group_of = group_of
         self._all_gather_threshold_bytes = all_gather_threshold_bytes
 
     @property
     def group(self) -> CollectiveGroup:
         """The group of all replicas."""
-        return self._group_of(1, self.scheme.replicas)
+        return self._group_of(1, self._replicas)
 
     def plan(self, bucket: Bucket, needs_full_gram: bool) -> BucketPlan | FusedPlan:
         """Return the plan for a `Bucket`, the same on all replicas, as `LocalReductionPlanner`."""
-        replicas = self.scheme.replicas
+        replicas = self._replicas
         wire_dtype = narrower(bucket.dtype, self.scheme.wire_dtype)
         size = bucket.size * (wire_dtype or bucket.dtype).size
-        received = replicas * size * self.scheme.replicas_per_host
+        received = self.scheme.replicas * size * self.scheme.replicas_per_host
         if received <= self._all_gather_threshold_bytes:
             together = AllGatherLevel(self.scheme.single_level_rule, self.group)
             return BucketPlan(bucket, [together], wire_dtype=wire_dtype)
@@ -191,7 +201,7 @@ class CollectiveReductionPlanner:
         pieces = max(1, round(size / buckets.PIECE_BYTES))
         is_cut = pieces > 1 or len(levels) > 1
         multiple = replicas * (buckets.elements_aligned(bucket.dtype) if is_cut else 1)
-        if len(levels) == 1 and column.fused is not None:
+        if len(levels) == 1 and column.fused is not None and self._parts == 1:
             computes_gram = needs_full_gram or rule.needs_gram
             width = buckets.piece_width(bucket, pieces, multiple)
             fused = FusedReduceScatterLevel(rule, column, column.fused, width, computes_gram)
@@ -202,18 +212,25 @@ class CollectiveReductionPlanner:
         self, size: int, segments: int, needs_full_gram: bool
     ) -> list[tuple[int, AggregationRule]]:
         """Return the radix and the rule of each level, for a bucket of `size` bytes."""
-        if needs_full_gram or self.scheme.num_combined == 1:
-            return [(self.scheme.replicas, self.scheme.single_level_rule)]
+        if needs_full_gram or self.scheme.num_combined == 1 or self._parts > 1:
+            return [(self._replicas, self.scheme.single_level_rule)]
         return self.scheme.levels(self.scheme.plan(size, segments))
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
         """Return, for each sparse variable, the list of all replicas' gradients.
 
         Args:
-            slices: a list with one element, the slices of this replica. For each variable, they are
-                indices ``[K]`` and values ``[K, d]``: K rows of d elements, with any K.
+            slices: a list with the slices of each list of gradients of this replica. For each
+                variable, they are indices ``[K]`` and values ``[K, d]``: K rows of d elements, with
+                any K.
         """
-        (own,) = slices
+        of_parts = [self._all_slices(own) for own in slices]
+        return [
+            [part for of_replica in zip(*of_variable, strict=True) for part in of_replica]
+            for of_variable in zip(*of_parts, strict=True)
+        ]
+
+    def _all_slices(self, own: Sequence[Slices]) -> list[list[Slices]]:
         if not own:
             return []
         counts = tf.stack([tf.size(indices, tf.int64) for indices, _ in own])
@@ -234,7 +251,7 @@ class CollectiveReductionPlanner:
         values = tf.cast(self.group.all_gather(values), dtype)
         return [
             (indices[replica, : counts[replica]], values[replica, : counts[replica]])
-            for replica in range(self.scheme.replicas)
+            for replica in range(self._replicas)
         ]
 
 

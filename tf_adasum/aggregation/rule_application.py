@@ -45,7 +45,7 @@ class RuleApplication:
         self.state = dict(state or {})
         self.measures_orthogonality = measures_orthogonality
         self._local_reduction_size = local_reduction_size
-        self._norms: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
+        self._norms: dict[int, tuple[tf.Tensor, ...]] = {}
 
     @classmethod
     def of_first_step(cls, scheme: Scheme, variables: int) -> "RuleApplication":
@@ -97,7 +97,11 @@ class RuleApplication:
                 non-finite coefficients for a finite Gram matrix.
         """
         if self.measures_orthogonality:
-            norms = orthogonality.squared_norms(gram_SRR, self._local_reduction_size)
+            size = self._local_reduction_size
+            norms = (
+                *orthogonality.squared_norms(gram_SRR, size),
+                *orthogonality.gram_terms(gram_SRR, size),
+            )
             pairs = zip(*map(tf.unstack, norms), strict=True)
             self._norms |= dict(zip(indices, pairs, strict=True))
         groups, position = _numbered(self.groups[list(indices)])
@@ -119,9 +123,17 @@ class RuleApplication:
 
     def orthogonality(self) -> tf.Tensor:
         """Return float64 ``[V + 1]``: for each variable (NaN without gradient), and for all."""
-        nothing = (tf.constant(0.0, tf.float64),) * 2
+        combined_V, separate_V, *_ = self._measured()
+        return orthogonality.orthogonality(combined_V, separate_V)
+
+    def gram_terms(self) -> tf.Tensor:
+        """Return `orthogonality.gram_terms` of each variable, float64 ``[2, V]``."""
+        return tf.stack(self._measured()[2:])
+
+    def _measured(self) -> list[tf.Tensor]:
+        nothing = (tf.constant(0.0, tf.float64),) * 4
         norms = [self._norms.get(index, nothing) for index in range(self._variables)]
-        return orthogonality.orthogonality(*map(tf.stack, zip(*norms, strict=True)))
+        return [tf.stack(each) for each in zip(*norms, strict=True)]
 
 
 def _numbered(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -62,7 +62,7 @@ class RestoreFirst(keras.callbacks.Callback):
     def call_on_cluster_change(self):
         """Call `on_cluster_change` of all callbacks once, if the number of replicas has changed."""
         before, self.backup.replicas_before = self.backup.replicas_before, None
-        now = self.model.distribute_strategy.num_replicas_in_sync
+        now = keras_compat.replicas_of(self.model)
         if before in (None, now):
             return
         for callback in self._callback_list.callbacks:

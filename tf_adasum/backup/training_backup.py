@@ -273,7 +273,7 @@ class TrainingBackup:
                 "batches": batches,
                 "passes": keras_compat.passes_of_data(model, 0 if is_validating else batch),
                 "first": self._order.first_epoch or 0,
-                "replicas": model.distribute_strategy.num_replicas_in_sync,
+                "replicas": keras_compat.replicas_of(model),
             }
             self._files.write(Backup(facts, arrays))
 

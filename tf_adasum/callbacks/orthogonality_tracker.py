@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Iterable, Mapping
 
 import keras
 import numpy as np
 
+from tf_adasum.callbacks import progress
 from tf_adasum.callbacks.step_counter import frequency
 from tf_adasum.callbacks.step_tracker import StepTracker
 from tf_adasum.compat import keras as keras_compat
@@ -29,8 +31,10 @@ class OrthogonalityTracker(StepTracker):
     At the end of an epoch, it is the mean of these values over the epoch, and
     ``logs["orthogonality/PATH"]`` is the mean for one variable. History, CSVLogger and TensorBoard
     read the values from `logs`, so put loggers after this callback in the list. The progress bar
-    shows only the value for all variables. The training step computes the values only while a
-    tracker is in use, so `fit` traces the step again. Pass the tracker on all workers.
+    shows only the value for all variables. ``logs["progress"]`` of an epoch is the number of steps
+    of one replica that a step is worth, to first order (see `estimate`). The training step computes
+    the values only while a tracker is in use, so `fit` traces the step again. Pass the tracker on
+    all workers.
 
     Args:
         log_freq: int, the number of steps (batches) between two measurements. Defaults to 1.
@@ -62,6 +66,7 @@ class OrthogonalityTracker(StepTracker):
         super().__init__(frequency("log_freq", log_freq, every))
         self.per_variable = per_variable
         self.paths: list[str] = []
+        self.gram_terms: list[np.ndarray] = []
 
     def get_config(self) -> dict[str, typing.Any]:
         """Return the constructor's arguments."""
@@ -85,6 +90,7 @@ class OrthogonalityTracker(StepTracker):
                 "AdasumMirroredStrategy."
             )
         (state,) = states
+        self._replicas = state.num_combined
         self._state = state
         self.paths = state.paths
         with self.model.distribute_strategy.scope():
@@ -94,7 +100,53 @@ class OrthogonalityTracker(StepTracker):
     def measure(self) -> np.ndarray | None:
         """Return the measured values, or None before the first reduction."""
         values = self._state.orthogonality.numpy()
-        return values if np.isfinite(values).any() else None
+        if not np.isfinite(values).any():
+            return None
+        self.gram_terms.append(self._state.gram_terms.numpy())
+        return values
+
+    def estimate(
+        self, replicas: Iterable[int] | Mapping[int, float], steps: int | None = None
+    ) -> dict[int, float]:
+        """Estimate the training so far on other numbers of replicas, with the same samples in each.
+
+        To first order, a step of N replicas moves as far down as this many steps of one replica:
+
+            progress = Σ_s ‖μ_s‖² C_s / Σ_s ‖μ_s‖²
+
+        over the variables s, where μ_s is the expected gradient, and C_s the sum of the
+        coefficients of Adasum's tree for the measured mean of ‖g_s‖² and ‖μ_s‖². It lies between 1,
+        as with averaging, and N, as with a sum. docs/virtual_replicas.md has measured errors of the
+        estimate.
+
+        Args:
+            replicas: list of numbers of replicas; or a dict from numbers to seconds per step.
+            steps: the number of steps to convert. Defaults to all steps so far.
+
+        Returns:
+            For each number, the steps that would reach the same loss; or the seconds, for a dict.
+
+        Raises:
+            ValueError: if no step of several replicas was measured.
+
+        Example:
+            >>> tracker = tf_adasum.callbacks.OrthogonalityTracker()
+            >>> history = model.fit(x, y, callbacks=[tracker], verbose=0)
+            >>> if strategy.num_virtual_replicas > 1:
+            ...     steps = tracker.estimate([8, 16, 32, 64])
+        """
+        if not self.gram_terms or self._replicas == 1:
+            raise ValueError(
+                "`estimate` needs measured steps of several replicas. Pass the tracker to `fit` "
+                "under AdasumMirroredStrategy(virtual_replicas=8). "
+                f"Received: {len(self.gram_terms)} measured steps"
+            )
+        seconds = replicas if isinstance(replicas, Mapping) else {}
+        own = self.steps[-1] if steps is None else steps
+        return {
+            each: own * progress.ratio(self.gram_terms, self._replicas, each) * seconds.get(each, 1)
+            for each in replicas
+        }
 
     @keras_compat.ignores_batch_logs
     def on_train_batch_end(self, batch, logs=None):
@@ -108,9 +160,12 @@ class OrthogonalityTracker(StepTracker):
         measured = np.reshape(self.values_of_epoch, [-1, len(self.paths) + 1])
         *of_variables, overall = (_mean(column) for column in measured.T)
         names = [f"orthogonality/{path}" for path in self.paths] if self.per_variable else []
+        terms = self.gram_terms[len(self.gram_terms) - len(measured) :]
         if logs is not None:
             hidden = map(keras_compat.Hidden, of_variables)
             logs.update({**dict(zip(names, hidden, strict=False)), "orthogonality": overall})
+            if terms and self._replicas > 1:
+                logs["progress"] = progress.of_step(np.mean(terms, axis=0), self._replicas)
 
     def on_train_end(self, logs=None):
         """Remove the measurement from the training step."""

@@ -76,6 +76,19 @@ class NonFinite(Protocol):
     def raising_plain_errors(self, function: Callable) -> Callable: ...
 
 
+class VirtualReplicas(Protocol):
+    """See `replicas.virtual_replicas.VirtualReplicas`, which runs the micro-batches of replicas."""
+
+    count: int
+    per_device: int
+
+    @property
+    def step(self) -> Any: ...
+    def each(self, function: Callable, results: Any = ...) -> Callable: ...
+    def check(self, is_update: bool) -> None: ...
+    def check_exchange(self) -> None: ...
+
+
 # Members of strategies that have an underscore now.
 FORMERLY_PUBLIC = frozenset(
     "aggregation_state check_model check_same_gradients detecting_failures empty_replicas "
@@ -90,12 +103,13 @@ class GradientAggregatingStrategy(abc.ABC):
     """A `tf.distribute.Strategy` that combines the replicas' gradients with an aggregation rule."""
 
     # The rows of replicas; steps with gradients that are not finite; this worker's rank, and the
-    # exchange of values; the seeds that workers use to shuffle; datasets.
+    # exchange of values; the seeds that workers use to shuffle; datasets; micro-batches.
     _empty_replicas: EmptyReplicas
     _nonfinite: NonFinite
     _workers: Workers
     _seeds: Seeds
     _sharding: Sharding
+    _virtual_replicas: VirtualReplicas
 
     # ---- how gradients are combined ------------------------------------------------------------
 
@@ -132,6 +146,11 @@ class GradientAggregatingStrategy(abc.ABC):
         """Whether this replica is within `gradients_are_combined`."""
 
     # ---- what happens in a step ----------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def num_virtual_replicas(self) -> int:
+        """The number of replicas whose gradients are combined in a step."""
 
     @abc.abstractmethod
     def _check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from tf_adasum.arguments import check_count
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
+from tf_adasum.errors import see
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, validated_optimizer
 
 
@@ -255,6 +256,14 @@ def _check_strategy(strategy):
             "another rule than the mean. Build the model under an AdasumMirroredStrategy(), whose "
             "default rule is Adasum. "
             f"Received: {received}" + (f" with {rule!r}" if rule else "")
+        )
+    if strategy._virtual_replicas.per_device > 1:
+        raise ValueError(
+            "DeltaAdasum keeps the state of the optimizer for each replica, so it needs as many "
+            "devices as replicas. Use the optimizer without DeltaAdasum, or train without "
+            "`virtual_replicas`. Received: "
+            f"{strategy.num_virtual_replicas} virtual replicas on {strategy.num_replicas_in_sync} "
+            f"devices {see('TFA-316')}"
         )
     if isinstance(strategy.aggregation, rules.AdaCons) and not strategy.aggregation.rescale:
         raise ValueError(

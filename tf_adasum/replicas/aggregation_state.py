@@ -132,14 +132,17 @@ class AggregationState:
         scheme: the strategy's `aggregation.Scheme`.
         paths: the paths of the variables, in the order in which gradients are numbered.
         others: the paths of variables that other optimizers of the model update.
+        virtual_per_device: the number of virtual replicas of each device. If it is above 1, their
+            `Step` measures the orthogonality. Defaults to 1.
 
     Raises:
         ValueError: if the rule's granularity does not fit the paths, or a group has variables of
             several optimizers.
     """
 
-    def __init__(self, scheme, paths, others=()):
+    def __init__(self, scheme, paths, others=(), virtual_per_device=1):
         self._scheme, self._others = scheme, list(others)
+        self.virtual_per_device = virtual_per_device
         self._number(paths)
         count = max(self._groups, default=-1) + 1
         arrays = scheme.single_level_rule.initial_state(count, scheme.replicas)
@@ -189,7 +192,7 @@ class AggregationState:
         if self._orthogonality is None:
             self.version += 1
             self._orthogonality = tf.Variable(
-                np.full([len(self.paths) + 1], np.nan), trainable=False, dtype=tf.float64
+                np.full([3, len(self.paths) + 1], np.nan), trainable=False, dtype=tf.float64
             )
 
     def stop_measuring_orthogonality(self):
@@ -215,7 +218,17 @@ class AggregationState:
         """
         if self._orthogonality is None:
             return None
-        return tf.convert_to_tensor(self._on(0, self._orthogonality))
+        return tf.convert_to_tensor(self._on(0, self._orthogonality))[0]
+
+    @property
+    def num_combined(self):
+        """The number of gradients, or of averages of hosts, that the rule combines in a step."""
+        return self._scheme.num_combined * self.virtual_per_device
+
+    @property
+    def gram_terms(self):
+        """The mean of ``‖g‖²``, and of the inner products of two replicas, as ``[2, V]``."""
+        return tf.convert_to_tensor(self._on(0, self._orthogonality))[1:, :-1]
 
     def application(self, indices, local):
         """Return the `RuleApplication` for one reduction, on a local replica.
@@ -229,7 +242,7 @@ class AggregationState:
         return RuleApplication(
             self._groups[list(indices)],
             {name: tf.convert_to_tensor(variable) for name, variable in variables.items()},
-            measures_orthogonality=self.measures_orthogonality,
+            measures_orthogonality=self.measures_orthogonality and self.virtual_per_device == 1,
             local_reduction_size=self._scheme.local_reduction_size,
         )
 
@@ -245,11 +258,25 @@ class AggregationState:
             for name, variable in self.rule_state.variables_of(local).items():
                 variable.assign(application.state[name])
         if application.measures_orthogonality:
-            *of_variables, of_all = tf.unstack(application.orthogonality())
-            by_index = dict(zip(indices, of_variables, strict=True))
-            unused = tf.constant(np.nan, tf.float64)
-            values = [by_index.get(index, unused) for index in range(len(self.paths))]
-            self._on(local, self._orthogonality).assign(tf.stack([*values, of_all]))
+            terms, measured = application.gram_terms(), application.orthogonality()
+            self.keep_measured(measured, terms, indices, local)
+
+    def keep_measured(self, orthogonality, gram_terms, indices, local=None):
+        """Store what a reduction measured.
+
+        Args:
+            orthogonality: float64 ``[variables + 1]``, for the given variables and for all.
+            gram_terms: float64 ``[2, variables]``.
+            indices: as in `application`.
+            local: as in `application`. Defaults to the current replica.
+        """
+        terms = tf.pad(gram_terms, [[0, 0], [0, 1]])
+        *of_variables, of_all = tf.unstack(tf.concat([orthogonality[None], terms], 0), axis=1)
+        by_index = dict(zip(indices, of_variables, strict=True))
+        unused = tf.constant([np.nan, 0, 0], tf.float64)
+        values = [by_index.get(index, unused) for index in range(len(self.paths))]
+        own = self._orthogonality if local is None else self._on(local, self._orthogonality)
+        own.assign(tf.stack([*values, of_all], axis=1))
 
     def _on(self, local, variable):
         return tf.distribute.get_strategy().experimental_local_results(variable)[local]

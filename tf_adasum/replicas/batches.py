@@ -68,6 +68,33 @@ def row_range(rows, replica, *, replicas, devices):
     return -(-part * rows // replicas), -(-(part + 1) * rows // replicas)
 
 
+def ordered_by_replica(dataset, workers, devices):
+    """Return a dataset whose batches are in another order: replica r gets the r-th part of a batch.
+
+    TensorFlow gives the first parts to the first devices of all workers, see `row_range`. But
+    virtual replicas need the same rows and the same neighbours on any number of devices. In a last
+    batch whose rows do not fill all replicas, a few rows may go to a neighbour.
+
+    Args:
+        dataset: a `tf.data.Dataset` of global batches.
+        workers: the number of workers.
+        devices: the number of devices of each worker.
+    """
+    parts = np.arange(workers * devices).reshape(workers, devices).T.ravel()
+
+    def order(value):
+        rows = tf.shape(value, tf.int64)[0]
+        starts, stops = (-(-(parts + side) * rows // len(parts)) for side in (0, 1))
+        return tf.gather(value, tf.ragged.range(starts, stops).values)
+
+    @tf.autograph.experimental.do_not_convert
+    def order_all(*components):
+        element = components if isinstance(dataset.element_spec, tuple) else components[0]
+        return tf.nest.map_structure(order, element)
+
+    return dataset.map(order_all)
+
+
 def in_their_own_memory(dataset):
     """Return a dataset whose batches do not share the memory of the user's arrays.
 

@@ -28,6 +28,8 @@ class EmptyReplicas:
     def __init__(self):
         # From the id of a replica to the result of `rows_of` in it.
         self._rows: dict[int, tf.Tensor | int | None] = {}
+        # From the id of a replica with micro-batches to the rows of its step and of all replicas.
+        self._of_steps: dict[int, tuple] = {}
         # From the id of a replica to tensors that were computed in it, by name and graph.
         self._computed: dict[int, dict] = {}
         # From a tf.function to the function that `noting` returns for it.
@@ -63,11 +65,24 @@ class EmptyReplicas:
     def forget(self):
         """Delete all notes, because their tensors belong to one graph."""
         self._rows.clear()
+        self._of_steps.clear()
         self._computed.clear()
 
     def rows_of_replica(self, number):
         """Return the number of rows of a local replica: int, int64 scalar tensor, or None."""
-        return self._rows.get(number)
+        return self._of_steps[number][0] if number in self._of_steps else self._rows.get(number)
+
+    def within_step(self, rows_of_step, rows, total):
+        """Set the rows of a micro-batch, of this replica's step, and of all replicas."""
+        own = tensorflow_compat.replica()
+        self._of_steps[own], self._rows[own] = (rows_of_step, total), rows
+        self._computed.pop(own, None)
+
+    def after_step(self):
+        """Let the rows of this replica be those of all its micro-batches again."""
+        own = tensorflow_compat.replica()
+        self._rows[own], _ = self._of_steps.pop(own, (self.rows, None))
+        self._computed.pop(own, None)
 
     @property
     def rows(self):
@@ -96,13 +111,15 @@ class EmptyReplicas:
     @property
     def has_total(self):
         """Whether `total_rows` needs no exchange, because this replica has called it before."""
-        return self._has("total")
+        return tensorflow_compat.replica() in self._of_steps or self._has("total")
 
     def total_rows(self):
         """Return the number of rows of all replicas, float32; every replica calls this method.
 
         It is an int if this process has all replicas, and their numbers are known and equal.
         """
+        if tensorflow_compat.replica() in self._of_steps:
+            return self._of_steps[tensorflow_compat.replica()][1]
         return self._once("total", self._exchanged_total)
 
     def _exchanged_total(self):
@@ -121,9 +138,9 @@ class EmptyReplicas:
     def weight(self):
         """Return ``n_i N / Σ n_i`` for n_i rows of N replicas; None if all have as many rows."""
         total = self.total_rows()
-        if isinstance(total, int):
+        if isinstance(total, int) and tensorflow_compat.replica() not in self._of_steps:
             return None
-        replicas = tf.distribute.get_replica_context().num_replicas_in_sync
+        replicas = tf.distribute.get_strategy().num_virtual_replicas
         return tf.math.divide_no_nan(tf.cast(self.rows, tf.float32) * replicas, total)
 
     def is_empty_if_any(self):

@@ -37,6 +37,7 @@ class GradientReductions:
             ...     return context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
             >>> combined = strategy.run(combine, args=([tf.ones([3])],))
         """
+        self._virtual_replicas.check(False)
         return tensorflow_compat.GradientReduction()
 
     def gradient_reduction_of(
@@ -71,7 +72,8 @@ class GradientReductions:
     ) -> AggregationState:
         """See `GradientAggregatingStrategy.aggregation_state`."""
         with self.scope():
-            return AggregationState(self._scheme, paths, others)
+            per_device = self._virtual_replicas.per_device
+            return AggregationState(self._scheme, paths, others, per_device)
 
     @contextlib.contextmanager
     def gradients_are_combined(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import re
 import warnings
+import weakref
 from typing import Any
 
 import tensorflow as tf
@@ -45,6 +46,7 @@ class NonFinite:
 
     def __init__(self, strategy, action):
         self.action = action
+        self._strategy = weakref.proxy(strategy)
         self._replicas = strategy.num_replicas_in_sync
         self._devices = len(strategy.extended.worker_devices)
         self._has_warned = False
@@ -84,15 +86,20 @@ class NonFinite:
             gradients: this replica's dense and sparse gradients, without None.
 
         Returns:
-            float32 ``[N]``, the same on all replicas: for each replica, the number of its first
-            gradient that is not finite, counted from 1, or 0 if all its gradients are finite.
+            float32 ``[V]``, the same on all replicas: for each virtual replica, the number of its
+            first gradient that is not finite, counted from 1, or 0 if all its gradients are finite.
         """
+        first, step = self.first(gradients), self._strategy._virtual_replicas.step
+        own_k = step.noted("not finite", first) if step else first[None]
+        context = tf.distribute.get_replica_context()
+        own = tf.one_hot(context.replica_id_in_sync_group, self._replicas)
+        return context.all_reduce("SUM", tf.reshape(own[:, None] * own_k, [-1]))
+
+    def first(self, gradients):
+        """Return the number of the first gradient that is not finite, as `find` does, float32."""
         are_finite = tf.stack([_is_finite(gradient) for gradient in gradients])
         first = 1 + tf.argmin(tf.cast(are_finite, tf.int32))
-        first = tf.where(tf.reduce_all(are_finite), 0.0, tf.cast(first, tf.float32))
-        context = tf.distribute.get_replica_context()
-        own = tf.one_hot(context.replica_id_in_sync_group, self._replicas, on_value=first)
-        return context.all_reduce("SUM", own)
+        return tf.where(tf.reduce_all(are_finite), 0.0, tf.cast(first, tf.float32))
 
     def skip_or_raise(self, found_N, paths):
         """Count a skipped step, or raise an error; every replica calls this instead of the step.
@@ -114,11 +121,15 @@ class NonFinite:
     def _message(self, found_N, paths):
         replicas = tf.where(found_N > 0)[:, 0]
         names = tf.gather(tf.constant(paths), tf.cast(tf.gather(found_N, replicas), tf.int32) - 1)
-        worker, replica = (
+        per_device = self._strategy._virtual_replicas.per_device
+        replicas, micro_batches = replicas // per_device, replicas % per_device
+        worker, replica, micro_batch = (
             tf.strings.as_string(numbers)
-            for numbers in (replicas // self._devices, replicas % self._devices)
+            for numbers in (replicas // self._devices, replicas % self._devices, micro_batches)
         )
-        each = tf.strings.join(["worker ", worker, ", its replica ", replica, ": ", names])
+        where = ["worker ", worker, ", its replica ", replica]
+        where += [", micro-batch ", micro_batch] if per_device > 1 else []
+        each = tf.strings.join([*where, ": ", names])
         received = tf.strings.reduce_join(each, separator="; ")
         return tf.strings.join([f"{MESSAGE} Received on ", received, f". {MESSAGE_END}"])
 

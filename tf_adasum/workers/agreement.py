@@ -43,6 +43,7 @@ def settings(
     options: tensorflow_compat.CommunicationOptions,
     on_nonfinite: str,
     transport: str,
+    virtual_replicas: int,
 ) -> dict:
     """Return the settings that workers compare at the rendezvous, before TensorFlow starts.
 
@@ -52,6 +53,7 @@ def settings(
         options: the options of the strategy's collectives.
         on_nonfinite: the strategy's argument `on_nonfinite`.
         transport: "tensorflow", "ucx" or "auto".
+        virtual_replicas: the number of virtual replicas.
     """
     for sentence in environment_variables.misspelt():
         warnings.warn(sentence, stacklevel=3)
@@ -67,6 +69,7 @@ def settings(
         "backend of the op (TF_ADASUM_OPS)": ops.backend(),
         "on_nonfinite": on_nonfinite,
         "transport": transport,
+        "virtual_replicas": virtual_replicas,
         **{f"environment variable {name}": os.environ.get(name, "not set") for name in ENVIRONMENT},
     }
 

@@ -84,12 +84,13 @@ class Sharding:
 
     Attributes:
         end_check: the `DatasetEndCheck`: a dataset has to end in the same step on all workers.
+        is_in_order: whether datasets keep the order of their rows.
     """
 
     def __init__(self, workers: Workers):
         self._workers = workers
         self.end_check = DatasetEndCheck(workers)
-        self._is_in_order = False
+        self.is_in_order = False
         self._seeds = _Seeds()
 
     # ---- seeds ---------------------------------------------------------------------------------
@@ -112,11 +113,11 @@ class Sharding:
     @contextlib.contextmanager
     def in_order(self) -> Iterator[None]:
         """Return a context in which datasets are sharded by DATA, which keeps the order of rows."""
-        self._is_in_order = True
+        self.is_in_order = True
         try:
             yield
         finally:
-            self._is_in_order = False
+            self.is_in_order = False
 
     def with_valid_policy(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Return a dataset with a policy that uses every row once; all workers call this.
@@ -152,13 +153,13 @@ class Sharding:
         if len({*caches[caches != 0]}) < np.count_nonzero(caches):
             raise ValueError(f"{SAME_CACHE}Received: {pipeline.cache_files}")
         by_file = (files >= 0).all() and policy in (Policy.AUTO, Policy.FILE)
-        if (policies == Policy.FILE.value).any() and not self._is_in_order:
+        if (policies == Policy.FILE.value).any() and not self.is_in_order:
             self._check_files(int(files.min()))
         if policy == Policy.OFF:
             copies = is_known.all() and _same(seeds) and _same(selections) and data.all_equal
             if not copies:
                 return dataset
-            if not self._is_in_order:
+            if not self.is_in_order:
                 warnings.warn(SAME_ROWS, stacklevel=3)
                 return dataset
         elif not _same(selections):
@@ -168,9 +169,9 @@ class Sharding:
         elif data.rows_differ:
             warnings.warn(DATA_DIFFERS, stacklevel=3)
 
-        if by_file and not self._is_in_order and self._has_files_for_all(dataset, pipeline, files):
+        if by_file and not self.is_in_order and self._has_files_for_all(dataset, pipeline, files):
             return dataset
-        if policy == Policy.FILE and not self._is_in_order:
+        if policy == Policy.FILE and not self.is_in_order:
             return dataset  # TensorFlow raises an error
         return _by_data(dataset, options)
 

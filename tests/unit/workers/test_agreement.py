@@ -110,5 +110,5 @@ def test_a_misspelt_variable_is_named(monkeypatch):
     with pytest.warns(
         UserWarning, match="TRANSPROT has no effect. Do you mean .*TRANSPORT"
     ) as caught:
-        agreement.settings(scheme, 1, options, "skip", "auto")
+        agreement.settings(scheme, 1, options, "skip", "auto", 1)
     assert len(caught) == 1

@@ -48,7 +48,7 @@ def checked(warned):
     def check(make, count=2, in_order=False):
         def part(workers):
             own = Sharding(workers)
-            own._is_in_order = in_order
+            own.is_in_order = in_order
             dataset = own.with_valid_policy(make(workers.rank))
             return dataset.options().experimental_distribute.auto_shard_policy
 

@@ -3,6 +3,7 @@
 Shape legend: S segments (variables), R replicas, M nodes on one level of the tree, P pairs.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -91,6 +92,50 @@ class Adasum(AggregationRule):
         finite_S = tf.reduce_all(tf.math.is_finite(gram_SRR), axis=[1, 2])
         not_a_number = tf.constant(np.nan, tf.float64)
         return tf.where(finite_S[:, None], nodes_SMR[:, 0], not_a_number)
+
+
+class AdasumOfBlocks(Adasum):
+    """Adasum's rule for the nodes of its tree that devices with several virtual replicas hold.
+
+    A node of level i with the number b is the combination of the gradients b 2^i to (b + 1) 2^i - 1
+    of all virtual replicas.
+
+    Args:
+        blocks: for each row of the Gram matrix the level and the number of its node, or None if the
+            row is zero. The nodes cover all virtual replicas.
+        granularity: as for `Adasum`.
+    """
+
+    def __init__(
+        self, blocks: Sequence[tuple[int, int] | None], granularity: Granularity = "variable"
+    ):
+        super().__init__(granularity)
+        self.blocks, self.works_in_levels = list(blocks), False
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {"blocks": self.blocks, "granularity": self.granularity}
+
+    def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
+        """Return ``[S, R]``, float64; see `AggregationRule.coefficients`."""
+        gram_SRR = tf.convert_to_tensor(gram, tf.float64)
+        error = ops.gram_relative_error(gram_SRR)
+        rows = tf.eye(len(self.blocks), batch_shape=tf.shape(gram_SRR)[:1], dtype=tf.float64)
+        found = {block: rows[:, row] for row, block in enumerate(self.blocks) if block}
+        level = 0
+        while len(found) > 1:
+            here = sorted(number for height, number in found if height == level)
+            nodes = {number: found.pop((level, number)) for number in here}
+            left = [number for number in here if number % 2 == 0 and number + 1 in nodes]
+            if left:
+                pairs = [nodes[number + side] for number in left for side in (0, 1)]
+                combined = _combine_pairs(gram_SRR, tf.stack(pairs, axis=1), error)
+                nodes |= {number: combined[:, place] for place, number in enumerate(left)}
+            level += 1
+            found |= {(level, number // 2): nodes[number] for number in here if number % 2 == 0}
+        (root,) = found.values()
+        finite_S = tf.reduce_all(tf.math.is_finite(gram_SRR), axis=[1, 2])
+        return tf.where(finite_S[:, None], root, tf.constant(np.nan, tf.float64))
 
 
 def _combine_pairs(gram_SRR: tf.Tensor, nodes_SMR: tf.Tensor, error: float) -> tf.Tensor:

@@ -39,6 +39,7 @@ from tf_adasum.compat.keras.optimizers import (
     optimizers_of,
     optimizers_within,
     path_of,
+    replicas_of,
     tensorflow_variable,
 )
 from tf_adasum.compat.keras.progress_bar import Hidden, without_hidden_values
@@ -91,6 +92,7 @@ if IS_KERAS_2:
         variables_to_save,
     )
 else:
+    from tf_adasum.compat.keras.keras3 import loss_scaling as loss_scaling_of_keras3
     from tf_adasum.compat.keras.keras3 import losses as losses_of_keras3
     from tf_adasum.compat.keras.keras3 import metrics as metrics_of_keras3
     from tf_adasum.compat.keras.keras3 import phases as phases_of_keras3

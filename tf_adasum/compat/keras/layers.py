@@ -11,6 +11,7 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks, private_names
 from tf_adasum.compat.keras.optimizers import is_ours, our_replica_context
 from tf_adasum.compat.thread_flag import ThreadFlag
+from tf_adasum.errors import see
 
 # This number is odd, so that no two replicas get the same seed. It is large, so that the seeds of
 # the replicas look unrelated.
@@ -64,9 +65,11 @@ compiling = _compiles.within
 def factor_of_loss(divisor=None):
     """Return the factor of `of_all_replicas`; None outside of our replicas, or with one replica."""
     context = our_replica_context()
-    if not context or context.num_replicas_in_sync == 1:
+    replicas = context.strategy.num_virtual_replicas if context else 1
+    if replicas == 1:
         return None
-    replicas = context.num_replicas_in_sync
+    if context.strategy._virtual_replicas.step:
+        return _factor_of_micro_batch(context.strategy, divisor)
     can_reduce = tensorflow_compat.can_reduce()  # not within a function or a loop of a user's step
     if not can_reduce and divisor is not None:
         if _compiles.is_set and _is_mean():
@@ -79,6 +82,22 @@ def factor_of_loss(divisor=None):
         return factor
     divisor = tf.stop_gradient(tf.cast(divisor, tf.float32))
     return factor * tf.math.divide_no_nan(divisor, context.all_reduce("SUM", divisor))
+
+
+def _factor_of_micro_batch(strategy, divisor):
+    """Return the factor of `of_all_replicas` in a micro-batch, which no collective can ask for."""
+    if divisor is not None:
+        if _is_mean():
+            raise ValueError(
+                "A loss of masked or weighted rows needs the weights of all virtual replicas "
+                "under the rule 'mean', but they run one after the other. Use another rule, the "
+                "reduction 'sum', or train without `virtual_replicas`. " + see("TFA-316")
+            )
+        return None
+    rows = strategy._empty_replicas
+    return tf.math.divide_no_nan(
+        tf.cast(rows.total_rows(), tf.float32), tf.cast(rows.rows, tf.float32)
+    )
 
 
 def weight_of_replica():
@@ -105,12 +124,19 @@ def loss_divided_by_replicas(original, *args, **kwargs):
     """
     loss = original(*args, **kwargs)
     context = our_replica_context()
-    if not context or context.num_replicas_in_sync == 1:
+    if not context or context.strategy.num_virtual_replicas == 1:
         return loss
     factor = float(context.num_replicas_in_sync)
+    step = context.strategy._virtual_replicas.step
+    if step and original.__name__ == "compute_average_loss" and _given_size(*args, **kwargs):
+        factor = float(context.strategy.num_virtual_replicas)
     if _is_mean() and original.__name__ == "compute_average_loss":
         factor = factor_of_loss()
     return with_gradient_times(loss, factor)
+
+
+def _given_size(per_example_loss, sample_weight=None, global_batch_size=None):
+    return global_batch_size is not None
 
 
 def _is_mean():

@@ -24,7 +24,8 @@ class BaseStep:
 
     def enter(self, strategy):
         """Set the strategy whose replicas take the step."""
-        self.replicas = strategy.num_replicas_in_sync
+        names = ("num_virtual_replicas", "num_replicas_in_sync")
+        self.replicas = next(getattr(strategy, name) for name in names if hasattr(strategy, name))
 
     def build(self, wrapper, variables):
         """Create the variables that the steps need. Called after the optimizer is built.

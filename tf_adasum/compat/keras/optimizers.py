@@ -1,10 +1,13 @@
 """Reduces the gradients of optimizers (Keras 2 and 3)."""
 
+import contextlib
+import functools
 import math
 import weakref
 
 import tensorflow as tf
 
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.compat.keras.optimizer_steps import is_wrapped
 from tf_adasum.errors import hint
@@ -19,6 +22,18 @@ def our_replica_context():
     """Return the current replica context if it belongs to one of our strategies, or else None."""
     context = tf.distribute.get_replica_context()
     return context if context and is_ours(context.strategy) else None
+
+
+def step_of_virtual_replicas():
+    """Return the step whose micro-batches this replica runs, or None."""
+    context = our_replica_context()
+    return context and context.strategy._virtual_replicas.step
+
+
+def replicas_of(model):
+    """Return how many replicas a model is trained with: virtual replicas of ours, or devices."""
+    strategy = model.distribute_strategy
+    return strategy.num_virtual_replicas if is_ours(strategy) else strategy.num_replicas_in_sync
 
 
 def path_of(variable):
@@ -65,6 +80,12 @@ class Optimizers:
         context = our_replica_context()
         if not context or is_wrapped(optimizer):
             return step(gradients)
+        virtual = context.strategy._virtual_replicas.step
+        context.strategy._virtual_replicas.check(virtual is not None)
+        with virtual.update() if virtual else contextlib.nullcontext():
+            return self._apply_unless_nonfinite(context, optimizer, gradients, variables, step)
+
+    def _apply_unless_nonfinite(self, context, optimizer, gradients, variables, step):
         if not context.strategy.are_gradients_combined:
             gradients = context.strategy._empty_replicas.zero_where_empty(gradients)
         nonfinite = context.strategy._nonfinite
@@ -88,6 +109,11 @@ class Optimizers:
             del present
             nonfinite.skip_or_raise(found, paths)
 
+        virtual = context.strategy._virtual_replicas.step
+        if virtual and virtual.hands_over:
+            virtual.note("not finite", nonfinite.first(present))
+            with nonfinite.already_checked():
+                return step(gradients)
         found = nonfinite.find(present)
         is_finite = tf.reduce_all(tf.equal(found, 0))
         return cond(context, is_finite, take, skip_or_raise, (found, *present))
@@ -109,10 +135,38 @@ class Optimizers:
         gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
         indices = [self.index_of(optimizer, variable) for variable in variables]
         state = self._aggregation_state_of(optimizer, context)
+        values, marker = [*gradients, *scalars], tensorflow_compat.GradientReduction()
+        virtual = context.strategy._virtual_replicas.step
+        if virtual:
+            parts = virtual.combined(optimizer, values)
+            values, marker.parts = [each for part in parts for each in part], len(parts)
         _check_same_gradients(context, gradients, variables, state.groups_of(indices))
         is_weighted = accumulation_steps(optimizer) > 1
-        marker = context.strategy.gradient_reduction.for_variables(state, indices, is_weighted)
-        return context.all_reduce("SUM", [*gradients, *scalars], options=marker)
+        marker = marker.for_variables(state, indices, is_weighted)
+        count = len(gradients) + len(scalars)
+        combined = context.all_reduce("SUM", values, options=marker)[:count]
+        if virtual and state.measures_orthogonality:
+            keep = functools.partial(state.keep_measured, indices=indices)
+            virtual.measure(gradients, combined[: len(gradients)], keep)
+        return combined
+
+    def hand_over(self, optimizer, gradients, variables, scalars):
+        """Hand over the gradients of a micro-batch, whose update follows with the last one.
+
+        Args:
+            optimizer: as for `combine`, and so are the other arguments.
+        """
+        context = tf.distribute.get_replica_context()
+        gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
+        indices = [self.index_of(optimizer, variable) for variable in variables]
+        state = getattr(optimizer, "gradient_reductions", None)  # no `merge_call` in a loop
+        state = state or self._aggregation_state_of(optimizer, context)
+        groups = state.groups_of(indices)
+        measured = len(gradients) if state.measures_orthogonality else 0
+        own = range(max(groups) + 1, max(groups) + 1 + len(scalars))
+        context.strategy._virtual_replicas.step.hand_over(
+            optimizer, [*gradients, *scalars], [*groups, *own], measured
+        )
 
     def combine_present(self, optimizer, grads_and_vars, present):
         """Combine the gradients that are not None, and keep each None.
@@ -272,7 +326,7 @@ def hint_at_delta_adasum(optimizer, strategy):
     is_adaptive = hasattr(optimizer, "beta_2") or hasattr(optimizer, "rho")
     is_several = strategy.num_replicas_in_sync > 1 and strategy._workers.rank == 0
     if is_adaptive and is_several and strategy.aggregation.is_tree_of_pairs:
-        if not is_wrapped(optimizer):
+        if not is_wrapped(optimizer) and strategy._virtual_replicas.per_device == 1:
             name = type(optimizer).__name__
             hint(
                 f"{name} under Adasum usually trains better in optimizers.DeltaAdasum, which "

@@ -110,7 +110,7 @@ class Phases:
 
     def data(self, call: Call) -> None:
         """Check the data."""
-        batch_size, replicas = call.arguments.get("batch_size"), call.strategy.num_replicas_in_sync
+        batch_size, replicas = call.arguments.get("batch_size"), call.strategy.num_virtual_replicas
         is_small = isinstance(batch_size, int) and batch_size < replicas
         if call.name == "fit" and is_small and call.strategy._workers.rank == 0:
             hint(

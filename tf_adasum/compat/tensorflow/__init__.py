@@ -48,6 +48,7 @@ from tf_adasum.compat.tensorflow.runtime import (
     function_without_retrace_warning,
     global_seed,
     global_seed_token,
+    in_graph_of_replica,
     is_tf_function,
     placeholders,
     python_function_of,

@@ -53,6 +53,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         counters: the `CollectiveCounters`; None if this worker holds all replicas.
         wait_context: function that returns a context manager, which is entered while Python waits
             for a collective. Defaults to `contextlib.nullcontext`.
+        check_exchange: function that raises an error if a replica's step may not exchange values.
         check_same_gradients: function of names and shapes, see
             `GradientAggregatingStrategy.check_same_gradients`. With None, nothing is checked.
     """
@@ -76,6 +77,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         ]
         self.counters = None if self.all_local else CollectiveCounters()
         self.wait_context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+        self.check_exchange: Callable[[], None] = lambda: None
         self.check_same_gradients: Callable[[list[str], list[str]], None] | None = None
 
     def transport_group(self) -> Any:
@@ -220,7 +222,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
                 f"coefficients. Received: {reduce_op}"
             )
         by_variable = [_of_local_replicas(value) for value, _ in value_destination_pairs]
-        if self.replicas == 1 and self.is_identity_for_one_replica(options):
+        if self.replicas == 1 and options.parts == 1 and self.is_identity_for_one_replica(options):
             return [regroup(own, wrap_class=Mirrored) for own in by_variable]
         gradients = [list(own) for own in zip(*by_variable, strict=True)]
         # Optimizers have already checked gradients with a state. Check other gradients now, because
@@ -237,6 +239,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             runtime.refuse_xla()
             with self._lock:  # no other collective may run within one reduction
                 combined = self._combine_gradients(gradients, options, rows)
+        combined = [[*own, *gradients[0][len(own) :]] for own in combined]
         return [regroup(own, wrap_class=Mirrored) for own in zip(*combined, strict=True)]
 
     def _combine_gradients(self, gradients, options, rows):
@@ -256,7 +259,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         state = options.state
         version = getattr(state, "version", None)
         key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
-        key += (options.is_weighted, options.indices, *map(_signature, gradients))
+        key += (options.is_weighted, options.parts, options.indices, *map(_signature, gradients))
         functions = (
             self._functions_without_state
             if state is None
@@ -292,6 +295,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         graph use the transport of gradients. A reduction among workers opens no files, because
         unauthenticated clients at TensorFlow's port may have used up all file descriptors.
         """
+        self.check_exchange()
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         reads_alone = _reads_alone.is_set or (is_mean and one_worker.is_alone())
         if (self.all_local and "CPU" in self._devices[0]) or reads_alone:

@@ -17,11 +17,14 @@ class GradientReduction(CommunicationOptions):
         state: the `AggregationState` of the gradients' variables, or None.
         indices: the indices of the gradients' variables in this state.
         is_weighted: whether the gradients are already weighted by the rows of the replicas.
+        parts: the number of nodes of Adasum's tree that each replica has for its virtual replicas.
+            The list of a replica's gradients holds the gradients of these nodes one after another.
     """
 
     state: Any = None
     indices: tuple[int, ...] = ()
     is_weighted: bool = False
+    parts: int = 1
 
     def for_variables(
         self, state: Any, indices: Sequence[int], is_weighted: bool = False
@@ -29,13 +32,14 @@ class GradientReduction(CommunicationOptions):
         """Return this marker for the gradients of some variables."""
         marker = self.with_options(self)
         marker.state, marker.indices, marker.is_weighted = state, tuple(indices), is_weighted
+        marker.parts = self.parts
         return marker
 
     def with_options(self, options: CommunicationOptions) -> "GradientReduction":
         """Return this marker with the settings of `options`."""
         marker = type(self)(options.bytes_per_pack, options.timeout_seconds, options.implementation)
         marker.state, marker.indices = self.state, self.indices
-        marker.is_weighted = self.is_weighted
+        marker.is_weighted, marker.parts = self.is_weighted, self.parts
         return marker
 
     @hooks.overrides(CommunicationOptions)

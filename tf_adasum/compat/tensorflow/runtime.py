@@ -37,6 +37,17 @@ def replica() -> int | None:
     return context and int(tf.get_static_value(context.replica_id_in_sync_group))
 
 
+@contextlib.contextmanager
+def in_graph_of_replica() -> Iterator[None]:
+    """Return a context in which operations are added to the graph of the replica's function.
+
+    The operations run before the function within this graph that is being traced.
+    """
+    graph = getattr(threading.current_thread(), "graph", None)
+    with contextlib.nullcontext() if tf.executing_eagerly() or not graph else graph.as_default():
+        yield
+
+
 def can_reduce() -> bool:
     """Return whether a replica can reduce values here, and not only outside of this function."""
     if tf.executing_eagerly():

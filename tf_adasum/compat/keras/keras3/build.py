@@ -51,7 +51,7 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
         if not (self.run_eagerly or (self.train_function if is_training else self.test_function)):
             as_fit = getattr(self, "_autoconvert_optionals", lambda step: step)  # since Keras 3.12
             step = as_fit(tensorflow_compat.python_function_of(step))
-            tensorflow_compat.trace(strategy, step, data)
+            tensorflow_compat.trace(strategy, strategy._virtual_replicas.each(step), data)
             _built_by_step.add(self)
         return None
     return original(self, data_batch=tf.nest.map_structure(_with_a_row, values))

@@ -1,6 +1,9 @@
 """Hooks into training with Keras 3."""
 
+import functools
+
 import keras
+import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.batch_logs import has_keras_steps
@@ -53,6 +56,9 @@ def make_function(original, self, step_function):
     try:
         if is_asked_for and not self.run_eagerly:
             step_function = compiled_where_possible(self, step_function)
+        if call == "fit":
+            results = functools.partial(_results_of_metrics, self)
+            step_function = strategy._virtual_replicas.each(step_function, results)
         is_own = not has_keras_steps(self, call)
         averaging = original(self, returning_logs(step_function, is_own))
         alone = original(self, returning_own_logs(step_function))
@@ -67,6 +73,10 @@ def make_function(original, self, step_function):
         return alone(iterator)
 
     return strategy._nonfinite.raising_plain_errors(function)
+
+
+def _results_of_metrics(model):
+    return tf.nest.flatten(keras.Model.get_metrics_result(model))
 
 
 def disable_async_callbacks(callback_list):

@@ -106,10 +106,12 @@ def next_seed(original, self, ordered=True):
     """Mix the replica's id into the seed, so that dropout differs between replicas."""
     seed = original(self, ordered)
     context = our_replica_context()
-    if not context or context.num_replicas_in_sync == 1:
+    if not context or context.strategy.num_virtual_replicas == 1:
         return seed
+    step = context.strategy._virtual_replicas.step
+    number = step.number if step else context.replica_id_in_sync_group
     # A seed is a key and a counter. Another key gives other numbers. Replica 0 keeps its key.
-    key_of_replica = tf.cast(context.replica_id_in_sync_group, tf.int64) * SEED_STRIDE
+    key_of_replica = tf.cast(number, tf.int64) * SEED_STRIDE
     offset = tf.stack([tf.cast(key_of_replica % 2**31, seed.dtype), tf.zeros([], seed.dtype)])
     return tf.bitwise.bitwise_xor(seed, offset)
 

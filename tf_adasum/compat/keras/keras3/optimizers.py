@@ -16,9 +16,9 @@ from tf_adasum.compat.keras.optimizers import (
     hint_at_delta_adasum,
     is_linear,
     is_ours,
-    on_any_replica,
     optimizers_within,
     our_replica_context,
+    step_of_virtual_replicas,
     tensorflow_variable,
     weighted,
 )
@@ -32,6 +32,11 @@ from tf_adasum.compat.keras.private_names_keras3 import (
 )
 from tf_adasum.errors import see
 
+ACCUMULATES = (
+    "`gradient_accumulation_steps` and `virtual_replicas` exclude each other, because each virtual "
+    "replica would need its own accumulated gradients. Use more virtual replicas, and remove "
+    f"gradient_accumulation_steps. {see('TFA-316')}"
+)
 WITHIN_A_BRANCH = (
     "An optimizer takes a step within a branch or a loop of a replica's function, such as "
     "`tf.cond`, where replicas cannot exchange gradients. Take a step in each call of the "
@@ -138,20 +143,6 @@ def apply_together(original, self, grads, trainable_variables=None):
         raise
 
 
-@hooks.replaces(keras.optimizers.LossScaleOptimizer, "check_finite")
-def check_finite(original, self, grads):
-    """Check that the gradients of all replicas are finite.
-
-    Keras checks only the gradients of one replica, before any reduction. If only one replica
-    overflowed, the replicas would diverge and wait for each other forever.
-    """
-    context = our_replica_context()
-    if not context:
-        return original(self, grads)
-    finite = original(self, context.strategy._empty_replicas.zero_where_empty(grads))
-    return tf.logical_not(on_any_replica(tf.logical_not(finite)))
-
-
 @hooks.replaces(TFOptimizer, "_all_reduce_sum_gradients")
 def all_reduce_sum_gradients(original, self, grads_and_vars):
     """Mark the reduction as a reduction of gradients, and give each gradient its static shape.
@@ -252,6 +243,11 @@ def backend_apply_gradients(original, self, grads, trainable_variables):
     update.
     """
     steps = self.gradient_accumulation_steps
+    virtual = step_of_virtual_replicas()
+    if virtual and steps:
+        raise ValueError(ACCUMULATES)
+    if virtual and virtual.hands_over:
+        return _hand_over(self, list(grads), trainable_variables, virtual)
     overwrites = self.use_ema and self.ema_overwrite_frequency
     step = step_of_wrapper(self)
     if step:
@@ -267,6 +263,15 @@ def backend_apply_gradients(original, self, grads, trainable_variables):
         _accumulate(self, values, trainable_variables, step)
     if self.use_ema:
         step.average()
+
+
+def _hand_over(optimizer, gradients, variables, virtual):
+    """Hand over the gradients of a micro-batch, as they would be combined."""
+    step = step_of_wrapper(optimizer)
+    scalars = step.measure(gradients) if step else []
+    if not step and not combines_before_clipping(optimizer):
+        gradients = optimizer._clip_gradients(gradients)
+    _optimizers.hand_over(optimizer, gradients, variables, scalars)
 
 
 def _accumulate(optimizer, values, variables, step):

@@ -28,11 +28,19 @@ def assign(original, self, value):
 
     Raise an error if a metric was created outside of the scope of the strategy, because each worker
     would measure only its own rows.
+
+    With virtual replicas, optimizers assign in the last micro-batch, and other variables begin each
+    micro-batch with their value before the step.
     """
     context = our_replica_context()
     if context:
         if self.aggregation == "sum" and context.num_replicas_in_sync > 1:
             refuse_outside(context.strategy, self)
+        step = context.strategy._virtual_replicas.step
+        if step:
+            if step.hands_over and step.is_within_update:
+                return value  # the optimizer assigns in the last micro-batch
+            step.before_assignment(self)
         of_replicas = _assigned.setdefault(context.strategy, {})
         of_replicas.setdefault(replica_of(context), weakref.WeakValueDictionary())[id(self)] = self
     result = original(self, value)

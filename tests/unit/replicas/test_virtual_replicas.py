@@ -1,0 +1,301 @@
+"""Virtual replicas of one device train as that many replicas, see the oracle in NumPy."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support import oracle
+
+import tf_adasum
+
+pytestmark = pytest.mark.keras3_only("virtual replicas need Keras 3")
+
+ROWS, FEATURES, RATE = 4, 5, 0.05
+
+
+@pytest.fixture(scope="module", params=[6, 8])
+def strategy(request):
+    return tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], virtual_replicas=request.param)
+
+
+def make(count, **arguments):
+    return tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], virtual_replicas=count, **arguments)
+
+
+def data(rows, seed=0):
+    random = np.random.RandomState(seed)
+    x = random.normal(size=[rows, FEATURES]).astype("float32")
+    return x, (x[:, :1] * x[:, 1:2] + 0.1).astype("float32")
+
+
+def linear(strategy, optimizer=None, layers=(), **options):
+    with strategy.scope():
+        dense = keras.layers.Dense(1, kernel_initializer="zeros")
+        model = keras.Sequential([keras.Input([FEATURES]), *layers, dense])
+        model.compile(optimizer or keras.optimizers.SGD(RATE), "mse", jit_compile=False, **options)
+    return model
+
+
+def bounds(rows, replicas):
+    """As TensorFlow divides a batch."""
+    return [min(number * -(-rows // replicas), rows) for number in range(replicas + 1)]
+
+
+def expected_weights(x, y, replicas, combine=oracle.adasum, clip=None):
+    """The kernel and the bias after SGD, by formulas."""
+    weights = [np.zeros([FEATURES, 1]), np.zeros([1])]
+    for start in range(0, len(x), ROWS * replicas):
+        rows, targets = x[start : start + ROWS * replicas], y[start : start + ROWS * replicas]
+        found = []
+        ends = bounds(len(rows), replicas)
+        for begin, end in itertools.pairwise(ends):
+            own, n = rows[begin:end].astype("float64"), max(end - begin, 1)
+            error = own @ weights[0] + weights[1] - targets[begin:end]
+            pair = [2 * own.T @ error / n, 2 * error.sum(0) / n]
+            if clip:
+                norm = np.sqrt(sum(np.sum(each**2) for each in pair))
+                pair = [each * min(1, clip / norm) for each in pair]
+            found.append(pair)
+        for variable, gradients in enumerate(zip(*found, strict=True)):
+            shape = weights[variable].shape
+            step = combine([each.ravel() for each in gradients]).reshape(shape)
+            weights[variable] = weights[variable] - RATE * step
+    return weights
+
+
+def assert_weights(model, expected):
+    for own, one in zip(model.get_weights(), expected, strict=True):
+        np.testing.assert_allclose(own, one, rtol=0, atol=1e-5)
+
+
+def test_plain_fit(strategy):
+    replicas = strategy.num_virtual_replicas
+    model, (x, y) = linear(strategy, metrics=["mae"]), data(3 * ROWS * replicas)
+    history = model.fit(x, y, batch_size=ROWS * replicas, shuffle=False, verbose=0).history
+    assert_weights(model, expected_weights(x, y, replicas))
+    assert int(model.optimizer.iterations.numpy()) == 3
+    assert history.keys() == {"loss", "mae"}
+
+
+@pytest.mark.parametrize("missing", [1, 13, 22])
+def test_a_last_batch_that_does_not_fill_all(strategy, missing):
+    replicas = strategy.num_virtual_replicas
+    model, (x, y) = linear(strategy), data(2 * ROWS * replicas - missing)
+    model.fit(x, y, batch_size=ROWS * replicas, shuffle=False, verbose=0)
+    assert_weights(model, expected_weights(x, y, replicas))
+
+
+def test_clipping_is_per_virtual_replica(strategy):
+    replicas = strategy.num_virtual_replicas
+    model = linear(strategy, keras.optimizers.SGD(RATE, global_clipnorm=0.3))
+    x, y = data(2 * ROWS * replicas)
+    model.fit(x, y, batch_size=ROWS * replicas, shuffle=False, verbose=0)
+    assert_weights(model, expected_weights(x, y, replicas, clip=0.3))
+
+
+def test_several_steps_per_execution(strategy):
+    replicas = strategy.num_virtual_replicas
+    model, (x, y) = linear(strategy, steps_per_execution=2), data(4 * ROWS * replicas)
+    model.fit(x, y, batch_size=ROWS * replicas, shuffle=False, verbose=0)
+    assert_weights(model, expected_weights(x, y, replicas))
+
+
+def test_mean_is_one_device_with_the_whole_batch():
+    strategy = make(4, aggregation="mean")
+    model, (x, y) = linear(strategy), data(2 * ROWS * 4 - 5)
+    model.fit(x, y, batch_size=ROWS * 4, shuffle=False, verbose=0)
+    alone = linear(tf.distribute.get_strategy())
+    alone.fit(x, y, batch_size=ROWS * 4, shuffle=False, verbose=0)
+    assert_weights(model, alone.get_weights())
+
+
+def test_moving_statistics_are_those_of_the_average(strategy):
+    replicas = strategy.num_virtual_replicas
+    layer = keras.layers.BatchNormalization(momentum=0.9)
+    model, (x, y) = linear(strategy, layers=[layer]), data(2 * ROWS * replicas)
+    model.fit(x, y, batch_size=ROWS * replicas, shuffle=False, verbose=0)
+    mean, variance = np.zeros(FEATURES), np.ones(FEATURES)
+    for batch in np.split(x.astype("float64"), 2):
+        parts = np.split(batch, replicas)
+        mean = 0.9 * mean + 0.1 * np.mean([each.mean(0) for each in parts], axis=0)
+        variance = 0.9 * variance + 0.1 * np.mean([each.var(0) for each in parts], axis=0)
+    np.testing.assert_allclose(layer.moving_mean, mean, atol=1e-5)
+    np.testing.assert_allclose(layer.moving_variance, variance, atol=1e-5)
+
+
+def test_each_virtual_replica_drops_other_units(strategy):
+    masks = []
+
+    class Noting(keras.layers.Dropout):
+        def call(self, inputs, training=False):
+            outputs = super().call(inputs, training)
+            tf.py_function(lambda own: masks.append(own.numpy() == 0), [outputs], [])
+            return outputs
+
+    replicas = strategy.num_virtual_replicas
+    model = linear(strategy, layers=[Noting(0.5, seed=1)])
+    model.fit(np.ones([ROWS * replicas, FEATURES]), np.ones([ROWS * replicas, 1]),
+              batch_size=ROWS * replicas, verbose=0)  # fmt: skip
+    assert len({mask.tobytes() for mask in masks}) == len(masks) == replicas
+
+
+def test_a_custom_loop(strategy):
+    replicas = strategy.num_virtual_replicas
+    model, (x, y) = linear(strategy), data(ROWS * replicas)
+
+    def train_step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        weights = model.trainable_variables
+        model.optimizer.apply(tape.gradient(loss, weights), weights)
+        return loss
+
+    @tf.function
+    def step(x, y):
+        return strategy.run(strategy.in_virtual_replicas(train_step), args=(x, y))
+
+    loss = step(x, y)
+    assert_weights(model, expected_weights(x, y, replicas))
+    np.testing.assert_allclose(loss, np.mean(np.square(y)), rtol=1e-5)
+    with pytest.raises(RuntimeError, match="in_virtual_replicas"):
+        strategy.run(train_step, args=(x, y))
+
+
+def test_own_train_step_with_own_logs(strategy):
+    class Own(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1, kernel_initializer="zeros")
+
+        def call(self, x):
+            return self.dense(x)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self(x) - y))
+            weights = self.trainable_variables
+            self.optimizer.apply(tape.gradient(loss, weights), weights)
+            return {"own": loss}
+
+    replicas = strategy.num_virtual_replicas
+    with strategy.scope():
+        model = Own()
+        model.compile(keras.optimizers.SGD(RATE))
+    x, y = data(ROWS * replicas)
+    history = model.fit(x, y, batch_size=ROWS * replicas, shuffle=False, verbose=0).history
+    assert_weights(model, expected_weights(x, y, replicas))
+    np.testing.assert_allclose(history["own"], [np.mean(np.square(y))], rtol=1e-5)
+
+
+def test_a_gradient_that_is_not_finite_names_the_micro_batch():
+    strategy = make(4, on_nonfinite="raise")
+    model, (x, y) = linear(strategy), data(ROWS * 4)
+    x[2 * ROWS + 1] = np.nan
+    with pytest.raises(FloatingPointError, match=r"its replica 0, micro-batch 2: .*kernel"):
+        model.fit(x, y, batch_size=ROWS * 4, shuffle=False, verbose=0)
+
+
+@pytest.mark.parametrize("guard", ["skip", "loss scaling"])
+@pytest.mark.parametrize("micro_batch", [0, 2, 3])
+def test_such_an_update_is_left_out(guard, micro_batch):
+    strategy = make(4, on_nonfinite="skip" if guard == "skip" else "propagate")
+    sgd = keras.optimizers.SGD(RATE)
+    scaled = keras.optimizers.LossScaleOptimizer(sgd, initial_scale=64.0)
+    model, (x, y) = linear(strategy, sgd if guard == "skip" else scaled), data(2 * ROWS * 4)
+    x[ROWS * micro_batch + 1] = np.inf
+    model.fit(x, y, batch_size=ROWS * 4, shuffle=False, verbose=0)
+    assert_weights(model, expected_weights(x[ROWS * 4 :], y[ROWS * 4 :], 4))
+
+
+def test_adascale_counts_virtual_replicas():
+    strategy = make(4, aggregation="mean")
+    with strategy.scope():
+        optimizer = tf_adasum.optimizers.AdaScale(keras.optimizers.SGD(RATE))
+    model, (x, y) = linear(strategy, optimizer), data(ROWS * 4)
+    x, y = x + 1, y + 2  # gradients with a part in common
+    model.fit(x, y, batch_size=ROWS * 4, shuffle=False, verbose=0)
+    assert optimizer.scale == 4
+    kernels, biases = [], []
+    for own, targets in zip(np.split(x.astype("float64"), 4), np.split(y, 4), strict=True):
+        kernels.append(-2 * own.T @ targets / ROWS)
+        biases.append(-2 * targets.mean(0))
+    all_ = np.concatenate([np.reshape(kernels, [4, -1]), biases], axis=1)
+    mean_square, square_of_mean = np.mean(np.sum(all_**2, 1)), np.sum(all_.mean(0) ** 2)
+    variance = 4 / 3 * (mean_square - square_of_mean)
+    squared = square_of_mean - variance / 4
+    assert squared > 0
+    gain = (variance + squared) / (variance / 4 + squared)
+    np.testing.assert_allclose(float(optimizer.gain), gain, rtol=1e-4)
+
+
+REFUSED = {
+    "must be an int": {"virtual_replicas": 0},
+    "AdaCons": {"virtual_replicas": 8, "aggregation": "adacons"},
+    "local_reduction": {"virtual_replicas": 8, "local_reduction": "mean"},
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_refused_arguments(words):
+    with pytest.raises(ValueError, match=words):
+        tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], **REFUSED[words])
+
+
+def test_numbers_that_do_not_divide():
+    from tf_adasum.replicas.virtual_replicas import validated_count
+
+    with pytest.raises(ValueError, match="virtual_replicas=15 or 12, or train on 2 or 7 devices"):
+        validated_count(14, 3, tf_adasum.rules.Adasum(), None)
+    assert validated_count(None, 3, tf_adasum.rules.AdaCons(), None) == 3
+
+
+def test_what_cannot_be_supported_says_so():
+    strategy = make(4)
+    x, y = data(ROWS * 4)
+    model = linear(strategy, keras.optimizers.SGD(RATE, gradient_accumulation_steps=2))
+    with pytest.raises(ValueError, match="gradient_accumulation_steps"):
+        model.fit(x, y, batch_size=ROWS * 4, verbose=0)
+    with strategy.scope(), pytest.raises(ValueError, match="DeltaAdasum"):
+        tf_adasum.optimizers.DeltaAdasum(keras.optimizers.Adam())
+    with pytest.raises(RuntimeError, match="in_virtual_replicas"):
+        _ = strategy.gradient_reduction
+    model = linear(strategy, layers=[keras.layers.BatchNormalization(synchronized=True)])
+    with pytest.raises(RuntimeError, match="synchronized BatchNormalization"):
+        model.fit(x, y, batch_size=ROWS * 4, verbose=0)
+    other = keras.optimizers.SGD(RATE)
+
+    def two_updates(x):
+        for optimizer in (model.optimizer, other):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x))
+            weights = model.trainable_variables
+            optimizer.apply(tape.gradient(loss, weights), weights)
+
+    model = linear(strategy)
+    with pytest.raises(ValueError, match="only once"):
+        strategy.run(strategy.in_virtual_replicas(two_updates), args=(tf.constant(x),))
+
+
+def test_the_tracker_measures_virtual_replicas():
+    strategy = make(4)
+    model, (x, y) = linear(strategy), data(ROWS * 4)
+    tracker = tf_adasum.callbacks.OrthogonalityTracker()
+    history = model.fit(x, y, batch_size=ROWS * 4, shuffle=False, verbose=0, callbacks=[tracker])
+    parts = zip(np.split(x.astype("float64"), 4), np.split(y, 4), strict=True)
+    found = [(-2 * own.T @ targets / ROWS, -2 * targets.mean(0)) for own, targets in parts]
+    separate, combined, terms = np.zeros(2), np.zeros(2), np.zeros([2, 2])
+    for variable in range(2):
+        rows = np.array([each[variable].ravel() for each in found])
+        gram = rows @ rows.T
+        separate[variable] = np.trace(gram)
+        combined[variable] = np.sum(oracle.adasum(rows) ** 2)
+        terms[:, variable] = np.trace(gram) / 4, (gram.sum() - np.trace(gram)) / 12
+    expected = [*(combined / separate), combined.sum() / separate.sum()]
+    np.testing.assert_allclose(tracker.values[0], expected, rtol=1e-4)
+    np.testing.assert_allclose(tracker.gram_terms[0], terms, rtol=1e-4)
+    assert 1 <= history.history["progress"][0] <= 4
+    estimate = tracker.estimate([2, 4, 8])
+    assert estimate[2] > estimate[4] == 1 > estimate[8]

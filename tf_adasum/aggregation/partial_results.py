@@ -1,0 +1,212 @@
+"""Combines gradients one after the other, in the tree in which `rules.Adasum` combines all of them.
+
+The gradients of the virtual replicas ``first … first + count - 1`` arrive one by one. A *block* is
+a node of the tree: the combination of 2^i gradients whose first number is a multiple of 2^i. As in
+a binary counter, two neighbouring blocks of a level are combined as soon as both exist, so at most
+log2(count) blocks wait for their right neighbour:
+
+    number arrives      0       1       2       3       4       5
+    blocks that wait    0       01      01 2    0123    0123 4  0123 45
+
+A block whose left neighbour belongs to another device waits until the end. The blocks that are left
+at the end are combined with the blocks of the other devices.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_adasum import ops
+from tf_adasum.aggregation import aggregate
+from tf_adasum.aggregation.buckets import Gradient
+from tf_adasum.aggregation.reduction_planner import LocalReductionPlanner
+from tf_adasum.aggregation.rule_application import RuleApplication
+from tf_adasum.aggregation.rules import AggregationRule, Sum
+from tf_adasum.aggregation.scheme import Scheme
+
+Node = Sequence[Gradient]  # a gradient for each variable
+Combine = Callable[[Node, Node], list[Gradient]]
+
+
+def blocks_of(first: int, count: int) -> list[tuple[int, int]]:
+    """Return the level and the number of each block that is left of some neighbouring replicas.
+
+    Example:
+        >>> blocks_of(3, 6)  # the replicas 3, 4 to 7, 8
+        [(0, 3), (2, 1), (0, 8)]
+    """
+    blocks, stop = [], first + count
+    while first < stop:
+        level = 0
+        while first % (2 << level) == 0 and first + (2 << level) <= stop:
+            level += 1
+        blocks.append((level, first >> level))
+        first += 1 << level
+    return blocks
+
+
+class Tree:
+    """The partial results of Adasum's tree.
+
+    Args:
+        combine: function that combines two neighbouring nodes.
+        first: the number of the first gradient.
+        count: the number of gradients.
+
+    Attributes:
+        slots: the keys of the nodes that may have to be kept before the last gradient. A key is a
+            level, and whether the node waits for its right neighbour.
+    """
+
+    def __init__(self, combine: Combine, first: int, count: int):
+        self._combine, self._first, self._count = combine, first, count
+        self.slots = sorted({self._slot(number) for number in range(first, first + count - 1)})
+
+    def _slot(self, number: int) -> tuple[int, bool]:
+        """Return where the block that gradient `number` completes is kept."""
+        level, block = blocks_of(self._first, number + 1 - self._first)[-1]
+        return level, block % 2 == 0
+
+    def placed(self, node: Node, number: Any, nodes: Sequence[Node]) -> list[Node]:
+        """Return the nodes of `slots` after a gradient has arrived.
+
+        Args:
+            node: the gradient.
+            number: its number, int or scalar tensor.
+            nodes: the nodes of `slots`. An unused node has any value.
+        """
+        kept = dict(zip(self.slots, nodes, strict=True))
+        arrives = tf.constant(True)
+        for level in range(1 + max(level for level, _ in self.slots)):
+            block = number // 2**level
+            is_right = tf.equal(block % 2, 1)
+            has_left = is_right & ((block - 1) * 2**level >= self._first)
+            for waits in (True, False):
+                slot = (level, waits)
+                if slot in kept:
+                    stays = arrives & ~has_left & tf.not_equal(is_right, waits)
+                    kept[slot] = _either(stays, lambda n=node: n, lambda s=kept[slot]: s)
+            arrives = arrives & has_left
+            if (level, True) in kept:
+                left = kept[level, True]
+                node = _either(
+                    arrives, lambda a=left, b=node: self._combine(a, b), lambda n=node: n
+                )
+        return [kept[slot] for slot in self.slots]
+
+    def blocks(self, node: Node, nodes: Sequence[Node], is_all: bool) -> list[Node]:
+        """Return the blocks that are left, in order, when the last gradient `node` has arrived.
+
+        Args:
+            node: the last gradient.
+            nodes: as for `placed`.
+            is_all: whether there is no other device, so that the blocks are combined to one node.
+        """
+        kept = dict(zip(self.slots, nodes, strict=True))
+        before = blocks_of(self._first, self._count - 1)
+        left = [kept[level, number % 2 == 0] for level, number in before]
+        level, number = 0, self._first + self._count - 1
+        while before and before[-1] == (level, number - 1) and number % 2 == 1:
+            before.pop()
+            node = self._combine(left.pop(), node)
+            level, number = level + 1, number // 2
+        while is_all and left:
+            node = self._combine(left.pop(), node)
+        return [*left, node]
+
+
+class RunningSum:
+    """The partial result of a linear rule: the sum so far. It has the interface of `Tree`."""
+
+    slots = ((0, True),)
+
+    def placed(self, node: Node, number: Any, nodes: Sequence[Node]) -> list[Node]:
+        """Return the new sum."""
+        del number
+        return [_sum(nodes[0], node)]
+
+    def blocks(self, node: Node, nodes: Sequence[Node], is_all: bool) -> list[Node]:
+        """Return the sum with the last gradient."""
+        del is_all
+        return self.placed(node, None, nodes) if nodes else [node]
+
+
+def partial_results(
+    rule: AggregationRule, groups: Sequence[int], first: int, count: int
+) -> Tree | RunningSum:
+    """Return the `Tree` or the `RunningSum` for a rule.
+
+    Args:
+        rule: the rule; `check_rule` accepts it.
+        groups: for each gradient, the number of its group of variables.
+        first: the number of the first virtual replica.
+        count: the number of virtual replicas, at least 2.
+    """
+    if not rule.is_tree_of_pairs:
+        return RunningSum()
+    planner = LocalReductionPlanner(Scheme(rule, 2))
+    is_alone = len(set(groups)) == len(groups)
+
+    def combine(left: Node, right: Node) -> list[Gradient]:
+        pairs = list(zip(left, right, strict=True))
+        if is_alone and not any(isinstance(each, tf.IndexedSlices) for each in left):
+            return [_pair(*pair) for pair in pairs]
+        return aggregate([left, right], planner, application=RuleApplication(groups))
+
+    return Tree(combine, first, count)
+
+
+def blocks_of_devices(devices: int, count: int) -> list[tuple[int, int] | None]:
+    """Return the blocks that are left on all devices; each has equally many, None if it has fewer.
+
+    Args:
+        devices: the number of devices.
+        count: the number of virtual replicas of each.
+    """
+    found = [blocks_of(device * count, count) for device in range(devices)]
+    most = max(map(len, found))
+    return [block for own in found for block in [*own, *[None] * (most - len(own))]]
+
+
+def check_rule(rule: AggregationRule) -> None:
+    """Raise a ValueError if a rule has no partial results.
+
+    A rule such as `AdaCons` needs the gradients of all replicas at once.
+    """
+    if not (rule.is_tree_of_pairs or rule.is_mean or rule.computes_as(Sum)):
+        raise ValueError(
+            "`virtual_replicas` needs a rule that combines gradients one after the other: "
+            f"'adasum', 'mean' or 'sum'. {rule!r} needs the gradients of all replicas at once. Use "
+            f"as many devices, or another rule. Received: aggregation={rule!r}"
+        )
+
+
+def _pair(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    flat = [tf.reshape(each, [-1]) for each in (left, right)]
+    return tf.reshape(ops.pairwise_combine(*flat), left.shape)
+
+
+def _sum(left: Node, right: Node) -> list[Gradient]:
+    """Add gradients. The slices of sparse gradients are joined, as on one device."""
+    return [
+        tf.IndexedSlices(
+            tf.concat([a.values, b.values], axis=0),
+            tf.concat([a.indices, b.indices], axis=0),
+            b.dense_shape,
+        )
+        if isinstance(a, tf.IndexedSlices)
+        else a + b
+        for a, b in zip(left, right, strict=True)
+    ]
+
+
+def _either(predicate: tf.Tensor, then: Callable, otherwise: Callable) -> Node:
+    """Return the result of one of two functions, which return nodes, as `tf.cond` does."""
+    like = otherwise()
+
+    def flat(function: Callable) -> Callable:
+        return lambda: tf.nest.flatten([function()], expand_composites=True)
+
+    found = tf.cond(predicate, flat(then), flat(otherwise))
+    return tf.nest.pack_sequence_as([list(like)], found, expand_composites=True)[0]

@@ -1,0 +1,340 @@
+"""Runs a step once for each virtual replica of a device, and updates the weights once.
+
+With V virtual replicas on N devices, each device runs the function of a step k = V / N times, each
+time with the rows of one virtual replica, a *micro-batch*:
+
+    micro-batch 0        function ─▶ gradients ──┐
+    micro-batches 1 …    function ─▶ gradients ──┼─▶ partial results, see `partial_results`
+      (a tf.while_loop)                          │
+    micro-batch k - 1    function ─▶ gradients ──┴─▶ other devices ─▶ update
+
+In all micro-batches but the last, optimizers hand over their gradients and assign nothing. The last
+micro-batch exchanges the combined gradient with the other devices, and takes the step. Weights that
+the forward pass assigns, such as moving statistics, begin each micro-batch with the same values.
+After the step, they have the mean of the micro-batches' values, as after an average over real
+replicas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_adasum.aggregation import partial_results, row_weights
+from tf_adasum.aggregation.orthogonality import orthogonality
+from tf_adasum.aggregation.partial_results import RunningSum
+from tf_adasum.aggregation.sparse import coalesced
+from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat import tensorflow as tensorflow_compat
+from tf_adasum.errors import see
+from tf_adasum.replicas.empty_replicas import rows_of
+
+SEVERAL_UPDATES = (
+    "With `virtual_replicas`, a training step can update the weights only once, because the update "
+    "needs the gradients of all micro-batches. Use one optimizer, such as "
+    f"keras.optimizers.MultiOptimizer, or as many devices as replicas. {see('TFA-316')}"
+)
+
+
+class Step:
+    """A step of a device with k micro-batches.
+
+    Args:
+        strategy: the strategy.
+        arguments: structure of the device's rows.
+
+    Attributes:
+        number: the number of the current virtual replica, int or int32 scalar tensor.
+        hands_over: whether optimizers hand over their gradients and assign nothing, because
+            another micro-batch follows.
+        is_within_update: whether an optimizer takes its step.
+    """
+
+    def __init__(self, strategy: Any, arguments: Any):
+        self._strategy, self._arguments = strategy, arguments
+        self._count = strategy._virtual_replicas.per_device
+        self._first = tensorflow_compat.replica() * self._count
+        self._divide_rows()
+        self.number: Any = self._first
+        self.hands_over, self.is_within_update = True, False
+        self._begin_micro_batch()
+        self._groups: list[list[int]] = []  # for each optimizer, the groups of its values
+        self._measured = 0  # how many gradients of an optimizer are measured
+        self._variables: list[tuple] = []  # see `before_assignment`
+
+    def _begin_micro_batch(self) -> None:
+        self._updates = 0
+        self._handed: list[tuple[Any, list]] = []
+        self._notes: dict[str, tf.Tensor] = {}
+
+    # ---- rows ----------------------------------------------------------------------------------
+
+    def _divide_rows(self) -> None:
+        """Set the bounds of the micro-batches, ``[k + 1]``.
+
+        Each gets ceil(rows / k) rows as long as there are rows, as TensorFlow divides a last batch
+        among real replicas.
+        """
+        strategy, count = self._strategy, self._count
+        self._rows = rows = rows_of(self._arguments)
+        if rows is None:
+            raise ValueError(
+                "Virtual replicas divide the rows of a device, but the arguments of the step have "
+                f"no rows. Pass the batch to the step. {see('TFA-316')}"
+            )
+        self._total = rows * strategy.num_replicas_in_sync
+        if strategy.aggregation.is_mean:
+            self._total = strategy._empty_replicas.total_rows()
+        is_known = isinstance(rows, int) and rows % count == 0
+        self._rows_of_each = rows // count if is_known else None
+        own = tf.cast(rows, tf.int64)
+        self._bounds = tf.minimum(tf.range(count + 1, dtype=tf.int64) * (-(-own // count)), own)
+
+    def _call(self, function: Callable, index: Any, state: Any) -> Any:
+        """Call the function with the rows of a micro-batch, and note the number of rows.
+
+        Args:
+            function: the function.
+            index: the number of the micro-batch.
+            state: structure of tensors that have to exist first, so that the activations of only
+                one micro-batch are in memory.
+        """
+        with tf.control_dependencies(tf.nest.flatten(state, expand_composites=True)):
+            bounds = tf.identity(self._bounds)
+        start, stop = bounds[index], bounds[index + 1]
+        self._rows_now = stop - start if self._rows_of_each is None else self._rows_of_each
+        self._strategy._empty_replicas.within_step(self._rows, self._rows_now, self._total)
+
+        def part(value: Any) -> Any:
+            if isinstance(value, tf.SparseTensor):
+                shape = tf.cast(value.dense_shape, tf.int64)
+                begin = tf.concat([[start], tf.zeros_like(shape[1:])], axis=0)
+                return tf.sparse.slice(value, begin, tf.concat([[stop - start], shape[1:]], axis=0))
+            if not isinstance(value, tf.Tensor | tf.RaggedTensor) or value.shape.rank == 0:
+                return value
+            own = value[start:stop]
+            is_dense = isinstance(own, tf.Tensor)
+            return tf.ensure_shape(own, [self._rows_of_each, *own.shape[1:]]) if is_dense else own
+
+        return function(*tf.nest.map_structure(part, self._arguments))
+
+    # ---- what hooks call -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def update(self) -> Iterator[None]:
+        """Return a context manager for the step of an optimizer, also of one within another."""
+        was_within, self.is_within_update = self.is_within_update, True
+        self._updates += not was_within
+        if self._updates > 1:
+            raise ValueError(SEVERAL_UPDATES)
+        try:
+            yield
+        finally:
+            self.is_within_update = was_within
+
+    def hand_over(self, optimizer: Any, values: list, groups: list[int], measured: int) -> None:
+        """Receive the gradients of a micro-batch from an optimizer.
+
+        Args:
+            optimizer: the inner optimizer.
+            values: its gradients, and the scalars that are combined with them.
+            groups: for each value, the number of its group of variables.
+            measured: how many of the values are gradients whose orthogonality is measured.
+        """
+        self._measured = measured
+        self._handed.append((optimizer, values))
+        if len(self._groups) < len(self._handed):
+            self._groups.append(groups)
+
+    def note(self, name: str, value: Any) -> None:
+        """Keep a scalar of this micro-batch for `noted`."""
+        self._notes[name] = tf.cast(value, tf.float32)
+
+    def noted(self, name: str, value: Any) -> tf.Tensor:
+        """Return the scalars of all micro-batches, ``[k]``; `value` is that of the last one."""
+        return tf.concat([self._state["notes"][name], [tf.cast(value, tf.float32)]], axis=0)
+
+    def combined(self, optimizer: Any, values: list) -> list[list]:
+        """Return the partial results of all micro-batches: lists like `values`, as many everywhere.
+
+        Args:
+            optimizer: the inner optimizer.
+            values: what `hand_over` would get in the last micro-batch.
+        """
+        devices = self._strategy.num_replicas_in_sync
+        number = [each for each, _ in self._handed].index(optimizer)
+        nodes = self._state["nodes"][number]
+        own = self._partial_results(number).blocks(self._weighted(values), nodes, devices == 1)
+        if devices > 1 and self._strategy.aggregation.is_tree_of_pairs:
+            most = len(partial_results.blocks_of_devices(devices, self._count)) // devices
+            own += [_zeros_like(values)] * (most - len(own))
+        return own
+
+    def measure(self, values: list, combined: list, keep: Callable) -> None:
+        """Measure the orthogonality of an optimizer's gradients.
+
+        The inner products of two replicas are those of the virtual replicas of each device.
+
+        Args:
+            values: the gradients of the last micro-batch.
+            combined: the combined gradients.
+            keep: function of the orthogonality and the `gram_terms`.
+        """
+        k = self._count
+        squares_V, *sums = self._measures(values, self._state["measured"])
+        inner_V = (_squares(sums) - squares_V) / (k * (k - 1))
+        context = tf.distribute.get_replica_context()
+        squares_V, inner_V = tf.unstack(context.all_reduce("SUM", tf.stack([squares_V, inner_V])))
+        devices = context.num_replicas_in_sync
+        terms_2V = tf.stack([squares_V / (devices * k), inner_V / devices])
+        keep(orthogonality(_squares(combined), squares_V), terms_2V)
+
+    def before_assignment(self, variable: Any) -> None:
+        """Remember the value of a variable before the first micro-batch assigns it."""
+        is_first = isinstance(self.number, int) and self.hands_over
+        if not is_first or any(variable is each for each, *_ in self._variables):
+            return
+        if variable.trainable or variable.aggregation != "none":  # a metric counts micro-batches
+            return
+        is_averaged = tf.as_dtype(variable.dtype).is_floating and self._updates == 0
+        with tensorflow_compat.in_graph_of_replica():
+            before = tf.identity(keras_compat.tensorflow_variable(variable))
+        self._variables.append((variable, before, is_averaged))
+
+    # ---- the micro-batches ---------------------------------------------------------------------
+
+    def run(self, function: Callable, results: Callable[[], list]) -> Any:
+        """Call the function for each micro-batch, and return the result of the step."""
+        state = self._state_after(0, self._call(function, 0, ()), None)
+        flat = tf.nest.flatten(state, expand_composites=True)
+        optimizers = [each for each, _ in self._handed]
+
+        def body(index: tf.Tensor, *flat: tf.Tensor) -> list:
+            before = tf.nest.pack_sequence_as(state, flat, expand_composites=True)
+            self.number = self._first + index
+            self._begin_micro_batch()
+            result = self._call(function, index, before)
+            if [each for each, _ in self._handed] != optimizers:
+                raise ValueError(SEVERAL_UPDATES)
+            after = self._state_after(index, result, before)
+            return [index + 1, *tf.nest.flatten(after, expand_composites=True)]
+
+        if self._count > 2:
+            _, *flat = tf.while_loop(
+                lambda index, *_: index < self._count - 1,
+                body,
+                [tf.constant(1), *flat],
+                shape_invariants=[tf.TensorShape([]), *_shapes(state)],
+                parallel_iterations=1,
+            )
+        self._state = tf.nest.pack_sequence_as(state, flat, expand_composites=True)
+        self._updates, self.number, self.hands_over = 0, self._first + self._count - 1, False
+        result = self._call(function, self._count - 1, self._state)
+        totals = map(tf.add, self._state["sums"], self._summands(result))
+        for variable, _, is_averaged in self._variables:
+            if is_averaged:
+                variable.assign(tf.cast(next(totals) / self._count, variable.dtype))
+        of_metrics = [_float64(each) for each in results()]
+        return tf.nest.map_structure(
+            lambda each: self._mean(each, next(totals), of_metrics) if _is_float(each) else each,
+            result,
+        )
+
+    def _state_after(self, index: Any, result: Any, before: dict | None) -> dict:
+        """Return what is kept after a micro-batch, and reset variables for the next micro-batch."""
+        state: dict[str, Any] = {"nodes": [], "notes": {}, "sums": self._summands(result)}
+        for number, (_, values) in enumerate(self._handed):
+            tree, node = self._partial_results(number), self._weighted(values)
+            first = [node] * len(tree.slots)
+            own = tree.placed(node, self.number, before["nodes"][number]) if before else first
+            state["nodes"].append(own)
+        for name, note in self._notes.items():
+            notes = before["notes"][name] if before else tf.zeros([self._count - 1])
+            state["notes"][name] = tf.tensor_scatter_nd_update(notes, [[index]], [note])
+        if before:
+            state["sums"] = list(map(tf.add, before["sums"], state["sums"]))
+        own = self._handed[0][1][: self._measured] if self._measured else []
+        state["measured"] = self._measures(own, before and before["measured"])
+        with tf.control_dependencies(tf.nest.flatten(state, expand_composites=True)):
+            for variable, value, _ in self._variables:
+                variable.assign(tf.identity(value))
+        return state
+
+    def _summands(self, result: Any) -> list[tf.Tensor]:
+        """Return what is summed over the micro-batches: variables, and results times rows."""
+        averaged = [variable for variable, _, is_averaged in self._variables if is_averaged]
+        results = [each for each in tf.nest.flatten(result) if _is_float(each)]
+        return [*map(_float64, averaged), *map(self._times_rows, results)]
+
+    def _measures(self, gradients: list, before: list | None) -> list:
+        """Return the sums over the micro-batches of ``‖g‖²``, and of the gradients."""
+        if not self._measured:
+            return []
+        squares, sums = _squares(gradients), gradients
+        if before:
+            squares += before[0]
+            (sums,) = RunningSum().placed(gradients, None, [before[1:]])
+        return [squares, *sums]
+
+    def _partial_results(self, number: int) -> Any:
+        rule, groups = self._strategy.aggregation, self._groups[number]
+        return partial_results.partial_results(rule, groups, self._first, self._count)
+
+    def _weighted(self, values: list) -> list:
+        """Return gradients, weighted by the rows of the micro-batch if the rule is the mean."""
+        if not self._strategy.aggregation.is_mean:
+            return list(values)
+        factor = tf.math.divide_no_nan(_float64(self._rows_now), _float64(self._rows))
+        return row_weights.times(values, factor, self._strategy.extended.worker_devices[0])
+
+    def _times_rows(self, value: Any) -> tf.Tensor:
+        return tf.math.multiply_no_nan(_float64(value), _float64(self._rows_now))
+
+    def _mean(self, value: Any, total: tf.Tensor, of_metrics: list) -> tf.Tensor:
+        """Return the mean of a result over the rows of all micro-batches.
+
+        A result that equals the result of a metric stays, because the metric covers all rows.
+        """
+        own, rows = _float64(value), _float64(self._rows)
+        same = [tf.reduce_all(each == own) for each in of_metrics if each.shape == own.shape]
+        stays = tf.reduce_any(tf.stack([tf.equal(rows, 0), *same]))
+        return tf.cast(tf.where(stays, own, total / rows), value.dtype)
+
+
+def _is_float(value: Any) -> bool:
+    is_array = isinstance(value, (tf.Tensor, *keras_compat.VARIABLE_TYPES))
+    is_known = is_array and tf.TensorShape(value.shape).is_fully_defined()
+    return is_known and tf.as_dtype(value.dtype).is_floating
+
+
+def _float64(value: Any) -> tf.Tensor:
+    return tf.cast(tf.convert_to_tensor(value), tf.float64)
+
+
+def _squares(gradients: list) -> tf.Tensor:
+    rows = [coalesced(g)[1] if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+    return tf.stack([tf.cast(tf.reduce_sum(tf.square(each)), tf.float64) for each in rows])
+
+
+def _zeros_like(values: list) -> list:
+    """Return zeros of the shapes of gradients; sparse ones have no rows."""
+    return [
+        tf.IndexedSlices(value.values[:0], value.indices[:0], value.dense_shape)
+        if isinstance(value, tf.IndexedSlices)
+        else tf.zeros_like(value)
+        for value in values
+    ]
+
+
+def _shapes(state: dict) -> list[tf.TensorShape]:
+    """Return the shapes of a state's tensors; sparse gradients may have any number of rows."""
+    shapes: list[tf.TensorShape] = []
+    for value in tf.nest.flatten(state):
+        parts = tf.nest.flatten(value, expand_composites=True)
+        is_sparse = isinstance(value, tf.IndexedSlices)
+        rows = [tf.TensorShape([None, *part.shape[1:]]) for part in parts[: 2 * is_sparse]]
+        shapes += [*rows, *(part.shape for part in parts[len(rows) :])]
+    return shapes
