@@ -166,7 +166,7 @@ class AdasumMirroredStrategy(
         self._workers = Workers.of_strategy(self, rank, count, self._options, self._health)
         self._seeds = Seeds(self._workers)
         self._sharding = Sharding(self._workers)
-        earlier = [each.sharding for each in live_strategies]
+        earlier = [each._sharding for each in live_strategies]
         self._sharding.share_seeds(self._health.seed, earlier)
         self._same_gradients = agreement.SameGradients(self._workers)
         startup.name_failures(extended, self._detecting_failures, self._same_gradients.check)

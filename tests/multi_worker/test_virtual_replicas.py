@@ -50,7 +50,7 @@ def test_numbers_that_are_no_powers_of_two(group, case):
             assert_same(own, {name: found[f"6 {name}"] for name in names}, names)
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", ["2x1", "2x2", "3x1"])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_several_workers(topology, sparse, tmp_path):
@@ -75,7 +75,7 @@ def test_a_step_that_exchanges_values_is_refused(group):
     assert "cannot read values of other replicas" in str(found["error"])
 
 
-@pytest.mark.costly
+@pytest.mark.slow
 def test_a_job_that_loses_and_gains_workers_trains_the_same(tmp_path):
     """4, 3, 2 and 4 workers with 12 virtual replicas, interrupted within epochs, shuffled."""
     hosts = [(4, 4), (3, 11), (2, 15), (4, 24)]

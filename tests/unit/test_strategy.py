@@ -1,6 +1,7 @@
 """Wrong arguments of AdasumMirroredStrategy are refused on all workers before TensorFlow starts."""
 
 import inspect
+import io
 import itertools
 import json
 import os
@@ -39,15 +40,16 @@ def no_start(monkeypatch):
 def two_workers(monkeypatch, no_start):
     """A cluster of two workers, whose addresses nobody may use."""
 
-    def run(tasks, settings, *others):
+    def meet(tasks, settings, *others):
         if settings[agreement.ARGUMENTS] == "accepted":
             raise Talked
         assert settings[agreement.ARGUMENTS].startswith("refused (ValueError: ")
+        return io.BytesIO()  # it can be closed
 
     task = {"type": "worker", "index": 0}
     jobs = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": jobs, "task": task}))
-    monkeypatch.setattr(rendezvous, "run", run)
+    monkeypatch.setattr(rendezvous, "meet", meet)
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +96,12 @@ def test_good_arguments_reach_the_other_workers(two_workers, arguments):
 
 def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypatch):
     met = []
-    monkeypatch.setattr(rendezvous, "run", lambda *arguments: met.append(arguments))
+
+    def meet(*arguments):
+        met.append(arguments)
+        raise Talked
+
+    monkeypatch.setattr(rendezvous, "meet", meet)
     options = Options(timeout_seconds=7.0)
     with pytest.raises(Talked):
         make(aggregation="sum", communication_options=options)
@@ -117,6 +124,7 @@ def test_the_workers_are_asked_for_what_they_have_to_share(two_workers, monkeypa
         "backend of the op (TF_ADASUM_OPS)": ops.backend(),
         "on_nonfinite": "propagate",
         "transport": "tensorflow",
+        "virtual_replicas": 2,
         **{f"environment variable {name}": "not set" for name in agreement.ENVIRONMENT},
     }
     elsewhere = os.environ["TF_CONFIG"].replace("127.0.0.1:2", "127.0.0.2:2")
