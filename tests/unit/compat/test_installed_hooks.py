@@ -74,7 +74,7 @@ def test_few_functions_are_replaced():
     targets = {hook.target for hook in HOOKS if not hook.is_override}
     of_tensorflow = {each for each in targets if each.startswith("tensorflow.")}
     assert len(of_tensorflow) <= (8 if IS_KERAS_2 else 7), sorted(of_tensorflow)
-    # Keras 3: five of them are for the losses that layers add, results of metrics, and loss scaling.
+    # Keras 3: five of them are for the losses of layers, results of metrics, and loss scaling.
     assert len(targets - of_tensorflow) <= (28 if IS_KERAS_2 else 41)
     hooks_of_calls = [
         hook for hook in HOOKS if hook.name in CALLS and hook.owner is private_names.Trainer
