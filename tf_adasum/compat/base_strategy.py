@@ -118,11 +118,6 @@ class GradientAggregatingStrategy(abc.ABC):
     def aggregation(self) -> Rule:
         """The rule that combines the gradients."""
 
-    @property
-    @abc.abstractmethod
-    def gradient_reduction(self) -> Any:
-        """The options that mark an `all_reduce` as a reduction of gradients."""
-
     @abc.abstractmethod
     def _aggregation_state(self, paths: Sequence[str], others: Sequence[str] = ()) -> Any:
         """Create the `AggregationState` for the gradients of some variables.

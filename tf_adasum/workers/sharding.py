@@ -95,7 +95,7 @@ class Sharding:
 
     # ---- seeds ---------------------------------------------------------------------------------
 
-    def share_seeds(self, seed: int | None, earlier: Iterable[Sharding] = ()) -> None:
+    def share_seeds(self, seed: int | None, earlier: Iterable[Any] = ()) -> None:
         """From now on, give datasets that shuffle without a seed the same seeds on all workers.
 
         Args:

@@ -57,6 +57,7 @@ def of_tensorflow():
         tf.data.Dataset.range(2).shuffle(2),
         tf.data.Dataset.range(2).shard(2, 0),
         tf.data.Dataset.range(2).take(1),
+        tf.data.Dataset.range(2).cache(),
         tf.data.Dataset.from_tensor_slices(["a"]).flat_map(tf.data.TextLineDataset),
         tf.data.Dataset.from_tensor_slices([1]),
         tf.data.TextLineDataset(["a"]),

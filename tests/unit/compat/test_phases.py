@@ -15,7 +15,7 @@ from tf_adasum.compat.keras import calls, phases
 class Strategy:
     """A strategy of two replicas on one worker, which notes what begins and ends."""
 
-    num_replicas_in_sync = 2
+    num_replicas_in_sync = num_virtual_replicas = 2
 
     def __init__(self):
         self.noted = []
