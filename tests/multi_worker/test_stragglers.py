@@ -13,10 +13,10 @@ def test_a_slow_dataset(group, slow):
     shown, _ = own.pop("shown"), other.pop("shown")
     assert_close([other], own)
     assert own["slowest_worker"].tolist()[1:] == [slow, slow]
-    assert len(own) == 1 + 3 + 5, "the loss, and all of the two callbacks"
+    assert len(own) == 1 + 4 + 5, "the loss, and all of the two callbacks"
     for line in shown[1:]:
         values = dict(part.split(": ") for part in line.split(" - ") if ": " in part)
-        assert list(values) == ["loss", "orthogonality", "slowest_worker"], line
+        assert list(values) == ["loss", "orthogonality", "progress", "slowest_worker"], line
         assert float(values["slowest_worker"]) == slow
     for epoch in (1, 2):
         steps = [own[f"step_ms/worker_{rank}"][epoch] for rank in (0, 1)]

@@ -60,8 +60,6 @@ GeneratorDataAdapter = name(
     f"{OF_ADAPTERS}.generator_data_adapter", "GeneratorDataAdapter", feature=GENERATORS
 )
 
-SAVING_IN_SCOPE = "saving on one worker within strategy.scope(): save outside of the scope"
-get_attr_skipset = name("keras.src.saving.saving_lib", "get_attr_skipset", feature=SAVING_IN_SCOPE)
 
 library.check()
 

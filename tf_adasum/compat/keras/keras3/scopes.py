@@ -10,7 +10,6 @@ import inspect
 import keras
 import tensorflow as tf
 
-from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.optimizers import all_variables, bring_inside, outside
 from tf_adasum.compat.keras.keras3.variables import refuse_outside
@@ -19,12 +18,7 @@ from tf_adasum.compat.keras.optimizers import (
     optimizers_of,
     path_of,
 )
-from tf_adasum.compat.keras.private_names_keras3 import (
-    SAVING_IN_SCOPE,
-    BaseTrainer,
-    get_attr_skipset,
-    library,
-)
+from tf_adasum.compat.keras.private_names_keras3 import BaseTrainer
 from tf_adasum.errors import see
 
 # For each method: the attribute with the traced step. After tracing, nothing is checked.
@@ -57,21 +51,8 @@ def compile_in_scope(original, self, *args, **kwargs):
     given = inspect.signature(original).bind(self, *args, **kwargs).arguments
     metrics = tf.nest.flatten([given.get("metrics"), given.get("weighted_metrics")])
     _check_metrics(strategy, [each for each in metrics if isinstance(each, keras.metrics.Metric)])
-    _list_attributes_of_optimizers()
     with strategy.scope():
         return original(self, *args, **kwargs)
-
-
-def _list_attributes_of_optimizers():
-    """Let a single worker save the model in the strategy's scope.
-
-    When Keras first saves or loads an optimizer in a thread, it creates a temporary optimizer, to
-    list its attributes. In the scope, all workers create variables together, so a worker that
-    saves alone would wait for the others. Here each worker creates these variables separately.
-    """
-    if SAVING_IN_SCOPE not in library.off:
-        with tensorflow_compat.making_own_variables():
-            get_attr_skipset("Optimizer")
 
 
 def check(model, strategy, call):
