@@ -6,7 +6,7 @@ pytest.importorskip("keras", minversion="3")  # Keras 2 backs up all workers by 
 
 from scenarios import resuming_data as scenarios
 
-# `make test` resumes each kind of data, and one kind at each place; `make test-all` does the rest.
+# `make test` resumes each kind of data, and one kind at each place; `make test-slow` does the rest.
 CASES = [
     pytest.param(group, kind, place, marks=[pytest.mark.always] * is_chosen)
     for group in ("1x2", "2x1")
