@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tf_adasum.cluster import addresses, ports, secret
+from tf_adasum.cluster import addresses, ports, secret, tf_config
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.port_probes import PortProbes, reason
@@ -260,12 +260,12 @@ class Rendezvous(Participant):
             if absent
             else "not all workers have reached each other"
         )
+        source = f" in {tf_config.NAME}" if os.environ.get(tf_config.NAME) else ""
         sentences = [
             f"{self._name} waited {self._timeout:g} s, but {what}.",
             *failures,
-            "Start every task of the cluster, check that each address can be reached from the "
-            f"other tasks' machines, or wait longer with {START_TIMEOUT}=SECONDS or "
-            "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...). "
-            f"{see('TFA-201')}",
+            f"Start every task of the cluster{source}, check that each address can be reached from "
+            f"the other tasks' machines, or wait longer with {START_TIMEOUT}=SECONDS or "
+            f"AdasumMirroredStrategy(start_timeout=SECONDS). {see('TFA-201')}",
         ]
         return " ".join(filter(None, sentences))

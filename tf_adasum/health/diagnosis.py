@@ -303,8 +303,7 @@ def failure(
         return (
             f"{cluster.names[cluster.rank]} has waited {own.waiting_seconds:.0f} s for "
             f"{_who_is_awaited(cluster, statuses)}. All workers have to make the same calls. If a "
-            "worker needs more time, wait longer with "
-            "tf.distribute.experimental.CommunicationOptions(timeout_seconds=...). "
+            "worker needs more time, wait longer with AdasumMirroredStrategy(timeout=SECONDS). "
             f"{see('TFA-502')}"
         )
     return None
