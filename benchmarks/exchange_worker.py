@@ -191,7 +191,7 @@ def use(strategy, options):
     collectives.scheme = Scheme.from_arguments(
         strategy.aggregation,
         strategy.num_replicas_in_sync,
-        replicas_per_host=own.hosts and own.hosts.replicas,
+        replicas_per_host=own.replicas_per_host,
         spans_hosts=own.spans_hosts,
         **options,
     )

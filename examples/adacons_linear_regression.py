@@ -95,7 +95,8 @@ def measure(arguments, step, batch, workers):
     row = [step, batch, workers]
     published = PUBLISHED.get((batch, workers), ("", "")) if step == "distance" else ("", "")
     # The step undoes a factor 1/N: "sum" stands for the mean, and needs no collectives here.
-    for rule, theirs in zip(["sum", rules.AdaCons(momentum=0.99)], published, strict=True):
+    adacons = rules.AdaCons(momentum=0.99, rescale=False)
+    for rule, theirs in zip(["sum", adacons], published, strict=True):
         devices = [f"CPU:{i}" for i in range(workers)]
         strategy = tf_adasum.AdasumMirroredStrategy(devices, aggregation=rule)
         settings = {"batch": batch, "iterations": arguments.iterations, "step": step}

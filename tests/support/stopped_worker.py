@@ -19,7 +19,7 @@ import tf_adasum
 
 ASKED = json.loads(sys.argv[1])
 EPOCHS, BATCHES, BATCH = 4, 6, 8
-signal.alarm(ASKED.get("seconds", 240))
+signal.alarm(int(ASKED.get("seconds", 240)))
 
 strategy = tf_adasum.AdasumMirroredStrategy()
 RANK = strategy._workers.rank

@@ -220,7 +220,7 @@ def answer_http(port):
 def main():
     asked = json.loads(sys.argv[1])
     kind, folder = asked["kind"], pathlib.Path(asked["folder"])
-    signal.alarm(4 * STARTUP_TIMEOUT)  # whatever becomes of those who started it
+    signal.alarm(int(4 * STARTUP_TIMEOUT))  # whatever becomes of those who started it
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     os.nice(19)

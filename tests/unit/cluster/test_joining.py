@@ -276,7 +276,9 @@ PROGRAM = os.path.join(ROOT, "tests", "support", "many_processes.py")
 
 
 @pytest.mark.parametrize("way", ["joined", "listed"])
-@pytest.mark.parametrize("count", [32, pytest.param(256, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [32, pytest.param(256, marks=[pytest.mark.slow, pytest.mark.further])]
+)
 def test_many_processes_find_each_other(count, way):
     command = [sys.executable, "-S", PROGRAM, count, way]
     printed = output_of(*command, env={**os.environ, "PYTHONPATH": ROOT}, timeout=240)
