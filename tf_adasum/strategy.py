@@ -187,7 +187,7 @@ class AdasumMirroredStrategy(
         return self._aggregation
 
     def _check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
-        """See `GradientAggregatingStrategy.check_same_gradients`."""
+        """See `GradientAggregatingStrategy._check_same_gradients`."""
         self._same_gradients.check(names, shapes)
 
     # ---- what happens in a step ----------------------------------------------------------------
