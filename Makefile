@@ -110,7 +110,7 @@ test-addons:
 	@mkdir -p $(ADDONS)
 	find $(ADDONS) -name .venv -prune -o -name '*.py' -exec rm {} +
 	git ls-files -z --cached --others --exclude-standard | xargs -0 cp -p --parents -t $(ADDONS)
-	$(MAKE) -C $(ADDONS) PYTHON=python3.11 EXTRA=keras2-cpu PART='$(PART)' test
+	$(MAKE) -C $(ADDONS) PYTHON=python3.11 EXTRA=keras2-cpu PART="$(PART)" test
 
 test-versions:
 	$(PYTHON) tests/support/corners.py $(CORNER) $(RECORD)
