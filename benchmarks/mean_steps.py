@@ -63,7 +63,7 @@ def train(kind, side, turns, out):
     transport = strategy.extended._cross_device_ops.transport
 
     # Former commits have no underscore.
-    workers = getattr(strategy, "_workers", None) or strategy._workers
+    workers = getattr(strategy, "_workers", None) or strategy.workers
 
     def note_step(batch, logs):
         begun.append(time.perf_counter())
