@@ -81,10 +81,10 @@ def run(number):
         on_start()
 
 
-def cell(case, outcomes, expected, violations=network_cases.violations):
+def cell(case, outcomes, expected):
     """Return what the workers did. Wrong behaviour is bold."""
     texts = {rank: text_of(outcome, expected) for rank, outcome in outcomes.items()}
-    wrong = violations(case, outcomes, expected)
+    wrong = network_cases.violations(case, outcomes, expected)
     if len({re.sub(r"\d", "", text) for text in texts.values()}) == 1:
         text = texts[max(texts)] if len(texts) == 1 else f"all: {texts[min(texts)]}"
     else:

@@ -22,7 +22,6 @@ RANK = int(os.environ.get("TF_ADASUM_RANK") or json.loads(os.environ["TF_CONFIG"
 FOLDER = pathlib.Path(ASKED["folder"])
 IS_VICTIM = RANK == ASKED["victim"]
 BATCHES, EPOCHS = 10, ASKED.get("epochs", 3)
-RECORDED_LINES = 10
 SIGNALS = {
     "kill": signal.SIGKILL,
     "term": signal.SIGTERM,
@@ -92,29 +91,6 @@ def at_start():
     context.Context.enable_collective_ops = enable_collective_ops
 
 
-def record_what_it_says():
-    """Leave the first lines that worker 1 sends to the failure detector, for `replay`."""
-    from tf_adasum.cluster import channel, json_lines
-
-    write, lines = channel.Channel._write, []
-
-    def recorded(self, message):
-        if len(lines) < RECORDED_LINES:
-            lines.append(json_lines.encode(message))
-            FOLDER.joinpath("said").write_bytes(b"".join(lines))
-        write(self, message)
-
-    channel.Channel._write = recorded
-
-
-def show_the_token():
-    """Leave the token of the failure detector, for clients who know it."""
-    from tf_adasum.health import monitor
-
-    (health,) = monitor._monitors.values()
-    FOLDER.joinpath("token").write_text(health._channel._keys[1].partition("/")[2])
-
-
 def main():
     import keras
     import numpy as np
@@ -124,8 +100,6 @@ def main():
 
     FOLDER.joinpath(f"here-{RANK}").touch()
     wait_for(FOLDER / "start")
-    if RANK == ASKED.get("late"):
-        wait_for(FOLDER / "late")
     keras.utils.set_random_seed(0)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=ASKED["timeout"])
     if is_time("start"):
@@ -133,11 +107,7 @@ def main():
     if ASKED["strategy"] == "stock":
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     else:
-        if ASKED.get("says") and RANK == 1:
-            record_what_it_says()
         strategy = tf_adasum.AdasumMirroredStrategy(communication_options=options)
-        if ASKED.get("says") and RANK == 0:
-            show_the_token()
     inject_fault_at("build")
 
     @keras.saving.register_keras_serializable()
