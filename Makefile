@@ -42,7 +42,7 @@ PYTEST = $(BIN)/python -m pytest --durations=20 $(PART)
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
 
-.PHONY: demo check test test-slow compatibility test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke docs docs-browser wheels test-wheels gpu-report gpu-report-here clean
+.PHONY: demo check test test-slow test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke docs docs-browser wheels test-wheels gpu-report gpu-report-here clean
 
 # Without oneDNN, TensorFlow prints no line about it.
 demo: export TF_ENABLE_ONEDNN_OPTS = 0
@@ -91,10 +91,6 @@ test: $(READY)
 test-slow: PART = -m slow $(if $(QUARTER),--quarter $(if $(filter today,$(QUARTER)),$(shell date +%d),$(QUARTER)))
 test-slow: $(READY)
 	$(BOTH_PARTS)
-
-# If the table has changed, copy it to tests/COMPATIBILITY.md.
-compatibility: $(READY)
-	$(BIN)/python -m pytest tests/multi_worker --compatibility build/compatibility.md
 
 test-networks test-clusters test-wheels: PART =
 test-networks: $(READY)

@@ -55,7 +55,6 @@ def continues_as_unbroken(group, tmp_path, at, first, per_epoch=6, **options):
     assert backups_in(tmp_path) == []  # the training has ended
 
 
-@pytest.mark.feature("`callbacks.BackupAndRestore`: interrupted anywhere, resumes bit for bit")
 class TestGoingOn:
     @pytest.mark.parametrize(
         ("group", "kind"),
@@ -111,7 +110,6 @@ def test_a_dataset_of_distribute_datasets_from_function(group, tmp_path):
 
 
 @on_two_workers
-@pytest.mark.feature("`callbacks.BackupAndRestore`: a damaged file, one on another worker, none")
 def test_whose_backup_it_is_and_how_good(group, tmp_path):
     group.run(scenarios.break_off, folder=str(tmp_path / "0"), at=[2, 1])
     names = ["epoch-1-batch-0.backup", "epoch-2-batch-0.backup"]

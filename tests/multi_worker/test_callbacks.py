@@ -16,8 +16,6 @@ def assert_same(actual, expected):
         np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
 
 
-@pytest.mark.feature("`ModelCheckpoint`, `CSVLogger`, `TensorBoard`: one writer")
-@pytest.mark.feature("`TensorBoard`: what its own reader finds in the event files")
 @on("2x1")
 def test_worker_0_alone_writes_files(group, tmp_path):
     own, other = group.run(scenarios.train_with_files, folder=str(tmp_path / "{rank}"))
@@ -59,7 +57,6 @@ def test_worker_0_alone_writes_files(group, tmp_path):
     assert all([step for step, _ in trained[tag]] == [0, 1] for tag in histograms)
 
 
-@pytest.mark.feature("`callbacks.OnFirstWorker`: what needs all workers is refused, by name")
 @on("2x1")
 @pytest.mark.keras3_only("in `fit` of Keras 2 all workers save")
 def test_a_callback_on_worker_0_keeps_nobody_waiting(group, tmp_path):
@@ -83,9 +80,6 @@ def test_a_callback_on_worker_0_keeps_nobody_waiting(group, tmp_path):
             np.testing.assert_array_equal(weight, read[f"arr_{index}"])
 
 
-@pytest.mark.feature(
-    "`EarlyStopping`, `TerminateOnNaN`, `LearningRateScheduler`: all stop together"
-)
 @on("2x1")
 class TestStopping:
     @pytest.mark.parametrize("rank", [None, 1], ids=["early stopping", "worker 1"])
@@ -95,7 +89,6 @@ class TestStopping:
         assert_same(results[1], results[0])
         assert results[0]["epochs"].tolist() == [0, 1]
 
-    @pytest.mark.feature("learning-rate schedules, `ReduceLROnPlateau`")
     def test_other_callbacks_do_the_same_on_all(self, group):
         results = group.run(scenarios.train_with_other_callbacks)
         assert_same(results[1], results[0])

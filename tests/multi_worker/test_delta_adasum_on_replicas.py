@@ -7,10 +7,6 @@ import pytest
 from scenarios import delta_adasum as scenarios
 from support import keras_versions
 
-pytestmark = pytest.mark.feature(
-    "`optimizers.DeltaAdasum` around SGD, Momentum, Adam, Nadam, AdamW, LAMB; local steps"
-)
-
 # The way gone is a difference of float32 weights near 1, whose direction Adasum takes.
 TOLERANCE = {"rtol": 2e-5, "atol": 5e-6}
 
@@ -74,7 +70,6 @@ def test_each_replica_has_an_optimizer_and_their_steps_are_combined(group, name,
     ("what", "wrapper"),
     [("smoothing", "AdaScale"), ("scale", "AdaScale"), ("local_steps", "DeltaAdasum")],
 )
-@pytest.mark.feature("workers whose wrapped optimizers differ: refused on all of them")
 @pytest.mark.always
 def test_settings_that_differ_are_refused(group, what, wrapper):
     """All workers refuse, and name what each of them has."""

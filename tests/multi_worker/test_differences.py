@@ -1,7 +1,7 @@
 """Workers that do not run the same program: both raise within seconds, and name the difference."""
 
 import pytest
-from scenarios import differences, random_programs
+from scenarios import differences
 from support.pace import PACE
 
 from tf_adasum.errors import see
@@ -49,7 +49,6 @@ ALWAYS = dict.fromkeys(
 )
 
 
-@pytest.mark.feature("workers that run different programs: an error names the difference")
 @pytest.mark.parametrize("case", [pytest.param(c, marks=ALWAYS.get(c, ())) for c in OUTCOMES])
 @pytest.mark.slow
 def test_both_raise(adasum_groups, case):
@@ -70,10 +69,3 @@ def test_both_raise(adasum_groups, case):
 def test_what_may_differ(adasum_groups):
     for each in adasum_groups.of("2x1").run(differences.run, case="what may differ"):
         assert str(each["error"][0]) == "none"
-
-
-@pytest.mark.parametrize("first", range(0, 24, 2))
-@pytest.mark.slow
-def test_programs_that_are_the_same_are_not_refused(adasum_groups, first):
-    seeds = [first, first + 1]
-    adasum_groups.of("2x1").run(random_programs.run, timeout=400, seeds=seeds)

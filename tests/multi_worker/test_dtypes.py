@@ -5,7 +5,6 @@ import pytest
 from scenarios import dtypes as scenarios
 
 
-@pytest.mark.feature("variables, `gather` and sums of every numeric dtype")
 @pytest.mark.parametrize("group", ["2x2", "2x1"], indirect=True, scope="module")
 class TestDtypes:
     def test_bits_travel_and_integers_add_up(self, group):
@@ -24,7 +23,6 @@ class TestDtypes:
                 expected = [group.replicas, 2 * group.replicas]
                 np.testing.assert_array_equal(result[f"{name}.counted"], expected, name)
 
-    @pytest.mark.feature("models with bfloat16 variables and a uint32 seed")
     def test_a_model_of_bfloat16_trains(self, group):
         first, second = group.run(scenarios.train, dtype="bfloat16")
         y = np.arange(1, 4 * group.replicas + 1).reshape(group.replicas, 4)

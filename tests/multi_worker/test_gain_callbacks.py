@@ -1,7 +1,6 @@
 """AdaScale in `fit`: all workers measure the same, stop after the same step, and grow together."""
 
 import numpy as np
-import pytest
 from scenarios import gain_callbacks as scenarios
 from scenarios import on
 from support import keras_versions
@@ -22,7 +21,6 @@ def assert_same_on_all_replicas(results):
 
 @on("1x2", "2x1", "2x2")
 @keras_versions.needs_accumulation
-@pytest.mark.feature("`GainTracker`, `StopAtScaleInvariantStep`: all stop after the same step")
 def test_all_measure_the_same_and_stop_together(group):
     results = group.run(scenarios.fit_until_stopped, count=group.replicas)
     assert_same_on_all_replicas(results)
@@ -42,7 +40,6 @@ def test_all_measure_the_same_and_stop_together(group):
 
 
 @on("2x1")
-@pytest.mark.feature("`ElasticScale`: scale and batch change on all workers")
 def test_scale_and_batch_change_on_all_workers(group):
     results = group.run(scenarios.fit_with_elastic_scale)
     assert_same_on_all_replicas(results)

@@ -27,7 +27,6 @@ MESSAGES = {
 @on("1x2", "2x1")
 @pytest.mark.keras3_only("Keras 2 has checks and messages of its own")
 class TestScopes:
-    @pytest.mark.feature("models, optimizers, metrics created outside the scope: an error")
     def test_what_was_made_outside_is_refused_on_all_workers(self, group, tmp_path):
         for messages in group.run(scenarios.messages, folder=str(tmp_path)):
             assert messages.keys() == MESSAGES.keys()
@@ -37,7 +36,6 @@ class TestScopes:
         # No collective had started: the group still works.
         group.run(basics.reduce_gradients, rule="adasum")
 
-    @pytest.mark.feature("`compile` outside of the scope, `fit` inside")
     @pytest.mark.slow
     def test_where_compile_and_fit_stand_makes_no_difference(self, group):
         results = [

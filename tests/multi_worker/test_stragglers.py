@@ -7,7 +7,6 @@ from scenarios import stragglers as scenarios
 
 @on("2x1")
 @pytest.mark.parametrize("slow", [1, pytest.param(0, marks=pytest.mark.slow)])
-@pytest.mark.feature("`callbacks.StragglerReport`: names the slow worker")
 def test_a_slow_dataset(group, slow):
     own, other = group.run(scenarios.train, slow=slow, seconds=0.05)
     shown, _ = own.pop("shown"), other.pop("shown")

@@ -18,13 +18,11 @@ ROUNDING = {"float64": 1e-12, "float32": 2e-7, "float16": 2.0**-10, "bfloat16": 
 # tracing a step for several replicas takes seconds.
 @on("1x1", "1x4", "2x1", "3x1", "2x2")
 class TestTraining:
-    @pytest.mark.feature("`fit`, `evaluate`, `predict` with NumPy data, metrics")
     def test_mean_equals_one_process(self, group):
         expected = basics.train_on_global_batches(None, "mean")
         results = group.run(basics.train_on_global_batches, rule="mean")
         assert_close(results, expected, **FLOAT32_STEPS)
 
-    @pytest.mark.feature("`fit`: losses reduced by mean or sum")
     def test_identical_data_equals_one_replica(self, group):
         for options in [
             {"loss": "mean", "l2": 0.5, "clipnorm": 0.1},
@@ -43,7 +41,6 @@ class TestTraining:
         expected = {"weight0": 2 * y.mean(axis=1, keepdims=True)}
         assert_close(group.run(basics.train_on_disjoint_features), expected, rtol=1e-6)
 
-    @pytest.mark.feature("replicas stay bit-identical")
     def test_replicas_are_bit_identical(self, group):
         results = group.run(basics.train_with_adam, rule="adasum")
         for copies in results:
@@ -51,8 +48,6 @@ class TestTraining:
                 first = results[0][f"{name.split('.')[0]}.0"]
                 np.testing.assert_array_equal(copy, first, err_msg=name)
 
-    @pytest.mark.feature("custom loops with `strategy.run`, `all_reduce` of gradients")
-    @pytest.mark.feature("a NaN or Inf in one gradient is detected on all workers")
     def test_gradients_are_combined_as_by_the_oracle(self, group):
         """In one bucket and in several, in a function and eagerly; a NaN spoils its variable."""
         last = group.replicas - 1

@@ -10,8 +10,6 @@ pytestmark = pytest.mark.keras3_only(
 )
 
 
-@pytest.mark.feature("a metric whose `result()` returns its variable")
-@pytest.mark.feature("metrics whose `result()` is their variable")
 @on("1x2", "2x2")
 @pytest.mark.parametrize(
     "options", [{}, {"steps_per_execution": 2}, {"run_eagerly": True}], ids=str
@@ -22,7 +20,6 @@ def test_metric_that_returns_its_variable(group, options):
     assert_close(results, {"logs": [expected] * 6})
 
 
-@pytest.mark.feature("steps that return vectors, whole numbers, truth values, variables")
 @on("1x2", "2x2")
 def test_logs_are_means_over_all_replicas(group):
     mean = np.arange(group.replicas).mean()

@@ -8,10 +8,7 @@ from scenarios import uneven as scenarios
 from support import keras_versions
 from support.pace import PACE
 
-UNEVEN = pytest.mark.feature("workers with datasets of different length from a function")
 
-
-@UNEVEN
 @on("2x1")
 class TestFromFunction:
     @keras_versions.needs_endless_fit
@@ -67,7 +64,6 @@ REFUSED = [
 
 @on("2x1")
 @pytest.mark.keras3_only("`fit` of Keras 2 ends in an error, on all workers")
-@pytest.mark.feature("workers with fewer rows or none: the same error on all, with both numbers")
 @pytest.mark.slow
 def test_data_shorter_on_one_worker_are_refused_on_all(group):
     own, other = group.run(scenarios.refused, cases=[case[:-1] for case in REFUSED])
@@ -82,7 +78,6 @@ def test_data_shorter_on_one_worker_are_refused_on_all(group):
 
 
 @on("2x1")
-@pytest.mark.feature("`steps_per_epoch` beyond the data")
 @pytest.mark.keras3_only("Keras 2 logs that data ran out")
 def test_steps_per_epoch_beyond_the_data(group):
     """As many steps as one process does."""

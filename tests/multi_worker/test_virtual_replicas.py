@@ -10,7 +10,6 @@ from support.worker_group import WorkerGroup
 
 pytestmark = [
     pytest.mark.keras3_only("virtual replicas need Keras 3"),
-    pytest.mark.feature("`virtual_replicas`"),
 ]
 
 # Gradients are combined in another order of additions, in float32.
