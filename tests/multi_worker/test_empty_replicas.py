@@ -46,12 +46,6 @@ def test_replicas_stay_the_same_and_nothing_becomes_nan(group, rule, optimizer, 
 
 
 @on("1x2", "2x1")
-def test_logs_are_those_of_all_rows(group):
-    expected = scenarios.logs(None, replicas=group.replicas)
-    assert_close(group.run(scenarios.logs, replicas=group.replicas), expected, rtol=1e-5)
-
-
-@on("1x2", "2x1")
 @KERAS_3
 def test_a_tracker_leaves_out_replicas_without_rows(group):
     """It has a number of each replica for two batches, and one for the single row of the last."""

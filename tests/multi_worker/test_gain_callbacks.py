@@ -37,22 +37,3 @@ def test_all_measure_the_same_and_stop_together(group):
     epochs = len(actual["log loss"])
     assert len(gains) % scenarios.UPDATES != 0
     assert epochs == -(-len(gains) // scenarios.UPDATES) > 1
-
-
-@on("2x1")
-def test_scale_and_batch_change_on_all_workers(group):
-    results = group.run(scenarios.fit_with_elastic_scale)
-    assert_same_on_all_replicas(results)
-    scales, gains, rows = results[0]["steps"].T
-    expected = [
-        scale
-        for scale in scenarios.ELASTIC.values()
-        for _ in range(scenarios.ELASTIC_ROWS // (scenarios.ELASTIC_SMALL_BATCH * scale))
-    ]
-    np.testing.assert_array_equal(scales, expected)
-    own_rows = np.array(expected) * scenarios.ELASTIC_SMALL_BATCH // group.workers
-    np.testing.assert_array_equal(np.diff(rows, prepend=0), own_rows)
-    assert results[0]["epochs"].tolist() == [0, 1, 2]
-    assert (gains <= scales).all() and gains[scales == 4].max() > 2
-    # Three epochs over rows that a linear model cannot fit, but can get closer to.
-    assert results[0]["loss"][-1] < results[0]["loss"][0]

@@ -55,13 +55,6 @@ class TestKeras:
             for name in actual:
                 np.testing.assert_array_equal(actual[name], results[0][name])
 
-    @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-    def test_mixed_precision_learns(self, group, policy):
-        results = group.run(scenarios.fit_in_precision, policy=policy)
-        for actual in results:
-            assert actual["loss"][-1] < 0.8 * actual["loss"][0]
-            np.testing.assert_array_equal(actual["weight0"], results[0]["weight0"])
-
     @pytest.mark.parametrize(
         "jit_compile",
         [False, pytest.param(True, marks=pytest.mark.keras3_only("Keras 2 trains without XLA"))],

@@ -10,13 +10,6 @@ from scenarios import layers as scenarios
 
 
 @on("2x1")
-def test_an_added_loss_under_the_mean_is_that_of_one_device(group):
-    expected = scenarios.fit_with_added_loss(None, "function")
-    for kind in ("function", "object", "half of an object"):
-        assert_close(group.run(scenarios.fit_with_added_loss, kind=kind), expected, rtol=1e-5)
-
-
-@on("2x1")
 def test_float8_scales_are_those_of_the_whole_batch(group):
     expected = scenarios.fit_with_float8(None)
     for actual in group.run(scenarios.fit_with_float8):

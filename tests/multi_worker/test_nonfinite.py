@@ -89,12 +89,3 @@ class TestRaised:
             assert message.startswith("FloatingPointError: Gradients are not finite")
             assert where + keras_versions.in_model("dense/kernel") in message
             assert actual["unchanged"]
-
-    def test_custom_loop(self, group):
-        """Loss scaling comes first: its steps are left out without an error."""
-        where = f"worker {group.workers - 1}, its replica {group.devices - 1}: v0."
-        for actual in group.run(scenarios.raised_in_loop, is_scaled=False):
-            assert str(actual["message"]).startswith("InvalidArgumentError: ")
-            assert where in str(actual["message"]) and actual["unchanged"]
-        for actual in group.run(scenarios.raised_in_loop, is_scaled=True):
-            assert str(actual["message"]) == ""

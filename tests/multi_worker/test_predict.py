@@ -54,16 +54,3 @@ class TestOnBatch:
         assert_close(results, expected, **FLOAT32_MEANS)
         first_loss = scenarios.train(None, **arguments, on_batch=True)["loss"][0]
         np.testing.assert_allclose(results[0]["loss"][0], first_loss, **FLOAT32_MEANS)
-
-    @pytest.mark.keras3_only("train_on_batch of Keras 2 splits the batch, with messages of its own")
-    def test_what_is_no_batch_is_refused_on_all_workers(self, group):
-        for messages in group.run(scenarios.wrong_batches):
-            for name, expected in {
-                "different lengths": "Received: arrays of 10, 9 rows",
-                "both weights": "cannot be specified at the same time",
-                "lists": "train_on_batch(np.asarray(x), ...)",
-                "targets in a list": "test_on_batch(np.asarray(y), ...)",
-                "rows in a list": "predict_on_batch(np.asarray(x), ...)",
-            }.items():
-                assert expected in str(messages[name]), name
-            assert str(messages["weights as a list"]) == ""

@@ -47,13 +47,9 @@ class TestFromFunction:
 # the error shows.
 REFUSED = [
     ("fit", "arrays", (8, 6), None, 1, "32 rows (8 batches); worker 1: 24 rows (6 batches)"),
-    ("fit", "arrays", (8, 0), None, 1, "32 rows (8 batches); worker 1: 0 rows (0 batches)"),
     ("evaluate", "arrays", (0, 3), None, 1, "0: 0 rows (0 batches); worker 1: 12 rows (3 batches)"),
-    ("predict", "arrays", (2, 3), None, 1, "0: 8 rows (2 batches); worker 1: 12 rows (3 batches)"),
     ("fit", "known cardinality", (8, 6), None, 1, "worker 0: 8; worker 1: 6"),
     ("fit", "PyDataset", (8, 6), None, 1, "worker 0: 8; worker 1: 6"),
-    ("fit", "PyDataset", (0, 6), None, 1, "worker 0: 0; worker 1: unknown"),
-    ("fit", "generator", (8, 0), None, 1, "worker 0: unknown; worker 1: 0"),
     ("fit", "generator", (5, 2), None, 1, "worker 0: more than 2 batches; worker 1: 2 batches"),
     ("fit", "generator", (5, 2), 4, 1, "worker 0: more than 2 batches; worker 1: 2 batches"),
     ("fit", "generator", (5, 3), None, 2, "more than 2 batches; worker 1: 2 to 3 batches"),

@@ -100,23 +100,6 @@ def weights_of(model):
     return {f"weight{index}": value for index, value in enumerate(model.get_weights())}
 
 
-def train_on_global_batches(strategy, rule, batch_size=24, steps=30):
-    """Momentum SGD on fixed global batches; return weights, losses and a metric."""
-    if strategy:
-        use_rule(strategy, rule)
-    keras.utils.set_random_seed(1)
-    x, y = random_data(batch_size * 5)
-    with scope(strategy):
-        model = build_mlp()
-        model.compile(
-            optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse", metrics=["mae"]
-        )
-    history = model.fit(
-        x, y, batch_size=batch_size, epochs=steps // 5, shuffle=False, verbose=0
-    ).history
-    return {"loss": history["loss"], "mae": history["mae"], **weights_of(model)}
-
-
 LOSSES = {
     "mean": lambda: keras.losses.MeanSquaredError(),
     "sum": lambda: keras.losses.MeanSquaredError(reduction="sum"),

@@ -142,22 +142,3 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
                     own[index].assign(start[index])
     slots = [[v.numpy() for v in slots_of(optimizer)] for optimizer in each]
     return [[v.numpy() for v in own] for own in weights], slots
-
-
-def different_settings(strategy, what):
-    """Every worker has another setting; return the message with which each of them refuses."""
-    use_rule(strategy, "adasum" if what == "local_steps" else "mean")
-    rank, inner = strategy.cluster_resolver.task_id, keras.optimizers.SGD(0.1)
-    with strategy.scope():
-        variable = Variable(np.zeros(3, "float32"), name="v")
-        if what == "local_steps":
-            optimizer = optimizers.DeltaAdasum(inner, local_steps=1 + rank)
-        else:
-            smoothing = 0.5 + 0.1 * rank if what == "smoothing" else None
-            optimizer = optimizers.AdaScale(inner, smoothing=smoothing)
-        try:
-            keras_compat.build(optimizer, [variable])
-            optimizer.set_scale(3 + rank)
-        except ValueError as error:
-            return {"message": str(error)}
-    return {"message": "none"}

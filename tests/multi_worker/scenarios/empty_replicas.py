@@ -170,18 +170,6 @@ def steps_of_loop(strategy, rule, optimizer="momentum", function=False):
     return results
 
 
-def logs(strategy, replicas):
-    """The logs of `fit` of a model that does not learn; the last batch is one row."""
-    if strategy:
-        use_rule(strategy, "adasum")
-    x, y = random_data(2 * 8 * replicas + 1)
-    keras.utils.set_random_seed(4)
-    with scope(strategy):
-        model = build(normalization=False)
-        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"])
-    return model.fit(x, y, batch_size=8 * replicas, shuffle=False, verbose=0).history
-
-
 def train_convolutions(strategy, jit_compile=False):
     """Train on 9 rows in batches of 8; losses are sums over rows, the rule is that of replicas."""
     if strategy:

@@ -157,14 +157,6 @@ def local_batch_normalization(strategy):
     }
 
 
-def fit_in_precision(strategy, policy):
-    keras.mixed_precision.set_global_policy(policy)
-    try:
-        return fit_in_executions(strategy, epochs=8)
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
-
-
 def fit_in_executions(strategy, epochs=2, **options):
     """Adam on shuffled rows, with metrics and a synchronized BatchNormalization."""
     use_rule(strategy, "adasum")

@@ -140,24 +140,6 @@ def left_out(strategy, rule, optimizer, guard, poisoned, sparse=False):
     return results | {"scale": scale, "skipped": skipped}
 
 
-def raised_in_loop(strategy, is_scaled):
-    """Return the error of a step with an Inf on the last replica, and whether it changed nothing.
-
-    Args:
-        strategy: the workers' strategy.
-        is_scaled: whether a `LossScaleOptimizer` is around the optimizer.
-    """
-    use_rule(strategy, "adacons")
-    with on_nonfinite(strategy, "raise"):
-        stepping = Stepping(strategy, OPTIMIZERS["adam"], is_scaled)
-        stepping.step(0)
-        before = stepping.state()
-        message = message_of(lambda: stepping.step(1, strategy.num_replicas_in_sync - 1))
-        is_same = [(before[name] == value).all() for name, value in stepping.state().items()]
-        stepping.step(2)  # the workers can still communicate
-    return {"message": message, "unchanged": all(is_same)}
-
-
 def raised_in_fit(strategy, rule, **options):
     """The same of a row of the last replica that is NaN, in step 2 of `fit`."""
     use_rule(strategy, rule)

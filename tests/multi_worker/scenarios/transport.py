@@ -25,11 +25,6 @@ def over_both(strategy, compute):
     return results
 
 
-def reduce_known_gradients(strategy, **options):
-    """Gradients of every dtype and many shapes, in many small buckets."""
-    return over_both(strategy, lambda: aggregation.reduce_by_plan(strategy, **options))
-
-
 def train(strategy, rule, gathers_small_buckets=False, **options):
     """`fit` of a model with an Embedding, whose gradient is sparse, and dense variables."""
 
@@ -114,7 +109,9 @@ def random_exchange(strategy, draw):
     rule = draw.choice(["adasum", "adasum model", "adacons", "adacons variable", "sum", "mean"])
     options = {"wire_dtype": draw.choice([None, "bfloat16", "float16"])}
     if replicas == 4 and rule in ("adasum", "sum", "mean"):
-        options["radix_plan"] = draw.choice([[4], [2, 2]])
+        plans = [{"radix_plan": [4]}, {"radix_plan": [2, 2]}]
+        plans += [{"local_reduction_size": 2}] if rule == "adasum" else []
+        options |= draw.choice(plans)
     basics.use_rule(strategy, aggregation.RULES[rule](), **options)
     bytes_per_pack = draw.choice([0, 4000, 100_000, 2_000_000])
     lists = [random_gradients(draw, replicas) for _ in range(draw.choice([2, 3]))]
