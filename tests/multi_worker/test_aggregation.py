@@ -35,17 +35,17 @@ def by_plan(vectors, plan):
     return vectors[0]
 
 
-def assert_combined(results, group, combine, rounding=ROUNDING):
-    for number, gradient in enumerate(basics.known_gradients(group.replicas)):
+def assert_combined(results, group, combine, rounding=ROUNDING, not_finite=None):
+    for number, gradient in enumerate(basics.known_gradients(group.replicas, not_finite)):
         vectors = tf.cast(gradient, tf.float64).numpy().reshape(group.replicas, -1)
         expected = combine(vectors).reshape(gradient.shape[1:])
         # Where gradients cancel, what is left has the rounding of what was there.
-        scale = max(np.abs(expected).max(initial=0), np.abs(vectors).max(initial=1e-300))
+        scale = np.abs(np.concatenate([expected.ravel(), vectors.ravel()]))
+        largest = scale[np.isfinite(scale)].max(initial=0)
         for copies in results:
             for local in range(group.devices):
-                combined = copies[f"{number}.{local}"]
-                error = np.abs(combined - expected).max(initial=0) / scale
-                assert error <= rounding[gradient.dtype.name], (number, gradient.dtype, error)
+                combined, atol = copies[f"{number}.{local}"], rounding[gradient.dtype.name]
+                np.testing.assert_allclose(combined, expected, rtol=0, atol=atol * largest)
                 np.testing.assert_array_equal(combined, results[0][f"{number}.0"])
 
 
@@ -80,16 +80,6 @@ class TestOnFourReplicas:
         exact = group.run(scenarios.reduce_by_plan)
         assert np.any(exact[0]["3.0"] != results[0]["3.0"]), "something was rounded"
 
-    @pytest.mark.parametrize(
-        "options", [{}, {"local_reduction_size": 2}, {"radix_plan": [2, 2]}], ids=str
-    )
-    def test_orthogonality_is_that_of_the_vectors(self, group, options):
-        for result in group.run(scenarios.orthogonality_of_known_gradients, **options):
-            combined, separate = result["lengths"].T
-            with np.errstate(invalid="ignore"):  # a variable without elements is NaN
-                expected = combined / separate
-            np.testing.assert_allclose(result["actual"], expected, rtol=1e-6)
-
     def test_non_finite_coefficients_end_training_everywhere(self, group):
         messages = [str(each["message"]) for each in group.run(scenarios.message_of_a_bad_rule)]
         if any("TFA-501" in message for message in messages):
@@ -100,10 +90,6 @@ class TestOnFourReplicas:
 
 @on("1x2", "2x2")
 class TestTraining:
-    def test_the_optimizer_gets_sparse_gradients(self, group):
-        for result in group.run(scenarios.kinds_of_gradients):
-            assert sorted(set(result["kinds"])) == ["IndexedSlices", "SymbolicTensor"]
-
     @pytest.mark.parametrize("built", [True, False])
     def test_custom_loops_keep_the_state(self, group, built):
         results = group.run(scenarios.custom_loop, built=built)

@@ -46,17 +46,6 @@ def test_replicas_stay_the_same_and_nothing_becomes_nan(group, rule, optimizer, 
 
 
 @on("1x2", "2x1")
-@KERAS_3
-def test_a_tracker_leaves_out_replicas_without_rows(group):
-    """It has a number of each replica for two batches, and one for the single row of the last."""
-    for actual in group.run(scenarios.tracked):
-        squares = np.square(actual["errors"])
-        parts = [*np.split(squares[:-1], 2 * group.replicas), squares[-1:]]
-        expected = np.mean([part.mean() for part in parts])
-        np.testing.assert_allclose(actual["tracked"], expected, rtol=1e-5)
-
-
-@on("1x2", "2x1")
 class TestCustomLoop:
     @pytest.mark.parametrize("function", [False, True], ids=["in a function", "of a function"])
     @pytest.mark.parametrize("rule", ["adasum", "mean"])

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from scenarios import on
+from scenarios import callbacks, on
 from scenarios import saving as scenarios
 
 
@@ -23,7 +23,7 @@ def test_all_workers_save_one_checkpoint(group, tmp_path):
 @pytest.mark.parametrize("within_fit", [False, True], ids=["by hand", "in fit"])
 def test_saves_in_scope(group, tmp_path, within_fit):
     own, _ = group.run(scenarios.save_in_scope, folder=str(tmp_path), within_fit=within_fit)
-    load, model = keras.models.load_model, scenarios.compiled_model()
+    load, model = keras.models.load_model, callbacks.compiled_model(None)
     models = ["model.keras", "model.h5", *(["best.keras"] if within_fit else [])]
     weights = {name: load(tmp_path / name, compile=False).get_weights() for name in models}
     for name in ("model.weights.h5", "parts.weights.json"):

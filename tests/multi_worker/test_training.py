@@ -1,12 +1,15 @@
 """Training on every topology, against one process and against the oracle."""
 
+import functools
+
 import numpy as np
-import tensorflow as tf
 from scenarios import assert_close, basics, on
 from support import oracle
+from test_aggregation import assert_combined
 
 # The same sums in another order: a few float32 roundings a step, over 30 steps.
 FLOAT32_STEPS = {"rtol": 2e-5, "atol": 2e-6}
+
 
 # One rounding to the gradient's dtype, and for float32 sums of 1801 elements in between.
 ROUNDING = {"float64": 1e-12, "float32": 2e-7, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -51,18 +54,8 @@ class TestTraining:
             ("sum", {}),
         ]:
             results = group.run(basics.reduce_gradients, rule=rule, **options)
-            gradients = basics.known_gradients(group.replicas, options.get("not_finite"))
-            for number, gradient in enumerate(gradients):
-                vectors = tf.cast(gradient, tf.float64).numpy().reshape(group.replicas, -1)
-                combined = oracle.adasum(vectors) if rule == "adasum" else vectors.sum(axis=0)
-                largest = np.abs(combined[np.isfinite(combined)]).max(initial=0)
-                copies = {f"{number}.{local}" for local in range(group.devices)}
-                assert_close(
-                    [{name: each[name] for name in copies} for each in results],
-                    dict.fromkeys(copies, combined.reshape(gradient.shape[1:])),
-                    rtol=0,
-                    atol=largest * ROUNDING[gradient.dtype.name],
-                )
+            combine = oracle.adasum if rule == "adasum" else functools.partial(np.sum, axis=0)
+            assert_combined(results, group, combine, ROUNDING, options.get("not_finite"))
 
 
 @on("1x4", "2x1", "2x2")

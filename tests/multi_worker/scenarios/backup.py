@@ -4,9 +4,10 @@ import pathlib
 import warnings
 
 import keras
-from support.keras_versions import LossScaleOptimizer, copies_of
+from support.keras_versions import LossScaleOptimizer
 
-from scenarios.basics import random_data, use_rule
+from scenarios import callbacks
+from scenarios.basics import on_replicas, random_data, use_rule
 from scenarios.callbacks import Interrupted, rank_of
 from tf_adasum.aggregation import rules
 from tf_adasum.callbacks import BackupAndRestore
@@ -37,19 +38,8 @@ def compiled_model(strategy, kind="adam", seed=1, steps_per_execution=1):
     """With dropout and statistics that differ between replicas."""
     rule, make = TRAININGS[kind]
     use_rule(strategy, rule)
-    keras.utils.set_random_seed(seed)
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.layers.Input([6]),
-                keras.layers.Dense(8, activation="tanh"),
-                keras.layers.BatchNormalization(momentum=0.5),
-                keras.layers.Dropout(0.3),
-                keras.layers.Dense(1),
-            ]
-        )
-        model.compile(make(), "mse", metrics=["mae"], steps_per_execution=steps_per_execution)
-    return model
+    options = {"metrics": ["mae"], "steps_per_execution": steps_per_execution}
+    return callbacks.compiled_model(strategy, seed, make, **options)
 
 
 class Batches(keras.callbacks.Callback):
@@ -68,9 +58,9 @@ class Batches(keras.callbacks.Callback):
             raise Interrupted
 
 
-def fit(model, callbacks, epochs=EPOCHS):
-    callbacks = [*callbacks, keras.callbacks.LearningRateScheduler(lambda _, rate: 0.8 * rate)]
-    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0, "callbacks": callbacks}
+def fit(model, given, epochs=EPOCHS):
+    given = [*given, keras.callbacks.LearningRateScheduler(lambda _, rate: 0.8 * rate)]
+    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0, "callbacks": given}
     return model.fit(*random_data(ROWS), epochs=epochs, **options)
 
 
@@ -88,11 +78,7 @@ def state_of(strategy, model):
     for state in states:
         if state.rule_state:
             variables += state.rule_state.of_name.values()
-    return {
-        f"variable {index}.{local}": copy.numpy()
-        for index, variable in enumerate(variables)
-        for local, copy in enumerate(copies_of(strategy, variable))
-    }
+    return on_replicas(strategy, variables, "variable ")
 
 
 def results_of(strategy, model, history, batches):
@@ -121,8 +107,8 @@ def resume(strategy, folder, kind="adam", steps_per_execution=1, epochs=EPOCHS, 
     batches = Batches()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        callbacks = [batches, *backup_of(strategy, folder, **options)]
-        history = fit(model, callbacks, epochs)
+        given = [batches, *backup_of(strategy, folder, **options)]
+        history = fit(model, given, epochs)
     said = "\n".join(str(each.message) for each in caught if each.category is UserWarning)
     return {**results_of(strategy, model, history, batches), "warnings": said}
 

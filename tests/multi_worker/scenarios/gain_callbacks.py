@@ -3,9 +3,8 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from support.keras_versions import copies_of
 
-from scenarios.basics import build_mlp, random_data, use_rule
+from scenarios.basics import build_mlp, on_replicas, random_data, use_rule
 from tf_adasum.callbacks import GainTracker, StopAtScaleInvariantStep
 from tf_adasum.optimizers import AdaScale
 
@@ -21,14 +20,6 @@ def compiled(strategy, build, **options):
         inner = keras.optimizers.SGD(0.05, momentum=0.9, **options)
         model.compile(optimizer=AdaScale(inner), loss="mse", metrics=["mae"])
     return model
-
-
-def weights_on_replicas(strategy, model):
-    return {
-        f"weight {index}.{replica}": copy.numpy()
-        for index, variable in enumerate(model.variables)
-        for replica, copy in enumerate(copies_of(strategy, variable))
-    }
 
 
 def fit_until_stopped(strategy, count):
@@ -60,5 +51,5 @@ def fit_until_stopped(strategy, count):
         "updates": np.array(tracker.steps) // accumulation,
         **{f"log {name}": values for name, values in history.history.items()},
         **{f"measured {name}": [v[name] for v in tracker.values] for name in tracker.values[0]},
-        **weights_on_replicas(strategy, model),
+        **on_replicas(strategy, model.variables, "weight "),
     }

@@ -7,13 +7,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 from support import keras_versions
-from support.keras_versions import LossScaleOptimizer, Variable, loss_scale_of
+from support.keras_versions import LossScaleOptimizer, loss_scale_of
 
 from scenarios.basics import OPTIMIZERS, build_mlp, message_of, random_data, use_rule
+from scenarios.given_gradients import gradients_of, new_variables
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.replicas import nonfinite_gradients
 
-SHAPES = [(4, 3), (5,)]
 STEPS = 4
 BAD_AFTER = 1  # so many steps
 
@@ -47,16 +47,9 @@ class Stepping:
 
     def __init__(self, strategy, make, is_scaled=False, sparse=False):
         self.strategy, replicas = strategy, strategy.num_replicas_in_sync
-        random = np.random.default_rng(31)
-        gradients = [
-            tf.constant(random.standard_normal((STEPS, replicas, *shape)) + 0.5, tf.float32)
-            for shape in SHAPES
-        ]
+        gradients = list(map(tf.constant, gradients_of(replicas, STEPS)))
         with strategy.scope():
-            self.variables = [
-                Variable(random.standard_normal(shape).astype("float32"), name=f"v{index}")
-                for index, shape in enumerate(SHAPES)
-            ]
+            self.variables = new_variables()
             optimizer = make()
             if is_scaled:
                 optimizer = LossScaleOptimizer(optimizer, initial_scale=1024.0)

@@ -1,0 +1,50 @@
+"""Starts many workers without TensorFlow; prints how many fail, and the seconds of all.
+
+python -S many_processes.py COUNT joined    # they know worker 0's address
+python -S many_processes.py COUNT listed    # they know all addresses, as from TF_CONFIG
+"""
+
+import os
+import socket
+import sys
+import time
+
+from tf_adasum.cluster import joining, rendezvous
+from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
+
+SECONDS = 120
+
+
+def free_addresses(count):
+    """Return addresses of this machine with ports that are free now."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
+    for each in held:
+        each.close()
+    return tuple(addresses)
+
+
+def start(rank, count, way, addresses):
+    """Start one worker; return whether it has found the others."""
+    cluster = Cluster(addresses, tuple(f"worker {each}" for each in range(count)), rank)
+    if way == "joined":
+        config = RendezvousConfig(addresses[0], rank, count, "a test")
+        cluster = joining.join(config, SECONDS, {})
+    rendezvous.meet(cluster, {"rule": "Adasum()"}, SECONDS, environment={})
+    return cluster.rank == rank and len(set(cluster.addresses)) == count
+
+
+def main():
+    """Start all workers, and wait for them."""
+    count, way = int(sys.argv[1]), sys.argv[2]
+    addresses = free_addresses(count)
+    since = time.monotonic()
+    for rank in range(count):
+        if os.fork() == 0:
+            os._exit(0 if start(rank, count, way, addresses) else 1)
+    failed = [code for _, code in (os.wait() for _ in range(count)) if code]
+    print(len(failed), time.monotonic() - since)
+
+
+if __name__ == "__main__":
+    main()
