@@ -11,7 +11,7 @@
 #   make test-addons  the tests of `test` with TensorFlow 2.15, Keras 2 and TensorFlow Addons
 #   make test-versions  the tests that depend on versions, on the corners of the table of
 #                TensorFlow, Keras and Python versions, in build/versions; CORNER=2.16 selects the
-#                corners of one TensorFlow, RECORD=--record updates the docs
+#                corners of one TensorFlow
 #   make lint    ruff, clang-format, and the import rules of pyproject.toml
 #   make types   mypy, on the public API, aggregation, ops, cluster, health, doctor and transport
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan, in build/sanitize
@@ -42,7 +42,7 @@ PYTEST = $(BIN)/python -m pytest --durations=20 $(PART)
 READY = $(VENV)/.ready
 SOURCES = $(shell find custom_ops -type f -not -name '*.pyc') setup.py pyproject.toml
 
-.PHONY: demo check test test-slow compatibility test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke docs docs-browser wheels test-wheels gpu-report gpu-report-here clean
+.PHONY: demo check test test-slow test-networks test-clusters test-addons test-versions lint types sanitize evidence-smoke docs docs-browser wheels test-wheels gpu-report gpu-report-here clean
 
 # Without oneDNN, TensorFlow prints no line about it.
 demo: export TF_ENABLE_ONEDNN_OPTS = 0
@@ -92,10 +92,6 @@ test-slow: PART = -m slow $(if $(QUARTER),--quarter $(if $(filter today,$(QUARTE
 test-slow: $(READY)
 	$(BOTH_PARTS)
 
-# If the table has changed, copy it to tests/COMPATIBILITY.md.
-compatibility: $(READY)
-	$(BIN)/python -m pytest tests/multi_worker --compatibility build/compatibility.md
-
 test-networks test-clusters test-wheels: PART =
 test-networks: $(READY)
 	$(PYTEST) tests/networks
@@ -113,7 +109,7 @@ test-addons:
 	$(MAKE) -C $(ADDONS) PYTHON=python3.11 EXTRA=keras2-cpu PART="$(PART)" test
 
 test-versions:
-	$(PYTHON) tests/support/corners.py $(CORNER) $(RECORD)
+	$(PYTHON) tests/support/corners.py $(CORNER)
 
 lint: $(READY)
 	$(BIN)/ruff check .

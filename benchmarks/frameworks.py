@@ -10,7 +10,7 @@ take turns. Otherwise each worker of Horovod and of tf_adasum runs on its own sh
 `mpirun` and `tf-adasum-launch` start it; the other frameworks have no launcher. HOROVOD_PYTHON is
 the Python of an environment with Horovod (horovod_worker.py), and JAX_PYTHON is the Python of an
 environment with `pip install "jax[cpu]" keras`. Writes benchmarks/results/DATE-frameworks.md or
-DATE-small_steps.md, from which `benchmarks/exchange.py --extend` writes README's table.
+DATE-small_steps.md.
 """
 
 import argparse

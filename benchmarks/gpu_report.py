@@ -4,7 +4,7 @@
     python benchmarks/gpu_report.py --dry          tiny models on two CPU devices, to try the script
 
 Parts, which --parts selects: `doctor`, the installation; `tests`, the tests of the op on a GPU;
-`kernels`, kernels_gpu.py, if PyTorch or CuPy is installed; `fit`, three models with Adasum, the
+`kernels`, kernels_gpu.py, if PyTorch is installed; `fit`, three models with Adasum, the
 mean and TensorFlow's MirroredStrategy; `profile`, one step of two models; `workers`, two processes,
 and `-n auto`. With one GPU, TensorFlow divides it into two logical GPUs. NCCL runs only if each
 replica has a GPU of its own.
@@ -285,8 +285,8 @@ def tests(arguments, gpus, replicas, notes):
 def kernels(arguments, gpus, replicas, notes):
     if not gpus:
         raise Skipped("no GPU; `python benchmarks/kernels_gpu.py --emulated` is the dry run")
-    if not any(importlib.util.find_spec(name) for name in ("torch", "cupy")):
-        raise Skipped("neither PyTorch nor CuPy is installed")
+    if not importlib.util.find_spec("torch"):
+        raise Skipped("PyTorch is not installed")
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(HERE / "kernels_gpu.py"), "--no-compile", "--rounds", "5"]
         run([*command, "--out", folder], 240)

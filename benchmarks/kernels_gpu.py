@@ -3,7 +3,7 @@
     python benchmarks/kernels_gpu.py                 on a machine with an NVIDIA GPU
     python benchmarks/kernels_gpu.py --emulated      a dry run of this script, without one
 
-Needs PyTorch or CuPy for buffers and events, NumPy, ml_dtypes, g++ and nvcc (or NVRTC), but neither
+Needs PyTorch for buffers and events, NumPy, ml_dtypes, g++ and nvcc (or NVRTC), but neither
 TensorFlow nor Keras. Builds the kernels of custom_ops/cuda for this GPU and calls their C
 interface. Each kernel is compared with float64 on the CPU before it is timed; if one is wrong, the
 benchmark exits with status 1 and without a report.
@@ -197,7 +197,7 @@ def pairwise_lines(bench, dtype, segments):
     if bench.failures:
         return []
     tensors = []
-    if not device.no_baselines:
+    if device.torch:
         tensors = [[x.tensor(dtype, -1) for x in (a, b)] for a, b, _ in sets]
     ways |= gpu_pytorch.baselines(bench, what, dtype, PAIRWISE_COMBINE, segments, tensors, expected)
 
@@ -296,7 +296,7 @@ def rows_lines(bench, rows, segments):
         if bench.failures:
             continue
         tensors = []
-        if not device.no_baselines:
+        if device.torch:
             tensors = [[x.tensor(dtype, rows.shape)[:, :count]] for x in inputs]
             if operation == SEGMENT_WEIGHTED_SUM:
                 tensors = [[*x, weights.tensor(FLOAT64, coefficients.shape)] for x in tensors]
@@ -399,8 +399,8 @@ def measure_rows(bench, sizes):
 
 def body_of(bench, pairwise, tables):
     """Return the text of the report."""
-    if bench.device.no_baselines:
-        beside = f"PyTorch was not measured: {bench.device.no_baselines}."
+    if not bench.device.torch:
+        beside = "PyTorch was not measured: a dry run."
     else:
         beside = (
             "PyTorch: eager, one call after the other, one segment with `torch.dot` and matrix "

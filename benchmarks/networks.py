@@ -19,7 +19,6 @@ import signal
 import sys
 import tempfile
 
-import generated_tables
 import reliability
 import report
 
@@ -81,10 +80,10 @@ def run(number):
         on_start()
 
 
-def cell(case, outcomes, expected, violations=network_cases.violations):
+def cell(case, outcomes, expected):
     """Return what the workers did. Wrong behaviour is bold."""
     texts = {rank: text_of(outcome, expected) for rank, outcome in outcomes.items()}
-    wrong = violations(case, outcomes, expected)
+    wrong = network_cases.violations(case, outcomes, expected)
     if len({re.sub(r"\d", "", text) for text in texts.values()}) == 1:
         text = texts[max(texts)] if len(texts) == 1 else f"all: {texts[min(texts)]}"
     else:
@@ -131,7 +130,7 @@ def write(kept):
     names = {case.name for case in network_cases.CASES}
     kept = {name: kept[name] for name in sorted(kept) if name in names}
     KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
-    PAGE.write_text(generated_tables.rewritten(PAGE.read_text(), {"networks": table(kept)}))
+    PAGE.write_text(report.rewritten(PAGE.read_text(), {"networks": table(kept)}))
 
 
 def main():

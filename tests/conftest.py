@@ -24,7 +24,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("TF_ADASUM_TRANSPORT", "tensorflow")
 
 pytest_plugins = ["support.pace", "support.keras_versions", "support.lanes"]
-pytest_plugins += ["support.compatibility"]
 
 
 @pytest.fixture

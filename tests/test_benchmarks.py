@@ -33,21 +33,10 @@ def run_main(load, monkeypatch):
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.version_independent
-def test_dry_run_of_the_gpu_benchmark_measures_every_case(run_main, tmp_path, capsys):
-    out = tmp_path / "reports"
-    run_main("kernels_gpu", "--emulated", "--rounds", 2, "--out", out)
-    printed = capsys.readouterr().out
-    assert "these numbers mean nothing" in printed
-    assert not out.exists()
-    tables = printed[printed.index("## Pairwise") :].splitlines()
-    rows = [line.strip("| ").split(" | ") for line in tables if line.startswith("| ")]
-    assert {row[0] for row in rows} >= {"float32", "bfloat16", "float16", "float64"}
-    pairwise = [row for row in rows if row[3] in ("cold", "warm")]
-    assert {row[3] for row in pairwise} == {"cold", "warm"}
-    assert {row[5] for row in pairwise} == {"single pass", "two passes"}
-    assert tables.count("## Gram") == tables.count("## Weighted sum") == 1
-    # Two types, each with two numbers of rows and with small segments; in two tables.
-    assert sum(row[1] in ("2", "3", "16") for row in rows) == 12
+def test_dry_run_of_the_gpu_benchmark(run_main, tmp_path, capsys):
+    run_main("kernels_gpu", "--emulated", "--rounds", 2, "--out", tmp_path / "reports")
+    assert "these numbers mean nothing" in capsys.readouterr().out
+    assert not (tmp_path / "reports").exists()
 
 
 @needs_compiler
@@ -61,12 +50,6 @@ def test_gpu_benchmark_refuses_to_time_a_wrong_kernel(load, run_main, monkeypatc
     for kernel in ("pairwise float32", "Gram bfloat16", "weighted-sum float32"):
         assert kernel in str(ended.value)
     assert "cold" not in capsys.readouterr().out
-
-
-@pytest.mark.version_independent
-def test_gpu_benchmark_says_that_there_is_no_gpu(run_main):
-    with pytest.raises(SystemExit, match=r"finds no NVIDIA GPU.*--emulated"):
-        run_main("kernels_gpu")
 
 
 @pytest.mark.slow
@@ -150,27 +133,6 @@ def reported(load, run_main, monkeypatch):
 
 
 @pytest.mark.slow
-def test_exchange_is_measured_on_workers(load):
-    """Few steps of small gradients."""
-    exchange_worker = load("exchange_worker")
-    kinds = ["sum", "[4]", "[2, 2]", "bfloat16", "arithmetic"]
-    shapes = [[4096], [1024]]
-    (measured,), peak = exchange_worker.on_workers(
-        4, 1, "times", cases=[(shapes, kinds)], steps=2, gathers_small_buckets=False
-    )
-    assert peak > 50e6  # no TensorFlow takes less
-    for kind in kinds:
-        assert len(measured[kind]["seconds"]) == 2 and min(measured[kind]["seconds"]) > 0
-    sent = {kind: own["sent"] for kind, own in measured.items()}
-    once = 4 * 5120 * 2 * 3 / 4
-    # The inner products of two variables in float64, gathered: 10 pairs of four, 3 pairs of two.
-    assert sent["sum"] == once and sent["arithmetic"] == 0
-    assert sent["[4]"] == once + 3 * 8 * 2 * 10
-    assert sent["[2, 2]"] == once + (1 + 3) * 8 * 2 * 3
-    assert sent["bfloat16"] == once / 2 + 3 * 8 * 2 * 10
-
-
-@pytest.mark.slow
 def test_a_slow_worker_is_named_and_a_slow_link_is_none(load, reported):
     if reason := network.missing("tc") or network.reason_to_skip():
         pytest.skip(reason)
@@ -195,20 +157,6 @@ def test_random_events_leave_out_no_row_and_leave_nothing_behind(reported):
     assert "launchers: 0, 0, 0, 0." in body and "Missing steps: 0." in body
     assert not re.search(r": [1-9]\d* rows not used", body)
     assert "that are left: none." in body
-
-
-@pytest.mark.slow
-def test_rounding_is_that_of_the_dtype_on_the_wire(load):
-    exchange_worker = load("exchange_worker")
-
-    kinds = ["adasum", "bfloat16", "float16"]
-    errors, _ = exchange_worker.on_workers(2, 1, "rounding", kinds=kinds, scales=[1.0, 1e-6])
-    # Rounded twice, to 24, 8 and 11 bits: relative errors of 2^-bits at most, about a third of it
-    # in the root mean square. Two gradients and their combination make at most 2^-bits together.
-    for kind, bits in zip(kinds, (24, 8, 11), strict=True):
-        assert 2.0 ** -(bits + 3) < errors[kind][0] < 2.0**-bits
-    assert errors["bfloat16"][1] == pytest.approx(errors["bfloat16"][0], rel=0.1)
-    assert errors["float16"][1] > 10 * errors["float16"][0], "1e-6 is below its normal numbers"
 
 
 @pytest.mark.slow

@@ -183,7 +183,7 @@ RUN_BY = {
     ". .venv": "tests/test_documented_programs.py",
     "python -m experiments": "tests/test_experiments.py",
     # Where its files are missing, the error names this package; no test installs it.
-    "sudo apt-get install dataset-fashion-mnist": "tests/test_experiment_data.py",
+    "sudo apt-get install dataset-fashion-mnist": "experiments/data.py",
     "python benchmarks/exchange.py": "tests/test_benchmarks.py",
     "export TF_ADASUM_SECRET_FILE=": "tests/unit/cluster/test_secret.py",
     "export SRUN_CPUS_PER_TASK=": "tests/clusters/test_slurm.py",

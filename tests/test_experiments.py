@@ -195,6 +195,34 @@ def test_the_auc_is_the_share_of_pairs_in_the_right_order(load):
     assert float(found) == pytest.approx(pairs.mean(), abs=1e-12)
 
 
+def test_pairs_are_the_words_within_windows(load):
+    """Against a loop over all pairs of places."""
+
+    class Widths:
+        def integers(self, low, high, count):
+            return np.resize([1, 3, 2], count)
+
+    read, widths = np.arange(10, 18), np.resize([1, 3, 2], 8)
+    places = itertools.permutations(range(len(read)), 2)
+    expected = [(read[i], read[j]) for i, j in places if abs(i - j) <= widths[i]]
+    found = load("experiments.word2vec.text")._near(read, Widths())
+    assert sorted(map(tuple, found.tolist())) == sorted(expected)
+
+
+def test_the_clicks_are_those_of_the_stated_model(load):
+    clicks = load("experiments.data").clicks()
+    train, held, test = clicks.train, clicks.validation, clicks.test
+    assert [len(own[1]) for own in (train, held, test)] == [163_840, 8192, 8192]
+    x, y = train
+    assert (x >= 0).all() and (x[:, 4:].max(0) == [511, 255, 127, 63, 31]).all()
+    # Zipf's law: twice as often as the next value, four times as often as the fourth.
+    counts = np.bincount(x[:, 4])
+    assert counts[0] / counts[[1, 3]] == pytest.approx([2, 4], rel=0.1)
+    assert 0.2 < y.mean() < 0.3
+    # ⌊exp(1 + z)⌋ ≤ 1 where z < log 2 - 1.
+    assert (x[:, 0] <= 1).mean() == pytest.approx(0.3795, abs=0.01)
+
+
 SLOW = [
     pytest.param(name, marks=pytest.mark.slow)
     for name in ("word2vec", "residual", "transformer", "adascale", "adacons", "ablations")

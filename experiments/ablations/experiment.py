@@ -61,8 +61,7 @@ class AblationExperiment(Experiment):
         """Return a table for each finished study."""
         body, said, left = [], [], []
         for study in self.studies:
-            own = dataclasses.replace(self, studies=(study,))
-            if any(case not in results for case in own.plan(results)):
+            if not self.is_finished(results, studies=(study,)):
                 left.append(study.title)
                 continue
             rows, verdict = table_and_verdict(study, results)

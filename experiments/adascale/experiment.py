@@ -134,8 +134,7 @@ class AdaScaleExperiment(Experiment):
     @property
     def packages(self):
         """The packages that its data and figures need."""
-        needed = {data.PACKAGES.get(task.data) for task in self.tasks} - {None}
-        return "scipy", "matplotlib", *sorted(needed)
+        return "scipy", "matplotlib", *data.packages_of(task.data for task in self.tasks)
 
     def small(self):
         """Return it on the first task, for an epoch, with one S."""
@@ -209,10 +208,9 @@ class AdaScaleExperiment(Experiment):
 
         return Report(*tables.report(self, results, figures))
 
-    def is_finished(self, results, task, tuned=()):
+    def has_finished(self, results, task, tuned=()):
         """Whether all runs of a task's table are there, and those that are retuned."""
-        own = AdaScaleExperiment((dataclasses.replace(task, tuned=tuned),))
-        return all(case in results for case in own.plan(results))
+        return self.is_finished(results, tasks=(dataclasses.replace(task, tuned=tuned),))
 
 
 def score(result):

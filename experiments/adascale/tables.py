@@ -14,7 +14,7 @@ from experiments.adascale.experiment import (
     METHODS,
     phases_of,
 )
-from experiments.comparison import SIGNIFICANT, holm, p_text, paired_p, with_range
+from experiments.comparison import SIGNIFICANT, edges, holm, p_text, paired_p, with_range
 from experiments.experiment import Claim, Verdict
 from experiments.figures import GREY, legend, median_and_range
 from experiments.page import markdown
@@ -87,7 +87,7 @@ class ProblemResults:
 
 def report(experiment, results, pictures):
     """Return verdicts and body."""
-    finished = [task for task in experiment.tasks if experiment.is_finished(results, task)]
+    finished = [task for task in experiment.tasks if experiment.has_finished(results, task)]
     body = []
     left = [task.title for task in experiment.tasks if task not in finished]
     found = [ProblemResults(experiment, results, task) for task in finished]
@@ -101,7 +101,7 @@ def report(experiment, results, pictures):
         body.append(table(own))
         body += [varied(own, scale) for scale in own.task.varied]
         for scale in own.task.tuned:
-            if experiment.is_finished(results, own.task, (scale,)):
+            if experiment.has_finished(results, own.task, (scale,)):
                 body.append(retuned(own, scale))
             else:
                 left.append(f"{own.task.title} retuned at S = {scale}")
@@ -191,8 +191,8 @@ def retuned(found, scale):
         p = p_text(said[method]) if method in said else ""
         count = f"{statistics.median(counts):.0f}"
         lines.append([method, f"{found.rate(k):g}", accuracy_text(found, own, k), p, count])
-    edges = [own["method"] for own in grid.limited]
-    limits = f"\n\nBest at an edge of the widest grid: {', '.join(edges)}." if edges else ""
+    limits = edges([own["method"] for own in grid.limited])
+    limits = f"\n\n{limits}" if limits else ""
     header = ["method", "best base learning rate", "accuracy", "p against AS (Holm)", "iterations"]
     text = (
         f"For this table, we tuned the base learning rate of each method at S = {scale}. All "
@@ -236,7 +236,7 @@ def verdicts(found):
     numbers |= {
         f"S = {scale}, retuned": tuned_text(found, scale)
         for scale in found.task.tuned
-        if found.experiment.is_finished(found.results, found.task, (scale,))
+        if found.experiment.has_finished(found.results, found.task, (scale,))
     }
     first = Verdict(word, name, numbers)
     numbers = {f"LSW at S = {scale}": f"{lost(scale, LSW):.3f}" for scale in fixed}

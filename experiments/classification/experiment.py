@@ -43,8 +43,7 @@ class Classification(Experiment):
     @property
     def packages(self):
         """The packages that its data and figures need."""
-        needed = {data.PACKAGES.get(own.data) for own in self.problems} - {None}
-        return "scipy", "matplotlib", *sorted(needed)
+        return "scipy", "matplotlib", *data.packages_of(own.data for own in self.problems)
 
     def small(self):
         """Return it on the first problem, for an epoch, on 4 and 8 replicas, with two rates."""
@@ -174,11 +173,9 @@ class Classification(Experiment):
 
     def finished(self, results, problem):
         """Return the numbers of replicas on which all runs of a problem are there."""
-        wanted = self.replicas_of(problem)
-        return [n for n in wanted if self.is_finished(results, problem, n)]
 
-    def is_finished(self, results, problem, replicas):
-        """Whether all runs of a problem on so many replicas are there."""
-        problem = dataclasses.replace(problem, replicas=(replicas,))
-        own = dataclasses.replace(self, problems=(problem,))
-        return all(case in results for case in own.plan(results))
+        def is_finished(n):
+            own = dataclasses.replace(problem, replicas=(n,))
+            return self.is_finished(results, problems=(own,))
+
+        return list(filter(is_finished, self.replicas_of(problem)))

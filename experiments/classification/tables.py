@@ -6,8 +6,9 @@ import statistics
 from experiments.classification.problem import k_of_sum
 from experiments.comparison import (
     SIGNIFICANT,
-    first_reaching,
+    edges,
     holm,
+    median_step,
     p_text,
     paired_p,
     with_range,
@@ -77,12 +78,8 @@ class ProblemResults:
     def steps_to_target(self, replicas, rule, k, target=None):
         """Return the median number of steps to the target; None if half of the seeds miss it."""
         target = self.target if target is None else target
-        found = [
-            first_reaching(result["steps"], result["accuracies"], target)
-            for result in self.finals(replicas, rule, k)
-        ]
-        median = statistics.median_low([float("inf") if step is None else step for step in found])
-        return None if median == float("inf") else median
+        runs = self.finals(replicas, rule, k)
+        return median_step(runs, target, lambda result: result["accuracies"])
 
     def tests(self, *, tuned):
         """Return for each (replicas, rule) the corrected p against the mean."""
@@ -172,4 +169,4 @@ def limits(found):
         for n, grid in found.grids.items()
         for setting in grid.limited
     ]
-    return f"Best at an edge of the widest grid: {', '.join(named)}." if named else ""
+    return edges(named)

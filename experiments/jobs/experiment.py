@@ -186,8 +186,7 @@ class JobsExperiment(Experiment):
         """Return the table of all finished jobs, and the verdicts on two claims."""
         rows, missing, found = [], [], []
         for job in self.jobs:
-            own = dataclasses.replace(self, jobs=(job,))
-            if all(case in results for case in own.plan(results)):
+            if self.is_finished(results, jobs=(job,)):
                 scores = [
                     Scores(method, rate, [results[case] for case in cases])
                     for method, rate, cases in self.finals(results, job)

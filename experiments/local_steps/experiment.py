@@ -118,8 +118,7 @@ class LocalStepsExperiment(Experiment):
         """Return a table and a figure for each data set that is finished."""
         body, of_outer, of_diloco = [], [], []
         for dataset, epochs in self.datasets:
-            own = dataclasses.replace(self, datasets=((dataset, epochs),))
-            if any(case not in results for case in own.plan(results)):
+            if not self.is_finished(results, datasets=((dataset, epochs),)):
                 continue
             found = {
                 k: Finals(self.grid(results, dataset, epochs, k), results) for k in self.local_steps

@@ -9,7 +9,7 @@ import json
 import pathlib
 import statistics
 
-from experiments.comparison import first_reaching
+from experiments.comparison import lowered, median_step
 from experiments.experiment import Claim, Experiment, Report, Verdict
 from experiments.figures import NAMES
 from experiments.page import ROOT, markdown
@@ -42,24 +42,6 @@ class Row:
     replicas: int
     rule: str
     steps: float | None
-
-
-def median_steps(runs, target, curve):
-    """Return the median step at which a curve is at the target or above; None if most are not.
-
-    Args:
-        runs: results with "steps".
-        target: the value.
-        curve: a function from a result to the values at its steps, the larger the better.
-    """
-    found = [first_reaching(run["steps"], curve(run), target) for run in runs]
-    median = statistics.median_low([float("inf") if step is None else step for step in found])
-    return None if median == float("inf") else median
-
-
-def lowered(run):
-    """Return the losses of a run with the sign that makes larger better."""
-    return [None if loss is None else -loss for loss in run["losses"]]
 
 
 def of_cnn():
@@ -95,7 +77,7 @@ def of_word2vec():
         (1, ONE, found.k_alone),
         *((8, rule, found.best(rule)) for rule in tables.RULES),
     ):
-        yield Row(*own, n, rule, median_steps(found.runs(rule, k), -target, lowered))
+        yield Row(*own, n, rule, median_step(found.runs(rule, k), -target, lowered))
 
 
 def of_transformer():
@@ -110,7 +92,7 @@ def of_transformer():
     target = round(statistics.median(found.losses("mean", 1)), 3)
     own = "transformer", "Transformer with LAMB", f"loss {target:.3f}, the mean's last"
     for rule in experiment.RULES:
-        yield Row(*own, 8, rule, median_steps(found.runs(rule, 1), -target, lowered))
+        yield Row(*own, 8, rule, median_step(found.runs(rule, 1), -target, lowered))
 
 
 class TimeToAccuracy(Experiment):

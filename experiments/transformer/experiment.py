@@ -12,8 +12,10 @@ import statistics
 from experiments import data, schedules
 from experiments.comparison import (
     SIGNIFICANT,
-    first_reaching,
+    edges,
     holm,
+    lowered,
+    median_step,
     p_text,
     paired_p,
     with_range,
@@ -112,7 +114,7 @@ class TransformerExperiment(Experiment):
 
     def report(self, results, pictures):
         """Return the table and the figures of all finished runs."""
-        finished = [n for n in self.replicas if self.is_finished(results, n)]
+        finished = [n for n in self.replicas if self.is_finished(results, replicas=(n,))]
         if not finished:
             return Report([Claim(claim, SOURCE, ()) for claim in CLAIMS], "")
         found = {n: ProblemResults(self, results, n) for n in finished}
@@ -137,11 +139,6 @@ class TransformerExperiment(Experiment):
         said = [faster(found), larger(found)]
         claims = [Claim(text, SOURCE, own) for text, own in zip(CLAIMS, said, strict=True)]
         return Report(claims, "\n\n".join(filter(None, body)))
-
-    def is_finished(self, results, replicas):
-        """Whether all runs of a batch are there."""
-        own = dataclasses.replace(self, replicas=(replicas,))
-        return all(case in results for case in own.plan(results))
 
 
 CLAIMS = (
@@ -199,21 +196,13 @@ class ProblemResults:
     def steps_to_target(self, rule, share):
         """Return the median number of steps to the mean's loss, or a dash."""
         target = statistics.median(self.losses("mean", 1))
-        found = [
-            first_reaching(
-                run["steps"], [None if own is None else -own for own in run["losses"]], -target
-            )
-            for run in self.runs(rule, share)
-        ]
-        median = statistics.median_low([float("inf") if step is None else step for step in found])
-        return "–" if median == float("inf") else f"{median:g}"
+        median = median_step(self.runs(rule, share), -target, lowered)
+        return "–" if median is None else f"{median:g}"
 
     def limits(self):
         """Name the rules whose best learning rate is an edge of the widest grid."""
         named = [f"{NAMES[own['rule']]} ({own['share']:.0%})" for own in self.grid.limited]
-        if not named:
-            return ""
-        return f"Best at an edge of the widest grid on {self.replicas}: {', '.join(named)}."
+        return edges(named, f" on {self.replicas}")
 
 
 def faster(found):

@@ -142,11 +142,6 @@ class Word2VecExperiment(Experiment):
 
         return Report(*tables.report(self, results, figures))
 
-    def is_finished(self, results, batch, replicas):
-        """Whether all runs of a batch and a number of replicas are there."""
-        own = dataclasses.replace(self, batches=((batch, (replicas,)),))
-        return all(case in results for case in own.plan(results))
-
 
 def orthogonality(case, splits):
     """Return that of the gradients of N replicas, after one has seen a quarter of the pairs."""

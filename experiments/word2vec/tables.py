@@ -5,7 +5,7 @@ import statistics
 
 import numpy as np
 
-from experiments.comparison import SIGNIFICANT, holm, p_text, paired_p, with_range
+from experiments.comparison import SIGNIFICANT, edges, holm, p_text, paired_p, with_range
 from experiments.experiment import Claim, Verdict
 from experiments.figures import COLOURS, COLUMNS, MARKERS, NAMES, legend, median_and_range
 from experiments.page import markdown
@@ -103,7 +103,7 @@ def report(experiment, results, pictures):
         (batch, n)
         for batch, numbers in experiment.batches
         for n in numbers
-        if experiment.is_finished(results, batch, n)
+        if experiment.is_finished(results, batches=((batch, (n,)),))
     ]
     if not finished:
         return [Claim(*claim, ()) for claim in CLAIMS], ""
@@ -179,9 +179,7 @@ def orthogonality(own):
 def limits(own):
     """Name the rules whose best learning rate is an edge of the widest grid."""
     names = [NAMES[setting["rule"]] for setting in own.grid.limited]
-    if not names:
-        return ""
-    return f"Best at an edge of the widest grid on {own.replicas}: {', '.join(names)}."
+    return edges(names, f" on {own.replicas}")
 
 
 def matching(own):

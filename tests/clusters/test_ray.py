@@ -19,7 +19,6 @@ OF_AN_EXAMPLE = LOCAL_RAY + "runpy.run_path(sys.argv.pop(1), run_name='__main__'
 
 @pytest.mark.slow
 @pytest.mark.keras3_only("Ray 2.60 needs a newer NumPy than TensorFlow 2.15")
-@pytest.mark.feature("Ray Train", topology="2x1")
 def test_two_workers_of_ray_train(training, tmp_path):
     pytest.importorskip("ray.train", reason='Ray is not installed: pip install "ray[train]"')
     stored, by_ray, by_launcher = (tmp_path / name for name in ("stored", "ray", "launcher"))

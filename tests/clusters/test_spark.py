@@ -28,7 +28,6 @@ session.stop()
 @pytest.mark.slow
 @pytest.mark.keras3_only("the example is written for Keras 3")
 @pytest.mark.skipif(not shutil.which("java"), reason="not installed: java")
-@pytest.mark.feature("Spark, `MirroredStrategyRunner`", topology="2x1")
 def test_two_executors_of_spark(training, tmp_path, monkeypatch):
     for package in ("pyspark", "spark_tensorflow_distributor"):
         pytest.importorskip(package, reason=f"not installed: {package}")

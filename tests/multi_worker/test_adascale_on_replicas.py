@@ -7,10 +7,6 @@ from support import keras_versions, optimizer_oracles
 
 from tf_adasum.aggregation import buckets
 
-pytestmark = pytest.mark.feature(
-    "`optimizers.AdaScale` around SGD: on replicas, on workers, accumulated, under a schedule"
-)
-
 # float32 gradients; ‖g‖² travels in float32; weights collect 50 roundings.
 ESTIMATES = {"rtol": 3e-6, "atol": 3e-6}
 WEIGHTS = {"rtol": 1e-5, "atol": 2e-6}

@@ -35,21 +35,20 @@ def by_plan(vectors, plan):
     return vectors[0]
 
 
-def assert_combined(results, group, combine, rounding=ROUNDING):
-    for number, gradient in enumerate(basics.known_gradients(group.replicas)):
+def assert_combined(results, group, combine, rounding=ROUNDING, not_finite=None):
+    for number, gradient in enumerate(basics.known_gradients(group.replicas, not_finite)):
         vectors = tf.cast(gradient, tf.float64).numpy().reshape(group.replicas, -1)
         expected = combine(vectors).reshape(gradient.shape[1:])
         # Where gradients cancel, what is left has the rounding of what was there.
-        scale = max(np.abs(expected).max(initial=0), np.abs(vectors).max(initial=1e-300))
+        scale = np.abs(np.concatenate([expected.ravel(), vectors.ravel()]))
+        largest = scale[np.isfinite(scale)].max(initial=0)
         for copies in results:
             for local in range(group.devices):
-                combined = copies[f"{number}.{local}"]
-                error = np.abs(combined - expected).max(initial=0) / scale
-                assert error <= rounding[gradient.dtype.name], (number, gradient.dtype, error)
+                combined, atol = copies[f"{number}.{local}"], rounding[gradient.dtype.name]
+                np.testing.assert_allclose(combined, expected, rtol=0, atol=atol * largest)
                 np.testing.assert_array_equal(combined, results[0][f"{number}.0"])
 
 
-@pytest.mark.feature("radix plans, such as `radix_plan=[2, 2]`")
 @pytest.mark.parametrize(("group", "plan"), PLANS, indirect=["group"], scope="module")
 @pytest.mark.version_independent
 def test_combines_as_the_tree_of_the_plan(group, plan):
@@ -63,7 +62,6 @@ def test_combines_as_the_tree_of_the_plan(group, plan):
 @on("2x2")
 @pytest.mark.version_independent
 class TestOnFourReplicas:
-    @pytest.mark.feature("`local_reduction='mean'`: the rule across hosts")
     @pytest.mark.parametrize("averaged", [2, 4])
     def test_hosts_are_averaged_first(self, group, averaged):
         def combine(vectors):
@@ -72,7 +70,6 @@ class TestOnFourReplicas:
         results = group.run(scenarios.reduce_by_plan, local_reduction_size=averaged)
         assert_combined(results, group, combine)
 
-    @pytest.mark.feature("`wire_dtype`: gradients travel in 16 bits")
     @pytest.mark.parametrize(("wire_dtype", "unit"), [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
     def test_wire_dtypes_round_each_gradient_once(self, group, wire_dtype, unit):
         results = group.run(scenarios.reduce_by_plan, wire_dtype=wire_dtype)
@@ -83,18 +80,6 @@ class TestOnFourReplicas:
         exact = group.run(scenarios.reduce_by_plan)
         assert np.any(exact[0]["3.0"] != results[0]["3.0"]), "something was rounded"
 
-    @pytest.mark.feature("the orthogonality of gradients in a custom loop")
-    @pytest.mark.parametrize(
-        "options", [{}, {"local_reduction_size": 2}, {"radix_plan": [2, 2]}], ids=str
-    )
-    def test_orthogonality_is_that_of_the_vectors(self, group, options):
-        for result in group.run(scenarios.orthogonality_of_known_gradients, **options):
-            combined, separate = result["lengths"].T
-            with np.errstate(invalid="ignore"):  # a variable without elements is NaN
-                expected = combined / separate
-            np.testing.assert_allclose(result["actual"], expected, rtol=1e-6)
-
-    @pytest.mark.feature("a rule with non-finite coefficients is named, on all workers")
     def test_non_finite_coefficients_end_training_everywhere(self, group):
         messages = [str(each["message"]) for each in group.run(scenarios.message_of_a_bad_rule)]
         if any("TFA-501" in message for message in messages):
@@ -105,11 +90,6 @@ class TestOnFourReplicas:
 
 @on("1x2", "2x2")
 class TestTraining:
-    def test_the_optimizer_gets_sparse_gradients(self, group):
-        for result in group.run(scenarios.kinds_of_gradients):
-            assert sorted(set(result["kinds"])) == ["IndexedSlices", "SymbolicTensor"]
-
-    @pytest.mark.feature("custom loops with a rule that has a state")
     @pytest.mark.parametrize("built", [True, False])
     def test_custom_loops_keep_the_state(self, group, built):
         results = group.run(scenarios.custom_loop, built=built)
@@ -120,7 +100,6 @@ class TestTraining:
             for name, value in result.items():
                 np.testing.assert_array_equal(value, results[0][name])
 
-    @pytest.mark.feature("`callbacks.OrthogonalityTracker`")
     def test_orthogonality_reaches_the_logs_while_it_is_tracked(self, group):
         results = group.run(scenarios.track_orthogonality, every=2)
         for result in results:
@@ -148,8 +127,6 @@ def test_orthogonality_with_several_steps_per_execution_and_eagerly(group):
 ON_HOSTS_WITH_TWO_DEVICES = ["adasum", "adasum model", "adacons groups", "mean"]
 
 
-@pytest.mark.feature("sparse gradients")
-@pytest.mark.feature("`Embedding`: sparse gradients with every rule, never densified")
 @pytest.mark.parametrize(
     ("group", "rule"),
     [
@@ -171,7 +148,6 @@ def test_an_embedding_trains_as_its_dense_twin(group, rule):
     assert np.isfinite(sparse[0]["loss"]).all()
 
 
-@pytest.mark.feature("`Embedding` with `steps_per_execution`")
 @pytest.mark.parametrize("group", ["2x1", "2x2"], indirect=True, scope="module")
 def test_an_embedding_in_a_loop_on_the_device(group):
     """Each iteration sends another number of rows."""

@@ -4,7 +4,6 @@ import pytest
 from scenarios import custom_loops as scenarios
 
 
-@pytest.mark.feature("a custom loop with a metric created outside the scope: an error")
 @pytest.mark.keras3_only("variables of Keras 2 are not watched")
 @pytest.mark.parametrize("group", ["1x2", "2x1"], indirect=True, scope="module")
 def test_a_metric_that_was_created_outside_of_the_scope_is_refused(group):
@@ -14,7 +13,6 @@ def test_a_metric_that_was_created_outside_of_the_scope_is_refused(group):
             assert f"The metric {name!r} was created outside of the scope" in message
 
 
-@pytest.mark.feature("a custom loop without `strategy.run`: the error contains the lines to write")
 @pytest.mark.keras3_only("optimizers of Keras 2 are not watched outside of the scope")
 @pytest.mark.parametrize("group", ["1x2", "2x1", "2x2"], indirect=True, scope="module")
 @pytest.mark.parametrize("rule", ["adasum", "mean"])

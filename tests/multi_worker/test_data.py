@@ -50,8 +50,6 @@ def epochs_of(results, case):
 
 @on_workers
 @pytest.mark.keras3_only("Keras 2 shuffles by itself, and stops where unknown data ends")
-@pytest.mark.feature("sharding: every row once in an epoch, under every policy, or a warning")
-@pytest.mark.feature("datasets of unknown cardinality")
 @pytest.mark.slow
 def test_every_row_is_seen_once_or_a_warning_names_the_reason(group, tmp_path):
     cases = [*ONCE, *SHUFFLED, *WARNED, *REFUSED]
@@ -77,25 +75,8 @@ def test_every_row_is_seen_once_or_a_warning_names_the_reason(group, tmp_path):
     assert not problems
 
 
-@pytest.mark.parametrize("group", ["2x1", "1x2"], indirect=True, scope="module")
-@pytest.mark.keras3_only("Keras 2 shuffles by itself")
-@pytest.mark.feature("`PyDataset`: one order of batches on all workers, reproducible")
-@pytest.mark.slow
-def test_orders_are_reproducible(group, tmp_path):
-    """From `keras.utils.set_random_seed`."""
-    cases = ["PyDataset", "shuffled tensors AUTO"]
-    arguments = {"cases": cases, "folder": str(tmp_path)}
-    runs = [group.run(scenarios.rows_of_cases, seed=seed, **arguments) for seed in (3, 3, 4, 5)]
-    for case in cases:
-        first, again, *others = (np.concatenate(epochs_of(run, case)) for run in runs)
-        np.testing.assert_array_equal(first, again)
-        # Three batches have few orders: one other seed may well give the same.
-        assert any(list(first) != list(other) for other in others)
-
-
 @on_workers
 @pytest.mark.keras3_only("Keras 2 stops where unknown data ends")
-@pytest.mark.feature("`evaluate` and `predict` of sharded files: every row once and in order")
 def test_evaluate_and_predict(group, tmp_path):
     cases = ["even AUTO", "even FILE", "odd AUTO", "one AUTO", "tensors OFF"]
     for actual in group.run(scenarios.predictions, cases=cases, folder=str(tmp_path)):
@@ -119,7 +100,6 @@ ALL_BY_STEP = [
 
 
 @pytest.mark.keras3_only("Keras 2 stops where unknown data ends")
-@pytest.mark.feature("each step has the same rows as Keras without a strategy")
 @pytest.mark.parametrize(
     ("group", "cases"),
     [

@@ -1,15 +1,9 @@
 """DeltaAdasum: every replica's own optimizer, and Adasum of the steps."""
 
-import re
-
 import numpy as np
 import pytest
 from scenarios import delta_adasum as scenarios
 from support import keras_versions
-
-pytestmark = pytest.mark.feature(
-    "`optimizers.DeltaAdasum` around SGD, Momentum, Adam, Nadam, AdamW, LAMB; local steps"
-)
 
 # The way gone is a difference of float32 weights near 1, whose direction Adasum takes.
 TOLERANCE = {"rtol": 2e-5, "atol": 5e-6}
@@ -67,19 +61,3 @@ def test_each_replica_has_an_optimizer_and_their_steps_are_combined(group, name,
         np.testing.assert_array_equal(first["weight0.0"], last["weight0"])
     if name != "sgd":
         assert np.abs(first["slot0.0"] - last["slot0"]).max() > 1e-3
-
-
-@pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
-@pytest.mark.parametrize(
-    ("what", "wrapper"),
-    [("smoothing", "AdaScale"), ("scale", "AdaScale"), ("local_steps", "DeltaAdasum")],
-)
-@pytest.mark.feature("workers whose wrapped optimizers differ: refused on all of them")
-@pytest.mark.always
-def test_settings_that_differ_are_refused(group, what, wrapper):
-    """All workers refuse, and name what each of them has."""
-    results = group.run(scenarios.different_settings, what=what)
-    (message,) = {str(result["message"]) for result in results}
-    text, first, second = re.split("Received: worker 0: |; worker 1: ", message)
-    assert "same settings" in text
-    assert first.startswith(wrapper) and second.startswith(wrapper) and first != second

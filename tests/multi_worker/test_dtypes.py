@@ -5,7 +5,6 @@ import pytest
 from scenarios import dtypes as scenarios
 
 
-@pytest.mark.feature("variables, `gather` and sums of every numeric dtype")
 @pytest.mark.parametrize("group", ["2x2", "2x1"], indirect=True, scope="module")
 class TestDtypes:
     def test_bits_travel_and_integers_add_up(self, group):
@@ -23,13 +22,3 @@ class TestDtypes:
                     np.testing.assert_array_equal(result[f"{name}.sum"], total.view(np.uint8), name)
                 expected = [group.replicas, 2 * group.replicas]
                 np.testing.assert_array_equal(result[f"{name}.counted"], expected, name)
-
-    @pytest.mark.feature("models with bfloat16 variables and a uint32 seed")
-    def test_a_model_of_bfloat16_trains(self, group):
-        first, second = group.run(scenarios.train, dtype="bfloat16")
-        y = np.arange(1, 4 * group.replicas + 1).reshape(group.replicas, 4)
-        np.testing.assert_array_equal(first["kernel"], 2 * y.mean(axis=1, keepdims=True))
-        np.testing.assert_array_equal(first["seed"], [1, 1])
-        for name, value in first.items():
-            assert np.isfinite(value).all(), name
-            np.testing.assert_array_equal(second[name], value, name)

@@ -7,8 +7,6 @@ pytest.importorskip("keras", minversion="3")  # Keras 2 backs up all workers by 
 from scenarios import elastic as scenarios
 
 
-@pytest.mark.feature("a rule's state is saved with the model, and restored")
-@pytest.mark.feature("saved on N replicas, resumed on another number, from every format")
 @pytest.mark.parametrize("group", ["1x4"], indirect=True, scope="module")
 @pytest.mark.parametrize(
     ("kind", "saved_on", "restored_on"),

@@ -9,7 +9,6 @@ from support import keras_versions
 
 import tf_adasum
 
-EMPTY = pytest.mark.feature("a last batch that leaves replicas without rows: they add nothing")
 KERAS_3 = pytest.mark.keras3_only("a tracker of Keras 2 takes the NaN")
 ACCUMULATE = keras_versions.needs_accumulation
 # Every rule, optimizer and way to train once.
@@ -34,9 +33,6 @@ CASES = [
 
 
 @on("1x2", "2x2")
-@EMPTY
-@pytest.mark.feature("every rule and optimizer keeps the replicas' weights the same, bit for bit")
-@pytest.mark.feature("a model without `Input`; last batches that leave replicas without rows")
 @pytest.mark.parametrize(("rule", "optimizer", "fit_mode"), CASES, ids=lambda name: name)
 def test_replicas_stay_the_same_and_nothing_becomes_nan(group, rule, optimizer, fit_mode):
     results = group.run(scenarios.fit, rule=rule, optimizer=optimizer, fit_mode=fit_mode)
@@ -50,26 +46,6 @@ def test_replicas_stay_the_same_and_nothing_becomes_nan(group, rule, optimizer, 
 
 
 @on("1x2", "2x1")
-@EMPTY
-def test_logs_are_those_of_all_rows(group):
-    expected = scenarios.logs(None, replicas=group.replicas)
-    assert_close(group.run(scenarios.logs, replicas=group.replicas), expected, rtol=1e-5)
-
-
-@on("1x2", "2x1")
-@KERAS_3
-@EMPTY
-def test_a_tracker_leaves_out_replicas_without_rows(group):
-    """It has a number of each replica for two batches, and one for the single row of the last."""
-    for actual in group.run(scenarios.tracked):
-        squares = np.square(actual["errors"])
-        parts = [*np.split(squares[:-1], 2 * group.replicas), squares[-1:]]
-        expected = np.mean([part.mean() for part in parts])
-        np.testing.assert_allclose(actual["tracked"], expected, rtol=1e-5)
-
-
-@on("1x2", "2x1")
-@EMPTY
 class TestCustomLoop:
     @pytest.mark.parametrize("function", [False, True], ids=["in a function", "of a function"])
     @pytest.mark.parametrize("rule", ["adasum", "mean"])
@@ -106,7 +82,6 @@ class TestCustomLoop:
 
 
 @on("1x2", "2x2")
-@EMPTY
 @pytest.mark.keras3_only("TensorFlow's kernels fail there")
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.slow

@@ -10,9 +10,6 @@ TIMEOUT = 10
 DETECTION_SECONDS = 8 * PACE
 
 slow, always = pytest.mark.slow, pytest.mark.always
-faults_are_named = pytest.mark.feature("a lost worker is named")
-
-
 FAULT = "ArithmeticError: the fault of this worker"
 
 
@@ -26,7 +23,6 @@ def assert_ends(outcomes, *texts, within, workers=2):
         assert outcome.code == 1, "its process ends, too"
 
 
-@faults_are_named
 @pytest.mark.parametrize(
     ("fault", "injection_point", "victim", "workers"),
     [
@@ -46,7 +42,6 @@ def test_a_killed_worker_is_named(tmp_path, fault, injection_point, victim, work
     assert_ends(outcomes, *texts, within=DETECTION_SECONDS, workers=workers)
 
 
-@faults_are_named
 @pytest.mark.parametrize(
     ("victim", "fault", "options", "reason"),
     [
@@ -71,7 +66,6 @@ def test_a_worker_that_fails_says_why_before_its_process_ends(
     assert_ends(outcomes, f"worker {victim} (127.0.0.1:", reason, within=DETECTION_SECONDS + 4)
 
 
-@faults_are_named
 @pytest.mark.parametrize(
     ("fault", "injection_point", "timeout", "texts"),
     [

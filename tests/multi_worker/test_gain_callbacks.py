@@ -1,7 +1,6 @@
 """AdaScale in `fit`: all workers measure the same, stop after the same step, and grow together."""
 
 import numpy as np
-import pytest
 from scenarios import gain_callbacks as scenarios
 from scenarios import on
 from support import keras_versions
@@ -22,7 +21,6 @@ def assert_same_on_all_replicas(results):
 
 @on("1x2", "2x1", "2x2")
 @keras_versions.needs_accumulation
-@pytest.mark.feature("`GainTracker`, `StopAtScaleInvariantStep`: all stop after the same step")
 def test_all_measure_the_same_and_stop_together(group):
     results = group.run(scenarios.fit_until_stopped, count=group.replicas)
     assert_same_on_all_replicas(results)
@@ -39,23 +37,3 @@ def test_all_measure_the_same_and_stop_together(group):
     epochs = len(actual["log loss"])
     assert len(gains) % scenarios.UPDATES != 0
     assert epochs == -(-len(gains) // scenarios.UPDATES) > 1
-
-
-@on("2x1")
-@pytest.mark.feature("`ElasticScale`: scale and batch change on all workers")
-def test_scale_and_batch_change_on_all_workers(group):
-    results = group.run(scenarios.fit_with_elastic_scale)
-    assert_same_on_all_replicas(results)
-    scales, gains, rows = results[0]["steps"].T
-    expected = [
-        scale
-        for scale in scenarios.ELASTIC.values()
-        for _ in range(scenarios.ELASTIC_ROWS // (scenarios.ELASTIC_SMALL_BATCH * scale))
-    ]
-    np.testing.assert_array_equal(scales, expected)
-    own_rows = np.array(expected) * scenarios.ELASTIC_SMALL_BATCH // group.workers
-    np.testing.assert_array_equal(np.diff(rows, prepend=0), own_rows)
-    assert results[0]["epochs"].tolist() == [0, 1, 2]
-    assert (gains <= scales).all() and gains[scales == 4].max() > 2
-    # Three epochs over rows that a linear model cannot fit, but can get closer to.
-    assert results[0]["loss"][-1] < results[0]["loss"][0]

@@ -26,12 +26,10 @@ def assert_fits_alike(group, expected, options):
 
 @on("1x2", pytest.param("2x1", marks=pytest.mark.slow))
 class TestWaysToRun:
-    @pytest.mark.feature("`run_eagerly=True`")
     @pytest.mark.slow
     def test_eagerly(self, group, step_by_step):
         assert_fits_alike(group, step_by_step, {"run_eagerly": True})
 
-    @pytest.mark.feature("`jit_compile=True` with synchronized `BatchNormalization`: without XLA")
     @compiled_predict
     def test_jit_compile_trains_without_xla(self, group, step_by_step):
         assert_fits_alike(group, step_by_step, {"jit_compile": True})
@@ -39,7 +37,6 @@ class TestWaysToRun:
 
 @on("1x2", "2x2")
 class TestKeras:
-    @pytest.mark.feature("`LossScaleOptimizer`, `mixed_float16`: one replica overflows")
     @pytest.mark.parametrize("poisoned", [0, -1])
     def test_one_overflow_is_skipped_by_all(self, group, poisoned):
         results = group.run(
@@ -58,15 +55,6 @@ class TestKeras:
             for name in actual:
                 np.testing.assert_array_equal(actual[name], results[0][name])
 
-    @pytest.mark.feature("`mixed_float16`, `mixed_bfloat16`")
-    @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-    def test_mixed_precision_learns(self, group, policy):
-        results = group.run(scenarios.fit_in_precision, policy=policy)
-        for actual in results:
-            assert actual["loss"][-1] < 0.8 * actual["loss"][0]
-            np.testing.assert_array_equal(actual["weight0"], results[0]["weight0"])
-
-    @pytest.mark.feature("dropout differs per replica, reproducible from the seed")
     @pytest.mark.parametrize(
         "jit_compile",
         [False, pytest.param(True, marks=pytest.mark.keras3_only("Keras 2 trains without XLA"))],
@@ -78,7 +66,6 @@ class TestKeras:
             assert len({mask.tobytes() for mask in first}) == group.replicas
             assert (0.25 < first.mean(axis=1)).all() and (first.mean(axis=1) < 0.75).all()
 
-    @pytest.mark.feature("shuffling NumPy data: one permutation on all workers")
     @pytest.mark.parametrize("seeds", ["none", "same", "different"])
     def test_every_row_is_seen_once_in_an_epoch(self, group, seeds):
         results = group.run(scenarios.shuffled_rows, seeds=seeds)
@@ -92,8 +79,6 @@ class TestKeras:
         repeated = 2 if keras_versions.IS_KERAS_2 else 1
         assert len({rows.tobytes() for rows in epochs}) == (repeated if is_users else 4)
 
-    @pytest.mark.feature("`BatchNormalization`, not synchronized: statistics averaged")
-    @pytest.mark.feature("`validation_data`")
     def test_statistics_are_averaged_before_evaluation(self, group):
         results = group.run(scenarios.local_batch_normalization)
         # The last batch, eight rows for each replica.
@@ -114,21 +99,11 @@ class TestKeras:
                 actual["predicted"], actual["predicted alone"], rtol=1e-5, atol=1e-6
             )
 
-    @pytest.mark.feature("`steps_per_execution` > 1")
     @pytest.mark.parametrize("steps", [3, 10])
     @pytest.mark.slow
     def test_steps_per_execution_changes_nothing(self, group, step_by_step, steps):
         assert_fits_alike(group, step_by_step, {"steps_per_execution": steps})
 
-    def test_what_is_not_finite_on_all_replicas_stays(self, group):
-        numbers = np.arange(group.replicas)
-        expected = [numbers.mean(), np.float32(0.1), -np.inf, np.inf, numbers[1:].mean()]
-        for actual in group.run(scenarios.average_known_statistics):
-            for copy in actual["copies"]:
-                np.testing.assert_array_equal(copy, np.float32(expected))
-            assert actual["total"] == 1, "what is summed when it is assigned is left alone"
-
-    @pytest.mark.feature("a gradient that is None on one replica: an error on all workers")
     def test_a_gradient_that_one_replica_lacks_is_refused_on_all_workers(self, group):
         for actual in group.run(scenarios.gradient_missing_on_one_replica):
             assert "pass zeros instead of None" in str(actual["message"])
@@ -146,7 +121,6 @@ def is_loss_of_masked_rows(name):
 @pytest.mark.keras3_only("Keras 2 trains without XLA, and says so")
 @on("1x2", "2x2")
 class TestXla:
-    @pytest.mark.feature("`jit_compile=True`: forward and backward pass, evaluation, `predict`")
     @pytest.mark.parametrize(
         "options",
         [
@@ -191,7 +165,6 @@ class TestXla:
                     actual[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name
                 )
 
-    @pytest.mark.feature("`jit_compile=True` with a custom `train_step`: a warning, without XLA")
     @pytest.mark.parametrize(
         ("kind", "texts"),
         [

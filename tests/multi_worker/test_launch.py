@@ -93,7 +93,6 @@ print("trained", strategy.rank, strategy.num_workers, model.get_weights()[0].tob
 
 
 @pytest.mark.version_independent
-@pytest.mark.feature("launchers on several machines restart after a failure", topology="2x1")
 @pytest.mark.parametrize(("failing", "how"), [(1, "killed"), (0, "raises")])
 @pytest.mark.slow
 def test_launchers_of_two_machines_start_again_together(launched, failing, how):

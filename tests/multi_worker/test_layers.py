@@ -10,15 +10,6 @@ from scenarios import layers as scenarios
 
 
 @on("2x1")
-@pytest.mark.feature('`add_loss` of a `keras.losses` object with `aggregation="mean"`')
-def test_an_added_loss_under_the_mean_is_that_of_one_device(group):
-    expected = scenarios.fit_with_added_loss(None, "function")
-    for kind in ("function", "object", "half of an object"):
-        assert_close(group.run(scenarios.fit_with_added_loss, kind=kind), expected, rtol=1e-5)
-
-
-@on("2x1")
-@pytest.mark.feature("float8: scales of the whole batch")
 def test_float8_scales_are_those_of_the_whole_batch(group):
     expected = scenarios.fit_with_float8(None)
     for actual in group.run(scenarios.fit_with_float8):
@@ -29,7 +20,6 @@ def test_float8_scales_are_those_of_the_whole_batch(group):
 
 
 @on("2x1")
-@pytest.mark.feature("a batch axis other than dimension 0: an error")
 def test_another_batch_axis_is_refused_on_all_workers(group):
     for messages in group.run(scenarios.predict_along_axes):
         assert "Received: an input of the shape (5, None, 3)" in str(messages["input"])
@@ -39,7 +29,6 @@ def test_another_batch_axis_is_refused_on_all_workers(group):
 
 
 @on("1x2", "2x1", "2x2")
-@pytest.mark.feature("`BatchNormalization` with a mask, synchronized")
 def test_masked_moments_cover_the_rows_of_all_replicas(group):
     """One process is the oracle, to the roundings of sums in another order."""
     for all_masked in (False, True):
@@ -61,7 +50,6 @@ def test_a_replica_whose_rows_are_masked_adds_nothing_to_moving_moments(group):
 
 
 @on("1x2", "2x1")
-@pytest.mark.feature("local steps with weights that the forward pass assigns")
 def test_all_weights_are_equal_after_each_combination(group):
     for actual in group.run(scenarios.train_with_local_steps, loop=False):
         assert actual["checked"].tolist() == [3, 7]

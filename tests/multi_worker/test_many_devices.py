@@ -15,7 +15,6 @@ def test_many_logical_devices_train(group):
 
 
 @pytest.mark.slow
-@pytest.mark.feature("more than eleven devices on each of several workers")
 @on("2x12")
 @pytest.mark.version_independent
 def test_many_devices_on_several_workers(group):

@@ -18,7 +18,6 @@ TOGETHER = {
 RULES = ["adasum", "mean", "adacons", "of each optimizer"]
 
 
-@pytest.mark.feature("`MultiOptimizer`: each rule, wrapper, saved, loaded and resumed")
 @pytest.mark.parametrize(
     ("group", "kind", "rule", "way"),
     every_pair(["1x2", "2x1"], scenarios.MAKE, RULES, TOGETHER),

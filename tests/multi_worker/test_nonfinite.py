@@ -6,10 +6,6 @@ from scenarios import nonfinite as scenarios
 from scenarios import on
 from support import keras_versions
 
-LOSS_SCALING = pytest.mark.feature(
-    "`LossScaleOptimizer` around every rule and wrapper: one overflow"
-)
-SKIP = pytest.mark.feature("`on_nonfinite='skip'`")
 CASES = [
     *((rule, "momentum") for rule in ["adasum", "adasum of the model", "adacons", "sum", "mean"]),
     ("adasum", "adam"),
@@ -42,21 +38,16 @@ def assert_left_out(group, poisoned, **arguments):
 
 @on("1x2", pytest.param("2x1", marks=pytest.mark.slow))
 class TestLeftOut:
-    @LOSS_SCALING
-    @SKIP
     @pytest.mark.parametrize(("rule", "optimizer"), CASES, ids=lambda name: name)
     def test_every_optimizer(self, group, rule, optimizer):
         for guard in ("loss scaling", "skip"):
             assert_left_out(group, -1, rule=rule, optimizer=optimizer, guard=guard)
 
-    @LOSS_SCALING
-    @SKIP
     @pytest.mark.parametrize("rule", ["adasum", "mean"])
     def test_sparse_gradients(self, group, rule):
         for guard in ("loss scaling", "skip"):
             assert_left_out(group, 0, rule=rule, optimizer="momentum", guard=guard, sparse=True)
 
-    @SKIP
     @pytest.mark.parametrize(("rule", "optimizer"), [("adasum", "momentum"), ("mean", "adascale")])
     def test_fit_with_an_embedding(self, group, rule, optimizer):
         for actual in group.run(scenarios.skipped_in_fit, rule=rule, optimizer=optimizer):
@@ -67,8 +58,6 @@ class TestLeftOut:
 
 
 @on("2x2")
-@LOSS_SCALING
-@SKIP
 @pytest.mark.parametrize(
     ("rule", "optimizer", "guard", "poisoned"),
     [
@@ -83,7 +72,6 @@ def test_on_several_workers_with_several_devices(group, rule, optimizer, guard, 
 
 
 @on("1x2", "2x2")
-@pytest.mark.feature("`on_nonfinite='raise'`: worker, replica, variable")
 class TestRaised:
     @pytest.mark.parametrize(
         ("rule", "options"),
@@ -101,12 +89,3 @@ class TestRaised:
             assert message.startswith("FloatingPointError: Gradients are not finite")
             assert where + keras_versions.in_model("dense/kernel") in message
             assert actual["unchanged"]
-
-    def test_custom_loop(self, group):
-        """Loss scaling comes first: its steps are left out without an error."""
-        where = f"worker {group.workers - 1}, its replica {group.devices - 1}: v0."
-        for actual in group.run(scenarios.raised_in_loop, is_scaled=False):
-            assert str(actual["message"]).startswith("InvalidArgumentError: ")
-            assert where in str(actual["message"]) and actual["unchanged"]
-        for actual in group.run(scenarios.raised_in_loop, is_scaled=True):
-            assert str(actual["message"]) == ""

@@ -11,7 +11,6 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
 @on("1x2", "2x1")
-@pytest.mark.feature('`aggregation="mean"` equals one device')
 @pytest.mark.slow
 def test_the_mean_equals_one_device(group):
     """All pairs of reduction, rows and clipping; mean_table.py has all pairs of settings."""
@@ -25,7 +24,6 @@ def test_the_mean_equals_one_device(group):
 
 
 @on("2x1")
-@pytest.mark.feature("`tf.nn.compute_average_loss` left in a loop")
 def test_losses_that_tensorflow_divides(group):
     """The values are summed over the replicas; the gradients are not N times too small."""
     expected = one_device.loop_of_tensorflow(None, "mean")
@@ -39,7 +37,6 @@ def test_losses_that_tensorflow_divides(group):
 
 
 @on("1x2", "2x1")
-@pytest.mark.feature("gradients that a loop has combined and clipped")
 def test_a_loop_combines_and_clips(group):
     expected = one_device.loop_that_clips(None)
     assert_close(group.run(one_device.loop_that_clips), expected, **CLOSE)
@@ -49,16 +46,12 @@ def test_a_loop_combines_and_clips(group):
 
 
 @on("1x2", "2x2")
-@pytest.mark.feature("metrics that keep a maximum or a minimum")
 def test_a_metric_that_keeps_extremes(group):
     expected = one_device.fit_with_extremes(None)
     assert_close(group.run(one_device.fit_with_extremes), expected, **CLOSE)
 
 
 @on("1x2", "2x1")
-@pytest.mark.feature(
-    "XLA, synchronized moments, losses of layers, ragged data: batches that are not full"
-)
 @pytest.mark.parametrize("kind", unusual_models.KINDS)
 def test_unusual_models_equal_one_device(group, kind):
     expected = unusual_models.fit(None, kind)
@@ -76,7 +69,6 @@ def test_the_table_has_every_pair():
 
 
 @on("1x2", "2x1")
-@pytest.mark.feature("`shuffle` with a seed: the dataset's own order in each epoch")
 def test_order_of_epochs(group):
     """Keras without a strategy begins passes that it does not use."""
     alone = one_device.orders_of_epochs(None)

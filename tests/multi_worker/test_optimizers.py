@@ -39,9 +39,6 @@ def assert_equals_one_process(group, name, option):
 
 
 @on("1x2")
-@pytest.mark.feature(
-    "every optimizer: plain, clipping, accumulation, EMA, mixed precision with an overflow"
-)
 @pytest.mark.parametrize(
     "option",
     keras_versions.marked(
@@ -57,10 +54,6 @@ def test_every_optimizer(group, name, option):
 
 
 @on("1x2", "2x2")
-@pytest.mark.feature(
-    "`clipnorm`, `global_clipnorm`, `clipvalue`, `weight_decay`, `loss_scale_factor`, "
-    "`gradient_accumulation_steps`, `use_ema`, `ema_overwrite_frequency`, `LossScaleOptimizer`"
-)
 @pytest.mark.parametrize("option", keras_versions.marked(scenarios.OPTIONS, NOT_IN_KERAS_2))
 def test_every_option(group, option):
     assert_equals_one_process(group, "AdamW", option)

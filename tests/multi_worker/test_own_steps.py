@@ -7,7 +7,6 @@ from scenarios import own_steps as scenarios
 
 @on("1x2", "2x1", "2x2")
 @pytest.mark.keras3_only("steps of Keras 2 call other functions for losses and metrics")
-@pytest.mark.feature("a subclassed model with its own `train_step`, unused layers")
 def test_with_the_same_data_all_replicas_do_what_one_does(group):
     """The layers have no Input: each worker has another seed, and worker 0's weights count."""
     expected = scenarios.train(None, replicas=1)

@@ -14,7 +14,6 @@ FLOAT32_MEANS = {"rtol": 1e-5, "atol": 1e-6}
 
 
 @on("1x1", "1x2", "2x1", "2x2", "3x1", "3x2")
-@pytest.mark.feature("`predict`: every row once and in order, any number of rows")
 def test_predict_gives_every_row_once_and_in_order(group):
     for predicted in group.run(scenarios.predict, arrays=ARRAYS, datasets=["101/32"]):
         assert len(predicted) == len(ARRAYS) + 4
@@ -25,7 +24,6 @@ def test_predict_gives_every_row_once_and_in_order(group):
 
 @on("2x2")
 @pytest.mark.keras3_only("Keras 2 traces recurrent layers in another way")
-@pytest.mark.feature("the first `predict` and `evaluate` of one row, by recurrent layers")
 @pytest.mark.slow
 def test_the_first_call_takes_fewer_rows_than_replicas(group):
     expected = scenarios.first_calls_of_recurrent_models(None)
@@ -33,14 +31,11 @@ def test_the_first_call_takes_fewer_rows_than_replicas(group):
 
 
 @on("1x2", "2x2")
-@pytest.mark.feature("`fit`, `evaluate`, `predict` with NumPy data, metrics")
-@pytest.mark.feature("`train_on_batch`, `test_on_batch`, `predict_on_batch`")
 def test_evaluate_equals_one_process(group):
     assert_close(group.run(scenarios.evaluate), scenarios.evaluate(None), **FLOAT32_MEANS)
 
 
 @on("1x2", "2x2")
-@pytest.mark.feature("`train_on_batch`, `test_on_batch`, `predict_on_batch`")
 class TestOnBatch:
     def test_predict_gives_every_row_once_and_in_order(self, group):
         for predicted in group.run(scenarios.predict_on_batch, rows=[1, 12, 13]):
@@ -59,16 +54,3 @@ class TestOnBatch:
         assert_close(results, expected, **FLOAT32_MEANS)
         first_loss = scenarios.train(None, **arguments, on_batch=True)["loss"][0]
         np.testing.assert_allclose(results[0]["loss"][0], first_loss, **FLOAT32_MEANS)
-
-    @pytest.mark.keras3_only("train_on_batch of Keras 2 splits the batch, with messages of its own")
-    def test_what_is_no_batch_is_refused_on_all_workers(self, group):
-        for messages in group.run(scenarios.wrong_batches):
-            for name, expected in {
-                "different lengths": "Received: arrays of 10, 9 rows",
-                "both weights": "cannot be specified at the same time",
-                "lists": "train_on_batch(np.asarray(x), ...)",
-                "targets in a list": "test_on_batch(np.asarray(y), ...)",
-                "rows in a list": "predict_on_batch(np.asarray(x), ...)",
-            }.items():
-                assert expected in str(messages[name]), name
-            assert str(messages["weights as a list"]) == ""

@@ -14,8 +14,6 @@ def assert_named(group, message, path):
 
 
 @on("1x2", "2x1", "2x2")
-@pytest.mark.feature("`check_replicas`, `ReplicaCheck`: replicas with different weights are named")
-@pytest.mark.feature("a worker that starts `fit` with different weights is refused")
 def test_the_variable_and_the_replica_are_named_on_all(group):
     *_, last = scenarios.VARIABLES
     for result in group.run(scenarios.check_spoiled, replica=group.replicas - 1):

@@ -23,8 +23,6 @@ def differ(results, prefix):
 
 
 @on("2x1")
-@pytest.mark.feature("saved by each worker within an epoch, restored in new processes")
-@pytest.mark.feature("all workers restore worker 0's file")
 @pytest.mark.parametrize(
     "name",
     keras_versions.marked(scenarios.OPTIMIZERS, {"lamb": keras_versions.needs_state_of_lamb}),
@@ -56,7 +54,6 @@ def test_what_other_processes_saved_is_resumed(group, name, tmp_path):
 
 
 @on("2x1")
-@pytest.mark.feature("`BackupAndRestore`: worker 0's backup reaches all")
 @keras_versions.needs_own_backups
 class TestBackup:
     def test_adascale_goes_on_as_if_unbroken(self, group, tmp_path):
@@ -79,7 +76,6 @@ class TestBackup:
 
 
 @on("2x1", "1x2")
-@pytest.mark.feature("`DeltaAdasum` with local steps: validation, `evaluate`, `predict`")
 def test_local_steps_end_before_evaluation(group):
     results = group.run(scenarios.fit_and_evaluate)
     for point in results[0]:
@@ -94,7 +90,6 @@ def test_local_steps_end_before_evaluation(group):
 
 
 @on("1x2")
-@pytest.mark.feature("`AdaScale`, `LAMB`, `DeltaAdasum`: sparse gradients")
 @pytest.mark.parametrize("name", scenarios.LOCAL_SLOTS)
 def test_embedding_equals_a_dense_table(group, name):
     (actual,) = group.run(scenarios.fit_embedding, name=name)

@@ -18,7 +18,6 @@ CASES = [
 ]
 
 
-@pytest.mark.feature("resume in the same order of rows: datasets, PyDatasets, generators, arrays")
 @pytest.mark.parametrize(("group", "kind", "place"), CASES, indirect=["group"], scope="module")
 def test_resumes_with_the_same_rows(group, tmp_path, kind, place):
     def run(stage):

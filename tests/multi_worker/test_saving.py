@@ -4,11 +4,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from scenarios import on
+from scenarios import callbacks, on
 from scenarios import saving as scenarios
 
 
-@pytest.mark.feature("`CheckpointManager.save` on all workers")
 @on("2x1", "2x2")
 def test_all_workers_save_one_checkpoint(group, tmp_path):
     for result in group.run(scenarios.save_on_all_workers, folder=str(tmp_path)):
@@ -19,13 +18,12 @@ def test_all_workers_save_one_checkpoint(group, tmp_path):
     assert files == {"checkpoint", *kept, *(f"{name}.index" for name in kept)}
 
 
-@pytest.mark.feature("worker 0 saves alone, also in the scope, in every format")
 @on("2x1", "2x2")
 @pytest.mark.keras3_only("in `fit` of Keras 2 all workers save")
 @pytest.mark.parametrize("within_fit", [False, True], ids=["by hand", "in fit"])
 def test_saves_in_scope(group, tmp_path, within_fit):
     own, _ = group.run(scenarios.save_in_scope, folder=str(tmp_path), within_fit=within_fit)
-    load, model = keras.models.load_model, scenarios.compiled_model()
+    load, model = keras.models.load_model, callbacks.compiled_model(None)
     models = ["model.keras", "model.h5", *(["best.keras"] if within_fit else [])]
     weights = {name: load(tmp_path / name, compile=False).get_weights() for name in models}
     for name in ("model.weights.h5", "parts.weights.json"):
@@ -39,7 +37,6 @@ def test_saves_in_scope(group, tmp_path, within_fit):
     assert (tmp_path / "exported").exists()
 
 
-@pytest.mark.feature("worker 0 loads, clones, compiles and trains a copy alone")
 @on("2x1", "2x2")
 def test_copies(group, tmp_path):
     own, _ = group.run(scenarios.copy_alone, folder=str(tmp_path))

@@ -39,7 +39,6 @@ def test_a_missing_worker_is_named(index):
 
 
 @needs_ipv6
-@pytest.mark.feature("workers that reach each other by IPv6", topology="2x1")
 def test_workers_train_by_ipv6(tmp_path):
     """They share a secret, too: one worker has it from a variable, the other one from a file."""
     (tmp_path / "secret").write_text("s3cret\n")

@@ -45,7 +45,6 @@ BETWEEN_EXECUTIONS = ({"1": ["batch", 1, 1, "SIGTERM"]}, ["batch", 1, 1])
     ],
     ids=["one", "three", "several steps in one execution"],
 )
-@pytest.mark.feature("`callbacks.BackupAndRestore`: stopped by a signal, resumes bit for bit")
 @pytest.mark.slow
 def test_signals_to_any_worker(tmp_path, steps_per_execution, plans):
     """To worker 0 in an epoch, to worker 1 in a validation, to both at once."""

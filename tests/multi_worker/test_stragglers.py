@@ -7,17 +7,10 @@ from scenarios import stragglers as scenarios
 
 @on("2x1")
 @pytest.mark.parametrize("slow", [1, pytest.param(0, marks=pytest.mark.slow)])
-@pytest.mark.feature("`callbacks.StragglerReport`: names the slow worker")
 def test_a_slow_dataset(group, slow):
     own, other = group.run(scenarios.train, slow=slow, seconds=0.05)
-    shown, _ = own.pop("shown"), other.pop("shown")
     assert_close([other], own)
     assert own["slowest_worker"].tolist()[1:] == [slow, slow]
-    assert len(own) == 1 + 4 + 5, "the loss, and all of the two callbacks"
-    for line in shown[1:]:
-        values = dict(part.split(": ") for part in line.split(" - ") if ": " in part)
-        assert list(values) == ["loss", "orthogonality", "progress", "slowest_worker"], line
-        assert float(values["slowest_worker"]) == slow
     for epoch in (1, 2):
         steps = [own[f"step_ms/worker_{rank}"][epoch] for rank in (0, 1)]
         waiting = [own[f"waiting_ms/worker_{rank}"][epoch] for rank in (0, 1)]

@@ -13,7 +13,6 @@ from scenarios import trackers as scenarios  # noqa: E402  (it imports MLflow)
 @on("2x1")
 @pytest.mark.parametrize("way", ["callback", "run", "autolog", "models"])
 @pytest.mark.keras3_only("MLflow's callback for Keras 2 is another one")
-@pytest.mark.feature("`mlflow.keras.MlflowCallback`, its autologging: one run")
 def test_mlflow_has_one_run_with_each_epoch_once(group, way, tmp_path, monkeypatch):
     own, other = group.run(scenarios.train_with_mlflow, store=str(tmp_path), way=way)
     np.testing.assert_array_equal(other["loss"], own["loss"])

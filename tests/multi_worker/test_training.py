@@ -1,14 +1,15 @@
 """Training on every topology, against one process and against the oracle."""
 
+import functools
+
 import numpy as np
-import pytest
-import tensorflow as tf
 from scenarios import assert_close, basics, on
 from support import oracle
-from support.worker_group import WorkerFailed
+from test_aggregation import assert_combined
 
 # The same sums in another order: a few float32 roundings a step, over 30 steps.
 FLOAT32_STEPS = {"rtol": 2e-5, "atol": 2e-6}
+
 
 # One rounding to the gradient's dtype, and for float32 sums of 1801 elements in between.
 ROUNDING = {"float64": 1e-12, "float32": 2e-7, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -18,13 +19,6 @@ ROUNDING = {"float64": 1e-12, "float32": 2e-7, "float16": 2.0**-10, "bfloat16": 
 # tracing a step for several replicas takes seconds.
 @on("1x1", "1x4", "2x1", "3x1", "2x2")
 class TestTraining:
-    @pytest.mark.feature("`fit`, `evaluate`, `predict` with NumPy data, metrics")
-    def test_mean_equals_one_process(self, group):
-        expected = basics.train_on_global_batches(None, "mean")
-        results = group.run(basics.train_on_global_batches, rule="mean")
-        assert_close(results, expected, **FLOAT32_STEPS)
-
-    @pytest.mark.feature("`fit`: losses reduced by mean or sum")
     def test_identical_data_equals_one_replica(self, group):
         for options in [
             {"loss": "mean", "l2": 0.5, "clipnorm": 0.1},
@@ -43,7 +37,6 @@ class TestTraining:
         expected = {"weight0": 2 * y.mean(axis=1, keepdims=True)}
         assert_close(group.run(basics.train_on_disjoint_features), expected, rtol=1e-6)
 
-    @pytest.mark.feature("replicas stay bit-identical")
     def test_replicas_are_bit_identical(self, group):
         results = group.run(basics.train_with_adam, rule="adasum")
         for copies in results:
@@ -51,8 +44,6 @@ class TestTraining:
                 first = results[0][f"{name.split('.')[0]}.0"]
                 np.testing.assert_array_equal(copy, first, err_msg=name)
 
-    @pytest.mark.feature("custom loops with `strategy.run`, `all_reduce` of gradients")
-    @pytest.mark.feature("a NaN or Inf in one gradient is detected on all workers")
     def test_gradients_are_combined_as_by_the_oracle(self, group):
         """In one bucket and in several, in a function and eagerly; a NaN spoils its variable."""
         last = group.replicas - 1
@@ -63,18 +54,8 @@ class TestTraining:
             ("sum", {}),
         ]:
             results = group.run(basics.reduce_gradients, rule=rule, **options)
-            gradients = basics.known_gradients(group.replicas, options.get("not_finite"))
-            for number, gradient in enumerate(gradients):
-                vectors = tf.cast(gradient, tf.float64).numpy().reshape(group.replicas, -1)
-                combined = oracle.adasum(vectors) if rule == "adasum" else vectors.sum(axis=0)
-                largest = np.abs(combined[np.isfinite(combined)]).max(initial=0)
-                copies = {f"{number}.{local}" for local in range(group.devices)}
-                assert_close(
-                    [{name: each[name] for name in copies} for each in results],
-                    dict.fromkeys(copies, combined.reshape(gradient.shape[1:])),
-                    rtol=0,
-                    atol=largest * ROUNDING[gradient.dtype.name],
-                )
+            combine = oracle.adasum if rule == "adasum" else functools.partial(np.sum, axis=0)
+            assert_combined(results, group, combine, ROUNDING, options.get("not_finite"))
 
 
 @on("1x4", "2x1", "2x2")
@@ -86,10 +67,3 @@ def test_communication_options_reach_every_collective(group):
         assert actual["ops"].tolist() == sorted(ops * group.devices)
         assert actual["timeouts"].tolist() == [77.0] * len(ops) * group.devices
         assert actual["hints"].tolist() == ["RING"] * len(ops) * group.devices
-
-
-@on("2x1")
-@pytest.mark.version_independent
-def test_an_exception_on_the_workers_is_reported(group):
-    with pytest.raises(WorkerFailed, match="`aggregation` must be one of"):
-        group.run(basics.train_with_adam, rule="no such rule")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scenarios import assert_close, basics, on
+from scenarios import assert_close, on
 from scenarios import training_logs as scenarios
 
 pytestmark = pytest.mark.keras3_only(
@@ -10,19 +10,6 @@ pytestmark = pytest.mark.keras3_only(
 )
 
 
-@pytest.mark.feature("a metric whose `result()` returns its variable")
-@pytest.mark.feature("metrics whose `result()` is their variable")
-@on("1x2", "2x2")
-@pytest.mark.parametrize(
-    "options", [{}, {"steps_per_execution": 2}, {"run_eagerly": True}], ids=str
-)
-def test_metric_that_returns_its_variable(group, options):
-    expected = (basics.random_data(48)[1] > 0).sum()
-    results = group.run(scenarios.count_positives, **options)
-    assert_close(results, {"logs": [expected] * 6})
-
-
-@pytest.mark.feature("steps that return vectors, whole numbers, truth values, variables")
 @on("1x2", "2x2")
 def test_logs_are_means_over_all_replicas(group):
     mean = np.arange(group.replicas).mean()
@@ -38,11 +25,6 @@ def test_logs_are_means_over_all_replicas(group):
         "variable": 1.0,
     }
     assert_close(group.run(scenarios.return_all_sorts), expected)
-
-
-@on("1x2", "2x2")
-def test_replicas_without_rows_have_no_part_in_logs(group):
-    assert_close(group.run(scenarios.return_plain_loss), {"error": [2.0]})
 
 
 @on("2x1", "2x2")

@@ -41,7 +41,6 @@ def assert_same_bits(results):
             np.testing.assert_array_equal(result[name], expected, err_msg=name)
 
 
-@pytest.mark.feature('`transport="ucx"`: the same bits, faster')
 @pytest.mark.parametrize(
     "ucx_group",
     ["2x1", "2x2", pytest.param("4x1", marks=pytest.mark.slow)],
@@ -73,11 +72,6 @@ class TestSameBits:
             assert_same_bits(ucx_group.run(scenarios.reduce_known_gradients, **options))
         assert_same_bits(ucx_group.run(scenarios.train_large))
 
-    @pytest.mark.slow
-    def test_random_exchanges(self, ucx_group):
-        seeds = list(range(5))
-        assert_same_bits(ucx_group.run(scenarios.random_exchanges, timeout=300, seeds=seeds))
-
     @pytest.mark.parametrize(
         "options",
         [
@@ -104,7 +98,6 @@ class TestSameBits:
 LOST = "was lost: its process ended without reporting an error"
 
 
-@pytest.mark.feature("a lost worker is named")
 @pytest.mark.parametrize(
     ("injection_point", "victim", "transports"), [("exchange", 1, None), ("step", 0, "tcp,self")]
 )

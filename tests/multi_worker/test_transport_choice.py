@@ -83,7 +83,6 @@ def over_ucx(name, text="TensorFlow's collectives: ", **options):
     return pytest.param(options, "UCX", text, marks=marks, id=name)
 
 
-@pytest.mark.feature('`transport="auto"`, the default: the fastest that works on all workers')
 @pytest.mark.parametrize(
     ("options", "over", "text"),
     [

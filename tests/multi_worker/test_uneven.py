@@ -8,10 +8,7 @@ from scenarios import uneven as scenarios
 from support import keras_versions
 from support.pace import PACE
 
-UNEVEN = pytest.mark.feature("workers with datasets of different length from a function")
 
-
-@UNEVEN
 @on("2x1")
 class TestFromFunction:
     @keras_versions.needs_endless_fit
@@ -50,13 +47,9 @@ class TestFromFunction:
 # the error shows.
 REFUSED = [
     ("fit", "arrays", (8, 6), None, 1, "32 rows (8 batches); worker 1: 24 rows (6 batches)"),
-    ("fit", "arrays", (8, 0), None, 1, "32 rows (8 batches); worker 1: 0 rows (0 batches)"),
     ("evaluate", "arrays", (0, 3), None, 1, "0: 0 rows (0 batches); worker 1: 12 rows (3 batches)"),
-    ("predict", "arrays", (2, 3), None, 1, "0: 8 rows (2 batches); worker 1: 12 rows (3 batches)"),
     ("fit", "known cardinality", (8, 6), None, 1, "worker 0: 8; worker 1: 6"),
     ("fit", "PyDataset", (8, 6), None, 1, "worker 0: 8; worker 1: 6"),
-    ("fit", "PyDataset", (0, 6), None, 1, "worker 0: 0; worker 1: unknown"),
-    ("fit", "generator", (8, 0), None, 1, "worker 0: unknown; worker 1: 0"),
     ("fit", "generator", (5, 2), None, 1, "worker 0: more than 2 batches; worker 1: 2 batches"),
     ("fit", "generator", (5, 2), 4, 1, "worker 0: more than 2 batches; worker 1: 2 batches"),
     ("fit", "generator", (5, 3), None, 2, "more than 2 batches; worker 1: 2 to 3 batches"),
@@ -67,7 +60,6 @@ REFUSED = [
 
 @on("2x1")
 @pytest.mark.keras3_only("`fit` of Keras 2 ends in an error, on all workers")
-@pytest.mark.feature("workers with fewer rows or none: the same error on all, with both numbers")
 @pytest.mark.slow
 def test_data_shorter_on_one_worker_are_refused_on_all(group):
     own, other = group.run(scenarios.refused, cases=[case[:-1] for case in REFUSED])
@@ -82,7 +74,6 @@ def test_data_shorter_on_one_worker_are_refused_on_all(group):
 
 
 @on("2x1")
-@pytest.mark.feature("`steps_per_epoch` beyond the data")
 @pytest.mark.keras3_only("Keras 2 logs that data ran out")
 def test_steps_per_epoch_beyond_the_data(group):
     """As many steps as one process does."""

@@ -10,7 +10,6 @@ from support.worker_group import WorkerGroup
 
 pytestmark = [
     pytest.mark.keras3_only("virtual replicas need Keras 3"),
-    pytest.mark.feature("`virtual_replicas`"),
 ]
 
 # Gradients are combined in another order of additions, in float32.
@@ -37,19 +36,6 @@ def test_fewer_devices_of_one_worker(group, optimizer):
         assert_same(own, {name: found[f"8 {name}"] for name in names}, names)
 
 
-@on("1x8")
-@pytest.mark.parametrize("case", [{"sparse": True}, {"missing": 16}])
-def test_numbers_that_are_no_powers_of_two(group, case):
-    (found,) = group.run(
-        scenarios.on_parts_of_the_devices, replicas=6, numbers=[3, 2, 1], steps=4, **case
-    )
-    names = [name.removeprefix("6 ") for name in found if name.startswith("6 ")]
-    for number in (3, 2, 1):
-        if (number, case) == (3, {"missing": 16}) or number == 1 or "sparse" in case:
-            own = {name: found[f"{number} {name}"] for name in names}
-            assert_same(own, {name: found[f"6 {name}"] for name in names}, names)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("topology", ["2x1", "2x2", "3x1"])
 @pytest.mark.parametrize("sparse", [False, True])
@@ -67,12 +53,6 @@ def test_several_workers(topology, sparse, tmp_path):
     results, (reference,) = found
     for own in results:
         assert_same(own, reference, reference)
-
-
-@on("1x8")
-def test_a_step_that_exchanges_values_is_refused(group):
-    (found,) = group.run(scenarios.exchange_within_a_step)
-    assert "cannot read values of other replicas" in str(found["error"])
 
 
 @pytest.mark.slow

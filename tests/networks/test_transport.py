@@ -39,7 +39,6 @@ def network(make_network):
     return make_network(2)
 
 
-@pytest.mark.feature("a link that is cut is named")
 def test_the_port_of_ucx_is_blocked_in_a_step(network, tmp_path):
     steps = [(0, lambda processes: network.set(without_port=UCX_PORT))]
     for outcome in run(network, tmp_path, "ucx", injection_point="step", steps=steps).values():

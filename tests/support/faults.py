@@ -76,8 +76,8 @@ def run(
             comes before they start.
         coming: seconds that the victim may take to the injection point, and all before they start.
         on_start: function that is called when all workers are there: they start together then.
-        asked: `fault`, `injection_point` (with `after`, seconds, for "any"), `call` (default:
-            `fit`), `epochs`, `timeout`, `strategy`, see `faulty_worker`.
+        asked: `fault`, `injection_point`, `call` (default: `fit`), `timeout`, `strategy`, see
+            `faulty_worker`.
 
     Returns:
         dict from the ranks awaited to their `Outcome`.

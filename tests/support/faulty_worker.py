@@ -21,8 +21,7 @@ ASKED = json.loads(sys.argv[1])
 RANK = int(os.environ.get("TF_ADASUM_RANK") or json.loads(os.environ["TF_CONFIG"])["task"]["index"])
 FOLDER = pathlib.Path(ASKED["folder"])
 IS_VICTIM = RANK == ASKED["victim"]
-BATCHES, EPOCHS = 10, ASKED.get("epochs", 3)
-RECORDED_LINES = 10
+BATCHES, EPOCHS = 10, 3
 SIGNALS = {
     "kill": signal.SIGKILL,
     "term": signal.SIGTERM,
@@ -43,8 +42,8 @@ def wait_for(path):
 
 
 def inject_fault():
-    """The fault, and when it happened; only once, unless Python may have ignored it."""
-    if FOLDER.joinpath("time").exists() and ASKED["injection_point"] != "any":
+    """The fault, and when it happened; only once."""
+    if FOLDER.joinpath("time").exists():
         return
     FOLDER.joinpath("time").write_text(str(time.monotonic()))
     fault = ASKED["fault"]
@@ -55,7 +54,7 @@ def inject_fault():
     elif fault == "raise":
         raise ArithmeticError("the fault of this worker")
     elif fault == "exit":
-        sys.exit(ASKED.get("code", 0))
+        sys.exit(0)
     elif fault == "sleep":
         time.sleep(10_000)
     elif fault == "differ":  # a collective of its own
@@ -68,15 +67,6 @@ def inject_fault_at(injection_point, is_now=True):
     """The fault, if it belongs to an injection point of this worker."""
     if is_now and is_time(injection_point):
         inject_fault()
-
-
-def inject_fault_after(seconds):
-    """The fault at whatever the main thread does then; it happens once its call of C++ returns.
-
-    Again where Python ignores it, as while it collects garbage.
-    """
-    signal.signal(signal.SIGALRM, lambda number, frame: inject_fault())
-    signal.setitimer(signal.ITIMER_REAL, seconds, 2.0)
 
 
 def at_start():
@@ -92,29 +82,6 @@ def at_start():
     context.Context.enable_collective_ops = enable_collective_ops
 
 
-def record_what_it_says():
-    """Leave the first lines that worker 1 sends to the failure detector, for `replay`."""
-    from tf_adasum.cluster import channel, json_lines
-
-    write, lines = channel.Channel._write, []
-
-    def recorded(self, message):
-        if len(lines) < RECORDED_LINES:
-            lines.append(json_lines.encode(message))
-            FOLDER.joinpath("said").write_bytes(b"".join(lines))
-        write(self, message)
-
-    channel.Channel._write = recorded
-
-
-def show_the_token():
-    """Leave the token of the failure detector, for clients who know it."""
-    from tf_adasum.health import monitor
-
-    (health,) = monitor._monitors.values()
-    FOLDER.joinpath("token").write_text(health._channel._keys[1].partition("/")[2])
-
-
 def main():
     import keras
     import numpy as np
@@ -124,8 +91,6 @@ def main():
 
     FOLDER.joinpath(f"here-{RANK}").touch()
     wait_for(FOLDER / "start")
-    if RANK == ASKED.get("late"):
-        wait_for(FOLDER / "late")
     keras.utils.set_random_seed(0)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=ASKED["timeout"])
     if is_time("start"):
@@ -133,11 +98,7 @@ def main():
     if ASKED["strategy"] == "stock":
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     else:
-        if ASKED.get("says") and RANK == 1:
-            record_what_it_says()
         strategy = tf_adasum.AdasumMirroredStrategy(communication_options=options)
-        if ASKED.get("says") and RANK == 0:
-            show_the_token()
     inject_fault_at("build")
 
     @keras.saving.register_keras_serializable()
@@ -159,17 +120,12 @@ def main():
             yield random.uniform(0.5, 1.5, [4]).astype("float32"), np.ones([1], np.float32)
 
     class Faulty(keras.callbacks.Callback):
-        is_set = False
-
         def on_train_batch_begin(self, batch, logs=None):
             if is_time("step") and batch == 5:
                 with strategy.scope():
                     inject_fault()
             if is_time("exchange") and batch == 5:
                 threading.Timer(0.2, inject_fault).start()
-            if is_time("any") and batch == 1 and not self.is_set:
-                self.is_set = True
-                inject_fault_after(ASKED["after"])
 
         def on_train_batch_end(self, batch, logs=None):
             time.sleep(ASKED.get("seconds_per_step", 0.0))
@@ -242,7 +198,6 @@ def train_without_fit(strategy, model, dataset, callbacks):
 
 def end_in_time():
     """End this process after some time, whatever becomes of those who started it."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, ASKED["seconds"])
 
 

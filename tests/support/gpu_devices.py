@@ -1,4 +1,4 @@
-"""The CUDA kernels on a GPU, with memory and events of PyTorch or CuPy; or emulated."""
+"""The CUDA kernels on a GPU, with memory and events of PyTorch; or emulated."""
 
 import ctypes
 import json
@@ -44,11 +44,14 @@ class TorchDevice(cuda_library.CudaLibrary):
 
     def __init__(self, path):
         super().__init__(path)
-        import torch
-
+        try:
+            import torch
+        except ImportError as error:
+            raise GpuUnavailable(f"PyTorch is not installed: {error}") from error
+        if not torch.cuda.is_available():
+            raise GpuUnavailable(f"PyTorch {torch.__version__} finds no GPU")
         self.torch = torch
         self.description = f"PyTorch {torch.__version__} (CUDA {torch.version.cuda})"
-        self.no_baselines = None
         torch.zeros(1, device="cuda")  # makes the context that the kernels are loaded into
 
     def allocate(self, byte_count, offset=0):
@@ -77,68 +80,10 @@ class TorchDevice(cuda_library.CudaLibrary):
         return start.elapsed_time(stop) / 1e3
 
 
-class CupyBuffer(cuda_library.Buffer):
-    """Unwritten device memory of CuPy, between two guards."""
-
-    def __init__(self, cupy, byte_count, offset):
-        self._cupy = cupy
-        super().__init__(byte_count, offset)
-
-    def new_memory(self, byte_count):
-        return self._cupy.full(byte_count, cuda_library.UNWRITTEN, np.uint8)
-
-    def address(self):
-        return self.memory.data.ptr
-
-    def copy_to_device(self, part, content):
-        part.set(content)
-
-    def copy_to_host(self, part):
-        return part.get()
-
-
-class CupyDevice(cuda_library.CudaLibrary):
-    """The CUDA kernels with memory and events of CuPy."""
-
-    def __init__(self, path):
-        super().__init__(path)
-        import cupy
-
-        self.cupy = cupy
-        self.description = f"CuPy {cupy.__version__}"
-        self.no_baselines = "no PyTorch with CUDA here"
-        cupy.zeros(1)  # makes the context that the kernels are loaded into
-
-    def allocate(self, byte_count, offset=0):
-        return CupyBuffer(self.cupy, byte_count, offset)
-
-    def stream(self):
-        return self.cupy.cuda.get_current_stream().ptr
-
-    def synchronize(self):
-        self.cupy.cuda.get_current_stream().synchronize()
-
-    def copy(self, to, source):
-        to.bytes.data.copy_from_device_async(source.bytes.data, source.bytes.nbytes)
-
-    def read_through(self, buffer):
-        buffer.bytes.view(np.float32).sum()
-
-    def event(self):
-        event = self.cupy.cuda.Event()
-        event.record()
-        return event
-
-    def seconds(self, start, stop):
-        stop.synchronize()
-        return self.cupy.cuda.get_elapsed_time(start, stop) / 1e3
-
-
 class EmulatedDevice(cuda_library.CudaLibrary):
     """The same kernels run by the CPU, for a dry run."""
 
-    description = "an emulation on the CPU"
-    no_baselines = "a dry run"
+    description, torch = "an emulation on the CPU", None
 
     def __init__(self, path):
         super().__init__(path)
@@ -161,27 +106,6 @@ class GpuUnavailable(Exception):
     """Why the kernels cannot run on a GPU here."""
 
 
-def find_framework():
-    """Return the device class of PyTorch if it has CUDA, otherwise the device class of CuPy."""
-    reasons = []
-    try:
-        import torch
-
-        if torch.cuda.is_available():
-            return TorchDevice
-        reasons.append(f"PyTorch {torch.__version__} finds no GPU")
-    except ImportError as error:
-        reasons.append(f"no PyTorch ({error})")
-    try:
-        import cupy
-
-        cupy.zeros(1)
-        return CupyDevice
-    except Exception as error:  # CuPy also fails on missing CUDA libraries, in its own ways
-        reasons.append(f"no usable CuPy ({error})")
-    raise GpuUnavailable(f"neither PyTorch nor CuPy can use a GPU: {'; '.join(reasons)}")
-
-
 def build(folder, built=None):
     """Load compiled kernels, or compile them for the first GPU, in `folder`.
 
@@ -194,13 +118,12 @@ def build(folder, built=None):
         The library and a description of the compiler.
 
     Raises:
-        GpuUnavailable: if there is no GPU, or neither PyTorch nor CuPy can use it.
+        GpuUnavailable: if there is no GPU, or PyTorch cannot use it.
         build_cuda.NotBuilt: if the kernels could not be compiled.
     """
     capability = build_cuda.first_gpu()
     if capability is None:
         raise GpuUnavailable("the CUDA driver finds no NVIDIA GPU here")
-    framework = find_framework()
     if built is None:
         path = build_cuda.compile_host(folder)
         with mock.patch.dict(os.environ, {build_cuda.ARCHITECTURES_VARIABLE: str(capability)}):
@@ -210,7 +133,7 @@ def build(folder, built=None):
         path = Path(built) / build_cuda.HOST_LIBRARY
         how = json.loads((Path(built) / "_build_info.json").read_text())["cuda"]
         target = f"{len(how['architectures'])} architectures"
-    return framework(path), f"{how['compiler']} ({how['compiler_version']}) for {target}"
+    return TorchDevice(path), f"{how['compiler']} ({how['compiler_version']}) for {target}"
 
 
 @dataclass
@@ -224,7 +147,7 @@ class Card:
 
 
 def find_card():
-    """Return the properties of the first GPU; a framework has already made its context."""
+    """Return the properties of the first GPU; PyTorch has already made its context."""
     driver = ctypes.CDLL("libcuda.so.1")
     l2_cache_size = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
     device, l2_bytes, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256)

@@ -18,7 +18,7 @@ DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS += [
     ROOT / each / "README.md" for each in ("benchmarks", "custom_ops", "tf_adasum/compat")
 ]
-DOCUMENTS += [ROOT / "tests" / "COMPATIBILITY.md", *(ROOT / "experiments").rglob("README.md")]
+DOCUMENTS += (ROOT / "experiments").rglob("README.md")
 # [text](path#heading), not of another site.
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)

@@ -8,7 +8,14 @@ import tensorflow as tf
 from support import oracle
 
 import tf_adasum
-from scenarios.basics import known_gradients, random_data, use_rule, weights_of
+from scenarios.basics import (
+    local_results,
+    random_data,
+    reduce_gradients,
+    reduction,
+    use_rule,
+    weights_of,
+)
 from tf_adasum import callbacks, cross_device_ops, rules
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
@@ -31,29 +38,10 @@ def without_small_bucket_gathering():
     return mock.patch.object(cross_device_ops, "GATHERED_BYTES", 0)
 
 
-def reduction(strategy, gradients, marker):
-    """A function that combines given gradients ``[replicas, ...]``."""
-
-    @tf.function(autograph=False)
-    def step():
-        def replica_step():
-            context = tf.distribute.get_replica_context()
-            own = [tf.gather(gradient, context.replica_id_in_sync_group) for gradient in gradients]
-            return context.all_reduce("SUM", own, options=marker)
-
-        return strategy.run(replica_step)
-
-    return step
-
-
-def reduce_by_plan(strategy, rule="adasum", **options):
-    """Every local replica's combined gradients, as float64."""
-    use_rule(strategy, RULES[rule](), **options)
-    gradients = known_gradients(strategy.num_replicas_in_sync)
-    marker = tensorflow_compat.GradientReduction(bytes_per_pack=4000)
+def reduce_by_plan(strategy, **options):
+    """Combine known gradients of many small buckets by the levels of a radix plan."""
     with without_small_bucket_gathering():
-        combined = reduction(strategy, gradients, marker)()
-    return copies_of(strategy, combined)
+        return reduce_gradients(strategy, bytes_per_pack=4000, **options)
 
 
 def one_gradient(replicas):
@@ -66,7 +54,7 @@ def reduce_one_by_plan(strategy, **options):
     gradients = [one_gradient(strategy.num_replicas_in_sync)]
     with without_small_bucket_gathering():
         combined = reduction(strategy, gradients, strategy.gradient_reduction)()
-    return copies_of(strategy, combined)
+    return local_results(strategy, combined)
 
 
 def reduce_over_hosts(strategy):
@@ -76,17 +64,9 @@ def reduce_over_hosts(strategy):
     vectors = random.standard_normal([strategy.num_replicas_in_sync, 2_000_000], "float32")
     combined = reduction(strategy, [vectors], strategy.gradient_reduction)()
     return {
-        **copies_of(strategy, combined),
+        **local_results(strategy, combined),
         "expected": oracle.adasum(vectors.astype(np.float64)),
         "plan": scheme.plan(4 * vectors.shape[1], 1),
-    }
-
-
-def copies_of(strategy, combined):
-    return {
-        f"{number}.{local}": tf.cast(copy, tf.float64).numpy()
-        for number, value in enumerate(combined)
-        for local, copy in enumerate(strategy.experimental_local_results(value))
     }
 
 
@@ -127,24 +107,6 @@ def rule_state(model):
     if state is None or state.rule_state is None:
         return {}
     return {name: value.numpy() for name, value in state.rule_state.of_name.items()}
-
-
-def kinds_of_gradients(strategy):
-    """Which types the optimizer's update gets for the variables of the text model."""
-    use_rule(strategy, "adasum")
-    kinds = []
-
-    class Watching(keras.optimizers.SGD):
-        def update_step(self, gradient, variable, *learning_rate):
-            kinds.append(type(gradient).__name__)
-            super().update_step(gradient, variable, *learning_rate)
-
-    with strategy.scope():
-        model = build_text_model()
-        model.compile(optimizer=Watching(0.1), loss="mse")
-    x = np.zeros([16, 10], "int32")
-    model.fit(x, np.ones([16, 1]), batch_size=16, verbose=0)
-    return {"kinds": kinds}
 
 
 def small_model(strategy, rule, *hidden, **options):
@@ -192,25 +154,6 @@ def track_orthogonality(strategy, every=1, **compile_options):
 
 def means_of_neighbours(vectors, count):
     return np.stack([np.mean(own, axis=0) for own in np.split(vectors, len(vectors) // count)])
-
-
-def orthogonality_of_known_gradients(strategy, **options):
-    """The read-out for known gradients, and their own lengths."""
-    use_rule(strategy, "adasum", **options)
-    gradients = [g for g in known_gradients(strategy.num_replicas_in_sync) if g.dtype == tf.float32]
-    paths = [f"variable{number}" for number in range(len(gradients))]
-    state = strategy._aggregation_state(paths)
-    with strategy.scope():
-        state.measure_orthogonality()
-    marker = strategy.gradient_reduction.for_variables(state, range(len(paths)))
-    reduction(strategy, gradients, marker)()
-    expected = []
-    for gradient in gradients:
-        vectors = gradient.numpy().reshape(len(gradient), -1).astype(np.float64)
-        vectors = means_of_neighbours(vectors, options.get("local_reduction_size", 1))
-        expected.append([np.sum(oracle.adasum(vectors) ** 2), np.sum(vectors**2)])
-    expected.append(np.sum(expected, axis=0))
-    return {"actual": state.orthogonality.numpy(), "lengths": expected}
 
 
 def custom_loop(strategy, built):

@@ -4,10 +4,10 @@ import pathlib
 import warnings
 
 import keras
-import tensorflow as tf
-from support.keras_versions import LossScaleOptimizer, copies_of
+from support.keras_versions import LossScaleOptimizer
 
-from scenarios.basics import random_data, use_rule
+from scenarios import callbacks
+from scenarios.basics import on_replicas, random_data, use_rule
 from scenarios.callbacks import Interrupted, rank_of
 from tf_adasum.aggregation import rules
 from tf_adasum.callbacks import BackupAndRestore
@@ -38,19 +38,8 @@ def compiled_model(strategy, kind="adam", seed=1, steps_per_execution=1):
     """With dropout and statistics that differ between replicas."""
     rule, make = TRAININGS[kind]
     use_rule(strategy, rule)
-    keras.utils.set_random_seed(seed)
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.layers.Input([6]),
-                keras.layers.Dense(8, activation="tanh"),
-                keras.layers.BatchNormalization(momentum=0.5),
-                keras.layers.Dropout(0.3),
-                keras.layers.Dense(1),
-            ]
-        )
-        model.compile(make(), "mse", metrics=["mae"], steps_per_execution=steps_per_execution)
-    return model
+    options = {"metrics": ["mae"], "steps_per_execution": steps_per_execution}
+    return callbacks.compiled_model(strategy, seed, make, **options)
 
 
 class Batches(keras.callbacks.Callback):
@@ -69,25 +58,10 @@ class Batches(keras.callbacks.Callback):
             raise Interrupted
 
 
-def dataset_of(data, x, y):
-    """arrays, or a dataset; each with the arguments of `fit` for it."""
-    if data == "steps":  # one pass in three epochs, then the next
-        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True)
-        return (dataset.repeat(2),), {"steps_per_epoch": 4}
-    if data == "from function":
-        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH, drop_remainder=True)
-        strategy = tf.distribute.get_strategy()
-        return (strategy.distribute_datasets_from_function(lambda _: dataset),), {}
-    steps = 2 if data == "shuffled steps" else None
-    options = {"batch_size": BATCH, "shuffle": data != "arrays", "steps_per_epoch": steps}
-    return (x, y), options
-
-
-def fit(model, callbacks, data="arrays", epochs=EPOCHS):
-    with model.distribute_strategy.scope():
-        given, options = dataset_of(data, *random_data(ROWS))
-    callbacks = [*callbacks, keras.callbacks.LearningRateScheduler(lambda _, rate: 0.8 * rate)]
-    return model.fit(*given, epochs=epochs, verbose=0, callbacks=callbacks, **options)
+def fit(model, given, epochs=EPOCHS):
+    given = [*given, keras.callbacks.LearningRateScheduler(lambda _, rate: 0.8 * rate)]
+    options = {"batch_size": BATCH, "shuffle": False, "verbose": 0, "callbacks": given}
+    return model.fit(*random_data(ROWS), epochs=epochs, **options)
 
 
 def backup_of(strategy, folder, plain=False, only_worker_0=False, **options):
@@ -104,11 +78,7 @@ def state_of(strategy, model):
     for state in states:
         if state.rule_state:
             variables += state.rule_state.of_name.values()
-    return {
-        f"variable {index}.{local}": copy.numpy()
-        for index, variable in enumerate(variables)
-        for local, copy in enumerate(copies_of(strategy, variable))
-    }
+    return on_replicas(strategy, variables, "variable ")
 
 
 def results_of(strategy, model, history, batches):
@@ -116,35 +86,29 @@ def results_of(strategy, model, history, batches):
     return {**state_of(strategy, model), **logs, "epochs": history.epoch, "batches": batches.seen}
 
 
-def train_unbroken(strategy, folder, kind="adam", data="arrays", steps_per_execution=1, **options):
-    """With backups, as the order of shuffled arrays is theirs."""
-    model = compiled_model(strategy, kind, steps_per_execution=steps_per_execution)
-    batches = Batches()
-    history = fit(model, [batches, *backup_of(strategy, folder, **options)], data)
+def train_unbroken(strategy, folder, kind="adam", steps_per_execution=1, **options):
+    model, batches = compiled_model(strategy, kind, 1, steps_per_execution), Batches()
+    history = fit(model, [batches, *backup_of(strategy, folder, **options)])
     return results_of(strategy, model, history, batches)
 
 
-def break_off(strategy, folder, at, kind="adam", data="arrays", steps_per_execution=1, **options):
-    model = compiled_model(strategy, kind, steps_per_execution=steps_per_execution)
+def break_off(strategy, folder, at, kind="adam", steps_per_execution=1, **options):
+    model = compiled_model(strategy, kind, 1, steps_per_execution)
     try:
-        fit(model, [*backup_of(strategy, folder, **options), Batches(100 * at[0] + at[1])], data)
+        fit(model, [*backup_of(strategy, folder, **options), Batches(100 * at[0] + at[1])])
     except Interrupted:
         return {}
     raise AssertionError("not interrupted")
 
 
-def resume(
-    strategy, folder, kind="adam", data="arrays", steps_per_execution=1, epochs=EPOCHS, **options
-):
+def resume(strategy, folder, kind="adam", steps_per_execution=1, epochs=EPOCHS, **options):
     """By a model with other weights, others on each worker."""
-    model = compiled_model(
-        strategy, kind, seed=5 + rank_of(strategy), steps_per_execution=steps_per_execution
-    )
+    model = compiled_model(strategy, kind, 5 + rank_of(strategy), steps_per_execution)
     batches = Batches()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        callbacks = [batches, *backup_of(strategy, folder, **options)]
-        history = fit(model, callbacks, data, epochs)
+        given = [batches, *backup_of(strategy, folder, **options)]
+        history = fit(model, given, epochs)
     said = "\n".join(str(each.message) for each in caught if each.category is UserWarning)
     return {**results_of(strategy, model, history, batches), "warnings": said}
 

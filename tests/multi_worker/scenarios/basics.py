@@ -96,25 +96,17 @@ def build_mlp(features=6, **kernel):
     )
 
 
+def on_replicas(strategy, variables, name=""):
+    """Return each local replica's copy of each variable, as "name index.local"."""
+    return {
+        f"{name}{index}.{local}": copy.numpy()
+        for index, variable in enumerate(variables)
+        for local, copy in enumerate(copies_of(strategy, variable))
+    }
+
+
 def weights_of(model):
     return {f"weight{index}": value for index, value in enumerate(model.get_weights())}
-
-
-def train_on_global_batches(strategy, rule, batch_size=24, steps=30):
-    """Momentum SGD on fixed global batches; return weights, losses and a metric."""
-    if strategy:
-        use_rule(strategy, rule)
-    keras.utils.set_random_seed(1)
-    x, y = random_data(batch_size * 5)
-    with scope(strategy):
-        model = build_mlp()
-        model.compile(
-            optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss="mse", metrics=["mae"]
-        )
-    history = model.fit(
-        x, y, batch_size=batch_size, epochs=steps // 5, shuffle=False, verbose=0
-    ).history
-    return {"loss": history["loss"], "mae": history["mae"], **weights_of(model)}
 
 
 LOSSES = {
@@ -175,36 +167,51 @@ def train_with_adam(strategy, rule, steps=50):
         model = build_mlp()
         model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse")
     model.fit(x, y, batch_size=24, epochs=steps // 5, verbose=0)
-    copies = {}
-    for number, variable in enumerate(
-        model.variables + keras_compat.all_variables(model.optimizer)
-    ):
-        for local, copy in enumerate(copies_of(strategy, variable)):
-            copies[f"{number}.{local}"] = copy.numpy()
-    return copies
+    return on_replicas(strategy, [*model.variables, *keras_compat.all_variables(model.optimizer)])
 
 
-def reduce_gradients(strategy, rule, bytes_per_pack=0, not_finite=None, eager=False):
-    """Combine given gradients; return every local replica's result, as float64.
+def reduction(strategy, gradients, marker):
+    """A function that combines given gradients ``[replicas, ...]``."""
 
-    Args:
-        not_finite: (replica, value): where the last variable's gradient holds one such number.
-    """
-    use_rule(strategy, rule)
-    gradients = known_gradients(strategy.num_replicas_in_sync, not_finite)
-    marker = tensorflow_compat.GradientReduction(bytes_per_pack=bytes_per_pack)
-
+    @tf.function(autograph=False)
     def step():
-        context = tf.distribute.get_replica_context()
-        own = [tf.gather(gradient, context.replica_id_in_sync_group) for gradient in gradients]
-        return context.all_reduce("SUM", own, options=marker)
+        def replica_step():
+            context = tf.distribute.get_replica_context()
+            own = [tf.gather(gradient, context.replica_id_in_sync_group) for gradient in gradients]
+            return context.all_reduce("SUM", own, options=marker)
 
-    run = (lambda: strategy.run(step)) if eager else tf.function(lambda: strategy.run(step))
+        return strategy.run(replica_step)
+
+    return step
+
+
+def local_results(strategy, combined):
+    """Return each local replica's results, as float64."""
     return {
         f"{number}.{local}": tf.cast(copy, tf.float64).numpy()
-        for number, combined in enumerate(run())
-        for local, copy in enumerate(strategy.experimental_local_results(combined))
+        for number, value in enumerate(combined)
+        for local, copy in enumerate(strategy.experimental_local_results(value))
     }
+
+
+def reduce_gradients(
+    strategy, rule="adasum", bytes_per_pack=0, not_finite=None, eager=False, **options
+):
+    """Combine `known_gradients`; return every local replica's result.
+
+    Args:
+        strategy: the workers' strategy.
+        rule: a rule, or its name.
+        bytes_per_pack: of the buckets.
+        not_finite: (replica, value): where the last variable's gradient holds one such number.
+        eager: whether no tf.function reduces them.
+        options: of the scheme.
+    """
+    use_rule(strategy, rule, **options)
+    gradients = known_gradients(strategy.num_replicas_in_sync, not_finite)
+    marker = tensorflow_compat.GradientReduction(bytes_per_pack=bytes_per_pack)
+    step = reduction(strategy, gradients, marker)
+    return local_results(strategy, (step.python_function if eager else step)())
 
 
 def known_gradients(replicas, not_finite=None):

@@ -4,11 +4,9 @@ import pathlib
 
 import keras
 import numpy as np
-from support import keras_versions
 
-from scenarios.basics import random_data, weights_of
+from scenarios.basics import random_data, scope, weights_of
 from tf_adasum import callbacks
-from tf_adasum.compat import keras as keras_compat
 
 ROWS_PER_EPOCH = 48
 
@@ -17,19 +15,20 @@ def rank_of(strategy):
     return strategy.cluster_resolver.task_id or 0
 
 
-def compiled_model(strategy, seed):
+def compiled_model(strategy, seed=1, optimizer=lambda: keras.optimizers.Adam(0.01), **options):
     """A model with weights, statistics and seeds, and an optimizer with a state."""
     keras.utils.set_random_seed(seed)
-    with strategy.scope():
+    with scope(strategy):
         model = keras.Sequential(
             [
                 keras.layers.Input([6]),
                 keras.layers.Dense(8, activation="tanh"),
                 keras.layers.BatchNormalization(momentum=0.5),
+                keras.layers.Dropout(0.3),
                 keras.layers.Dense(1),
             ]
         )
-        model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse")
+        model.compile(optimizer(), "mse", **options)
     return model
 
 
@@ -45,11 +44,6 @@ def fit(model, callbacks, epochs, validate=False):
         validation_data=(x, y) if validate else None,
         callbacks=callbacks,
     )
-
-
-def state_of(model):
-    variables = [*model.variables, *keras_compat.all_variables(model.optimizer)]
-    return {f"variable{number}": variable.numpy() for number, variable in enumerate(variables)}
 
 
 def train_with_files(strategy, folder):
@@ -123,19 +117,6 @@ def train_until_stopped(strategy, rank=None):
 
     history = fit(model, [stopping], epochs=5)
     return {"epochs": history.epoch, "loss": history.history["loss"]}
-
-
-def train_with_other_callbacks(strategy):
-    """Callbacks that run on all workers, as they are."""
-    model = compiled_model(strategy, seed=2)
-    callbacks = [
-        keras.callbacks.ReduceLROnPlateau("loss", patience=1, min_delta=1e6, factor=0.5),
-        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5),
-        keras.callbacks.TerminateOnNaN(),
-        keras.callbacks.ProgbarLogger(),
-    ]
-    history = fit(model, callbacks, epochs=3)
-    return {"rate": history.history[keras_versions.LEARNING_RATE_IN_LOGS], **state_of(model)}
 
 
 class Interrupted(Exception):

@@ -3,17 +3,15 @@
 from unittest import mock
 
 import keras
-import numpy as np
 import tensorflow as tf
 from support import oracle
-from support.keras_versions import Variable, copies_of
 
-from scenarios.basics import use_rule
+from scenarios.basics import on_replicas, use_rule
+from scenarios.given_gradients import built, gradients_of, initial_values, kept_by, new_variables
 from tf_adasum import optimizers
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
-SHAPES = [(4, 3), (5,)]
 STEPS = 8
 
 OPTIMIZERS = {
@@ -27,20 +25,6 @@ OPTIMIZERS = {
         keras.optimizers.schedules.ExponentialDecay(0.2, 2, 0.5), momentum=0.9, **options
     ),
 }
-
-
-def gradients_of(replicas, steps=STEPS):
-    """For each variable [steps, replicas, …], float32."""
-    random = np.random.default_rng(21)
-    return [
-        (random.standard_normal((steps, replicas, *shape)) + 0.5).astype("float32")
-        for shape in SHAPES
-    ]
-
-
-def initial_values():
-    random = np.random.default_rng(22)
-    return [random.standard_normal(shape).astype("float32") for shape in SHAPES]
 
 
 def counting(strategy, counts):
@@ -63,11 +47,7 @@ def counting(strategy, counts):
 
 
 def slots_of(optimizer):
-    return [
-        v
-        for v in keras_compat.all_variables(optimizer)
-        if len(v.shape) and "accumulator" not in keras_compat.path_of(v)
-    ]
+    return [variable for variable in kept_by(optimizer) if len(variable.shape)]
 
 
 def steps(strategy, name, steps=STEPS, local_steps=1, end=False, options=None):
@@ -82,23 +62,12 @@ def steps(strategy, name, steps=STEPS, local_steps=1, end=False, options=None):
         options: of the inner optimizer.
     """
     use_rule(strategy, "adasum")
-    gradients = [tf.constant(g) for g in gradients_of(strategy.num_replicas_in_sync, steps)]
-    with strategy.scope():
-        variables = [Variable(value, name="v") for value in initial_values()]
-        inner = OPTIMIZERS[name](**(options or {}))
-        optimizer = optimizers.DeltaAdasum(inner, local_steps=local_steps)
-        keras_compat.build(optimizer, variables)
+    gradients = gradients_of(strategy.num_replicas_in_sync, steps)
 
-    @tf.function
-    def step(number):
-        def in_replica():
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            keras_compat.apply(
-                optimizer, [gradient[number][replica] for gradient in gradients], variables
-            )
+    def make():
+        return optimizers.DeltaAdasum(OPTIMIZERS[name](**(options or {})), local_steps=local_steps)
 
-        strategy.run(in_replica)
-
+    variables, optimizer, step = built(strategy, make, gradients)
     counts = []
     with counting(strategy, counts):
         for number in range(steps):
@@ -108,12 +77,8 @@ def steps(strategy, name, steps=STEPS, local_steps=1, end=False, options=None):
     return {
         "reductions": len(counts),
         "iterations": optimizer.iterations.numpy(),
-        **{
-            f"{kind}{index}.{local}": copy.numpy()
-            for kind, kept in (("weight", variables), ("slot", slots_of(inner)))
-            for index, variable in enumerate(kept)
-            for local, copy in enumerate(copies_of(strategy, variable))
-        },
+        **on_replicas(strategy, variables, "weight"),
+        **on_replicas(strategy, slots_of(optimizer.inner_optimizer), "slot"),
     }
 
 
@@ -125,7 +90,7 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
     """
     gradients = gradients_of(replicas, steps)
     start = initial_values()
-    weights = [[Variable(value, name="v") for value in start] for _ in range(replicas)]
+    weights = [new_variables() for _ in range(replicas)]
     each = [OPTIMIZERS[name](**(options or {})) for _ in range(replicas)]
     accumulation = (options or {}).get("gradient_accumulation_steps", 1)
     for optimizer, own in zip(each, weights, strict=True):
@@ -142,22 +107,3 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
                     own[index].assign(start[index])
     slots = [[v.numpy() for v in slots_of(optimizer)] for optimizer in each]
     return [[v.numpy() for v in own] for own in weights], slots
-
-
-def different_settings(strategy, what):
-    """Every worker has another setting; return the message with which each of them refuses."""
-    use_rule(strategy, "adasum" if what == "local_steps" else "mean")
-    rank, inner = strategy.cluster_resolver.task_id, keras.optimizers.SGD(0.1)
-    with strategy.scope():
-        variable = Variable(np.zeros(3, "float32"), name="v")
-        if what == "local_steps":
-            optimizer = optimizers.DeltaAdasum(inner, local_steps=1 + rank)
-        else:
-            smoothing = 0.5 + 0.1 * rank if what == "smoothing" else None
-            optimizer = optimizers.AdaScale(inner, smoothing=smoothing)
-        try:
-            keras_compat.build(optimizer, [variable])
-            optimizer.set_scale(3 + rank)
-        except ValueError as error:
-            return {"message": str(error)}
-    return {"message": "none"}

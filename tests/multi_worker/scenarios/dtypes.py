@@ -1,12 +1,11 @@
 """What the worker processes do for `test_dtypes.py`: variables and values of every dtype."""
 
-import keras
 import numpy as np
 import tensorflow as tf
 from support.keras_versions import copies_of
 from tensorflow.dtypes import experimental
 
-from scenarios.basics import scope, use_rule, weights_of
+from scenarios.basics import scope
 
 DTYPES = {
     dtype.name: dtype
@@ -64,49 +63,3 @@ def travel(strategy):
         total = counted.read_value().numpy()
         results[f"{name}.counted"] = total.real if dtype.is_complex else total.astype("float64")
     return results
-
-
-class Seeded(keras.layers.Dense):
-    """A layer with a seed, as of a stateless random operation."""
-
-    def build(self, shape):
-        super().build(shape)
-        self.seed = self.add_weight(
-            shape=[2], dtype="uint32", initializer="ones", trainable=False, name="seed"
-        )
-
-
-def train(strategy, dtype):
-    """One step of a linear model; replica r's rows have nothing but feature r. Then a deeper one.
-
-    All variables are of one dtype, but for a seed.
-    """
-    use_rule(strategy, "adasum")
-    replicas = strategy.num_replicas_in_sync
-    x = np.repeat(np.eye(replicas, dtype="float32"), 4, axis=0)
-    y = np.arange(1, 4 * replicas + 1, dtype="float32")[:, None]
-    batch = {"batch_size": 4 * replicas, "shuffle": False, "verbose": 0}
-    with scope(strategy):
-        linear = keras.Sequential(
-            [
-                keras.layers.Input([replicas], dtype=dtype),
-                Seeded(1, use_bias=False, kernel_initializer="zeros", dtype=dtype),
-            ]
-        )
-        linear.compile(optimizer=keras.optimizers.SGD(1.0), loss="mse")
-    linear.fit(x, y, **batch)
-    with scope(strategy):
-        deeper = keras.Sequential(
-            [
-                keras.layers.Input([replicas], dtype=dtype),
-                keras.layers.Dense(3, dtype=dtype),
-                keras.layers.BatchNormalization(dtype=dtype),
-                keras.layers.Dense(1, dtype=dtype),
-            ]
-        )
-        deeper.compile(optimizer="adam", loss="mse", metrics=["mae"])
-    loss = deeper.fit(x, y, epochs=2, **batch).history["loss"]
-    strategy.check_replicas()
-    deeper_weights = {f"deeper.{k}": v.astype("float32") for k, v in weights_of(deeper).items()}
-    kernel, seed = linear.get_weights()
-    return {"kernel": kernel.astype("float32"), "seed": seed, "loss": loss, **deeper_weights}

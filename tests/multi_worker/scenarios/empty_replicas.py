@@ -37,23 +37,6 @@ class OwnStep(keras.Model):
         self.tracker.update_state(loss)
         return {"tracked": self.tracker.result()}
 
-    def test_step(self, data):
-        x, y = data
-        self.tracker.update_state(tf.reduce_mean(tf.square(self(x) - y)))
-        return {"tracked": self.tracker.result()}
-
-
-def tracked(strategy):
-    """The value of a tracker for batches of 8 rows per replica, and one of a single row."""
-    keras.utils.set_random_seed(4)
-    replicas = strategy.num_replicas_in_sync
-    x, y = random_data(2 * 8 * replicas + 1)
-    with strategy.scope():
-        model = OwnStep(build())
-        model.compile()
-    (value,) = model.evaluate(x, y, batch_size=8 * replicas, return_dict=True, verbose=0).values()
-    return {"tracked": value, "errors": model.predict(x, verbose=0) - y}
-
 
 def build(normalization=True):
     """With an L2 loss, whose gradient needs no rows."""
@@ -168,18 +151,6 @@ def steps_of_loop(strategy, rule, optimizer="momentum", function=False):
             for index, variable in enumerate([*model.variables, *model_optimizer.variables])
         }
     return results
-
-
-def logs(strategy, replicas):
-    """The logs of `fit` of a model that does not learn; the last batch is one row."""
-    if strategy:
-        use_rule(strategy, "adasum")
-    x, y = random_data(2 * 8 * replicas + 1)
-    keras.utils.set_random_seed(4)
-    with scope(strategy):
-        model = build(normalization=False)
-        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"])
-    return model.fit(x, y, batch_size=8 * replicas, shuffle=False, verbose=0).history
 
 
 def train_convolutions(strategy, jit_compile=False):

@@ -3,20 +3,14 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from support.keras_versions import copies_of
 
-from scenarios.basics import build_mlp, random_data, use_rule
-from scenarios.keras import Recorder, SeenRows
-from tf_adasum.callbacks import ElasticScale, GainTracker, StopAtScaleInvariantStep
+from scenarios.basics import build_mlp, on_replicas, random_data, use_rule
+from tf_adasum.callbacks import GainTracker, StopAtScaleInvariantStep
 from tf_adasum.optimizers import AdaScale
 
 ROWS = 8  # of a small batch
 UPDATES = 4  # per epoch
 TOTAL = 9.0  # steps of the small batch
-
-FEATURES = 6
-ELASTIC = {0: 2, 1: 4, 2: 2}  # S from each epoch on
-ELASTIC_ROWS, ELASTIC_SMALL_BATCH = 48, 4
 
 
 def compiled(strategy, build, **options):
@@ -26,14 +20,6 @@ def compiled(strategy, build, **options):
         inner = keras.optimizers.SGD(0.05, momentum=0.9, **options)
         model.compile(optimizer=AdaScale(inner), loss="mse", metrics=["mae"])
     return model
-
-
-def weights_on_replicas(strategy, model):
-    return {
-        f"weight {index}.{replica}": copy.numpy()
-        for index, variable in enumerate(model.variables)
-        for replica, copy in enumerate(copies_of(strategy, variable))
-    }
 
 
 def fit_until_stopped(strategy, count):
@@ -65,32 +51,5 @@ def fit_until_stopped(strategy, count):
         "updates": np.array(tracker.steps) // accumulation,
         **{f"log {name}": values for name, values in history.history.items()},
         **{f"measured {name}": [v[name] for v in tracker.values] for name in tracker.values[0]},
-        **weights_on_replicas(strategy, model),
-    }
-
-
-def fit_with_elastic_scale(strategy):
-    """Return S, r, the rows that this worker has seen so far and the epoch, after each step."""
-    rows = tf.data.Dataset.from_tensor_slices(random_data(ELASTIC_ROWS, FEATURES))
-
-    def make_dataset(scale):
-        return rows.batch(ELASTIC_SMALL_BATCH * scale, drop_remainder=True)
-
-    use_rule(strategy, "mean")
-    seen = SeenRows()
-
-    def build():  # after the seed is set, from which a layer takes its initial weights
-        return keras.Sequential([keras.layers.Input([FEATURES]), seen, keras.layers.Dense(1)])
-
-    model = compiled(strategy, build)
-    elastic = ElasticScale(ELASTIC, make_dataset)
-    recorder = Recorder(
-        lambda: [model.optimizer.scale, model.optimizer.gain, len(seen.rows) // FEATURES]
-    )
-    history = model.fit(elastic.dataset, epochs=3, verbose=0, callbacks=[elastic, recorder])
-    return {
-        "steps": np.array(recorder.values, "float64"),
-        "epochs": history.epoch,
-        "loss": history.history["loss"],
-        **weights_on_replicas(strategy, model),
+        **on_replicas(strategy, model.variables, "weight "),
     }

@@ -3,7 +3,6 @@
 import keras
 import numpy as np
 import tensorflow as tf
-from support import keras_versions
 from support.keras_versions import LossScaleOptimizer, Variable, copies_of, loss_scale_of
 
 from scenarios.basics import random_data, use_rule, weights_of
@@ -157,14 +156,6 @@ def local_batch_normalization(strategy):
     }
 
 
-def fit_in_precision(strategy, policy):
-    keras.mixed_precision.set_global_policy(policy)
-    try:
-        return fit_in_executions(strategy, epochs=8)
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
-
-
 def fit_in_executions(strategy, epochs=2, **options):
     """Adam on shuffled rows, with metrics and a synchronized BatchNormalization."""
     use_rule(strategy, "adasum")
@@ -228,36 +219,3 @@ def gradient_missing_on_one_replica(strategy):
     except ValueError as error:
         return {"message": str(error)}
     return {"message": ""}
-
-
-def average_known_statistics(strategy):
-    """The average of weights that are given: per element numbers, infinities, and a NaN."""
-
-    class Statistics(keras.layers.Layer):
-        def build(self, shape):
-            options = {"trainable": False, "initializer": "ones"}
-            self.moving = self.add_weight(shape=[5], name="moving", **options)
-            summed = tf.VariableAggregation.SUM if keras_versions.IS_KERAS_2 else "sum"
-            self.total = self.add_weight(shape=[], name="total", aggregation=summed, **options)
-
-        def call(self, x):
-            return x
-
-    with strategy.scope():
-        layer = Statistics()
-        model = keras.Sequential([keras.layers.Input([3]), layer])
-
-    @tf.function
-    def differ():
-        def in_replica():
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            number = tf.cast(replica, tf.float32)
-            first_is_nan = tf.where(replica == 0, np.nan, number)
-            layer.moving.assign([number, 0.1, -np.inf, np.inf, first_is_nan])
-
-        strategy.run(in_replica)
-
-    differ()
-    strategy.average_statistics(model)
-    copies = copies_of(strategy, layer.moving)
-    return {"copies": np.stack([copy.numpy() for copy in copies]), "total": layer.total.numpy()}

@@ -13,38 +13,6 @@ ROWS = np.random.default_rng(0).standard_normal([32, 3]).astype("float32")
 TARGETS = ROWS.sum(axis=1, keepdims=True)
 
 
-class AddsLoss(keras.layers.Layer):
-    """Adds a loss as `kind` says: the value of a function, of an object, or twice half of that."""
-
-    def __init__(self, kind):
-        super().__init__()
-        self.kind, self.loss = kind, keras.losses.MeanSquaredError()
-
-    def call(self, inputs):
-        outputs, targets = inputs
-        if self.kind == "function":
-            self.add_loss(keras.ops.mean(keras.ops.square(targets - outputs)))
-        elif self.kind == "object":
-            self.add_loss(self.loss(targets, outputs))
-        else:
-            self.add_loss(2 * (0.5 * self.loss(targets, outputs)))
-        return outputs
-
-
-def fit_with_added_loss(strategy, kind):
-    """Two steps with a loss that a layer adds, under the mean."""
-    if strategy:
-        use_rule(strategy, "mean")
-    keras.utils.set_random_seed(1)
-    with scope(strategy):
-        inputs, targets = keras.layers.Input([3]), keras.layers.Input([1])
-        outputs = AddsLoss(kind)([keras.layers.Dense(1)(inputs), targets])
-        model = keras.Model([inputs, targets], outputs)
-        model.compile(keras.optimizers.SGD(0.1))
-    history = model.fit([ROWS, TARGETS], batch_size=16, shuffle=False, verbose=0).history
-    return {"loss": history["loss"], **weights_of(model)}
-
-
 def fit_with_float8(strategy):
     """The variables of a layer in float8; the rows of later replicas are larger."""
     if strategy:

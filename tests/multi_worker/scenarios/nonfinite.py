@@ -7,13 +7,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 from support import keras_versions
-from support.keras_versions import LossScaleOptimizer, Variable, loss_scale_of
+from support.keras_versions import LossScaleOptimizer, loss_scale_of
 
 from scenarios.basics import OPTIMIZERS, build_mlp, message_of, random_data, use_rule
+from scenarios.given_gradients import gradients_of, new_variables
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.replicas import nonfinite_gradients
 
-SHAPES = [(4, 3), (5,)]
 STEPS = 4
 BAD_AFTER = 1  # so many steps
 
@@ -47,16 +47,9 @@ class Stepping:
 
     def __init__(self, strategy, make, is_scaled=False, sparse=False):
         self.strategy, replicas = strategy, strategy.num_replicas_in_sync
-        random = np.random.default_rng(31)
-        gradients = [
-            tf.constant(random.standard_normal((STEPS, replicas, *shape)) + 0.5, tf.float32)
-            for shape in SHAPES
-        ]
+        gradients = list(map(tf.constant, gradients_of(replicas, STEPS)))
         with strategy.scope():
-            self.variables = [
-                Variable(random.standard_normal(shape).astype("float32"), name=f"v{index}")
-                for index, shape in enumerate(SHAPES)
-            ]
+            self.variables = new_variables()
             optimizer = make()
             if is_scaled:
                 optimizer = LossScaleOptimizer(optimizer, initial_scale=1024.0)
@@ -138,24 +131,6 @@ def left_out(strategy, rule, optimizer, guard, poisoned, sparse=False):
         scale = loss_scale_of(stepping.optimizer).numpy() if is_scaled else 512.0
         skipped = 1 if is_scaled else strategy.skipped_steps
     return results | {"scale": scale, "skipped": skipped}
-
-
-def raised_in_loop(strategy, is_scaled):
-    """Return the error of a step with an Inf on the last replica, and whether it changed nothing.
-
-    Args:
-        strategy: the workers' strategy.
-        is_scaled: whether a `LossScaleOptimizer` is around the optimizer.
-    """
-    use_rule(strategy, "adacons")
-    with on_nonfinite(strategy, "raise"):
-        stepping = Stepping(strategy, OPTIMIZERS["adam"], is_scaled)
-        stepping.step(0)
-        before = stepping.state()
-        message = message_of(lambda: stepping.step(1, strategy.num_replicas_in_sync - 1))
-        is_same = [(before[name] == value).all() for name, value in stepping.state().items()]
-        stepping.step(2)  # the workers can still communicate
-    return {"message": message, "unchanged": all(is_same)}
 
 
 def raised_in_fit(strategy, rule, **options):

@@ -4,13 +4,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 from support import keras_versions, oracle
-from support.keras_versions import LossScaleOptimizer, Variable, copies_of
+from support.keras_versions import LossScaleOptimizer
 
-from scenarios.basics import scope, use_rule
+from scenarios import given_gradients
+from scenarios.basics import on_replicas, use_rule
+from scenarios.given_gradients import SHAPES, built, kept_by, new_variables
 from tf_adasum.compat import keras as keras_compat
 
 STEPS = 4
-SHAPES = [(4, 3), (5,)]
 SCALE = 1024.0  # a power of two: scaling changes no digit
 
 # How each option of the table configures an optimizer.
@@ -44,57 +45,21 @@ def make(name, option):
 
 def gradients_of(replicas, option):
     """For each variable [STEPS, replicas, …], float32; with mixed precision they are scaled."""
-    random = np.random.default_rng(11)
-    gradients = [
-        (random.standard_normal((STEPS, replicas, *shape)) + 0.5).astype("float32")
-        for shape in SHAPES
-    ]
+    gradients = given_gradients.gradients_of(replicas, STEPS)
     if option == "mixed_precision":
         gradients = [gradient * np.float32(SCALE) for gradient in gradients]
         gradients[0][-1, replicas - 1, 0] = np.inf  # in the last step one replica overflows
     return gradients
 
 
-def initial_values():
-    random = np.random.default_rng(12)
-    return [random.standard_normal(shape).astype("float32") for shape in SHAPES]
-
-
 def apply(strategy, name, option):
     """STEPS steps on each replica's own gradients; returns all variables on each local replica."""
     use_rule(strategy, "adasum")
-    gradients = [tf.constant(g) for g in gradients_of(strategy.num_replicas_in_sync, option)]
-    with scope(strategy):
-        variables = [Variable(value, name="v") for value in initial_values()]
-        optimizer = make(name, option)
-        keras_compat.build(optimizer, variables)
-
-    @tf.function(autograph=False)
-    def step(number):
-        def in_replica():
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            keras_compat.apply(
-                optimizer, [gradient[number][replica] for gradient in gradients], variables
-            )
-
-        strategy.run(in_replica)
-
+    gradients = gradients_of(strategy.num_replicas_in_sync, option)
+    variables, optimizer, step = built(strategy, lambda: make(name, option), gradients)
     for number in range(STEPS):
         step(tf.constant(number))
-    return {
-        f"{index}.{local}": copy.numpy()
-        for index, variable in enumerate([*variables, *state(optimizer)])
-        for local, copy in enumerate(copies_of(strategy, variable))
-    }
-
-
-def state(optimizer):
-    """What the optimizer keeps; accumulators differ from replica to replica until they are used."""
-    return [
-        v
-        for v in keras_compat.all_variables(optimizer)
-        if "accumulator" not in keras_compat.path_of(v)
-    ]
+    return on_replicas(strategy, [*variables, *kept_by(optimizer)])
 
 
 def reference(replicas, name, option):
@@ -108,8 +73,7 @@ def reference(replicas, name, option):
     steps = OPTIONS[option].get("gradient_accumulation_steps", 1)
     groups = [g.reshape(STEPS // steps, steps, *g.shape[1:]) for g in gradients]
     gradients = [np.repeat(group.mean(axis=1), steps, axis=0) for group in groups]
-    variables = [Variable(value, name="v") for value in initial_values()]
-    optimizer = make(name, option)
+    variables, optimizer = new_variables(), make(name, option)
     if not keras_versions.IS_KERAS_2:
         gradients = clipped(gradients, OPTIONS[option])
         for rule in ("clipnorm", "global_clipnorm", "clipvalue"):
@@ -122,7 +86,7 @@ def reference(replicas, name, option):
             for own, shape in zip(combined, SHAPES, strict=True)
         ]
         keras_compat.apply(optimizer, shaped, variables)
-    return [variable.numpy() for variable in [*variables, *state(optimizer)]]
+    return [variable.numpy() for variable in [*variables, *kept_by(optimizer)]]
 
 
 def clipped(gradients, options):

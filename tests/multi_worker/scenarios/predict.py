@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from scenarios.basics import build_mlp, message_of, random_data, scope, weights_of
+from scenarios.basics import build_mlp, random_data, scope, weights_of
 
 
 def rows_from(first, count):
@@ -142,22 +142,3 @@ def predict_on_batch(strategy, rows):
         for count in rows
         for name, output in model.predict_on_batch(rows_from(1, count)).items()
     }
-
-
-def wrong_batches(strategy):
-    """The messages of the errors that wrong batches raise; "" where there is none."""
-    x, y = random_data(10)
-    with scope(strategy):
-        model = build_mlp()
-        model.compile(optimizer="sgd", loss="mse")
-    calls = {
-        "different lengths": lambda: model.train_on_batch(x, y[:9]),
-        "both weights": lambda: model.train_on_batch(
-            x, y, sample_weight=np.ones(10), class_weight={0: 1.0}
-        ),
-        "lists": lambda: model.train_on_batch(x.tolist(), y),
-        "targets in a list": lambda: model.test_on_batch(x, y.tolist()),
-        "rows in a list": lambda: model.predict_on_batch(x.tolist()),
-        "weights as a list": lambda: model.train_on_batch(x, y, sample_weight=[0.5] * 10),
-    }
-    return {name: message_of(call) for name, call in calls.items()}

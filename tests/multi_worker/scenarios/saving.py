@@ -5,22 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from scenarios.basics import random_data, weights_of
-
-
-def compiled_model():
-    """Make a model with statistics, dropout's seeds and an optimizer with a state."""
-    model = keras.Sequential(
-        [
-            keras.layers.Input([6]),
-            keras.layers.Dense(8, activation="tanh"),
-            keras.layers.BatchNormalization(momentum=0.5),
-            keras.layers.Dropout(0.1),
-            keras.layers.Dense(1),
-        ]
-    )
-    model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse", metrics=["mae"])
-    return model
-
+from scenarios.callbacks import compiled_model
 
 FORMATS = {
     "model.keras": lambda model, path: model.save(path),
@@ -62,7 +47,6 @@ def save_in_scope(strategy, folder, within_fit):
     """Train in the scope, save there on worker 0 alone in every format, and train on."""
     # A test begins with `clear_session`, as a program that has not saved or loaded anything yet:
     # the first time Keras makes an optimizer.
-    keras.utils.set_random_seed(1)
     x, y = random_data(48)
 
     def save(*_):
@@ -74,7 +58,7 @@ def save_in_scope(strategy, folder, within_fit):
         keras.callbacks.LambdaCallback(on_epoch_end=save),
     ]
     with strategy.scope():
-        model = compiled_model()
+        model = compiled_model(strategy, metrics=["mae"])
         callbacks = callbacks if within_fit else []
         model.fit(x, y, batch_size=24, epochs=2, verbose=0, callbacks=callbacks)
         saved = weights_of(model)
@@ -87,10 +71,8 @@ def save_in_scope(strategy, folder, within_fit):
 
 def copy_alone(strategy, folder):
     """Load, clone, compile, train and evaluate on worker 0 alone, outside of the scope."""
-    keras.utils.set_random_seed(1)
     x, y = random_data(48)
-    with strategy.scope():
-        model = compiled_model()
+    model = compiled_model(strategy, metrics=["mae"])
     model.fit(x, y, batch_size=24, verbose=0)
     expected = model.evaluate(x, y, batch_size=24, verbose=0)
     losses = []

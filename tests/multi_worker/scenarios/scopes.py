@@ -14,29 +14,11 @@ from scenarios.basics import build_mlp, message_of, random_data, use_rule, weigh
 ARGUMENTS = {"batch_size": 12, "shuffle": False, "verbose": 0}
 
 
-class WithOwnCompile(keras.Model):
-    """A model that keeps an optimizer, given to a `compile` of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = Dense(1)
-
-    def compile(self, second_optimizer, **kwargs):
-        """Keep the optimizer."""
-        super().compile(**kwargs)
-        self.second_optimizer = second_optimizer
-
-    def call(self, x):
-        """One layer."""
-        return self.dense(x)
-
-
-def messages(strategy, folder):
+def messages(strategy):
     """The error of each program that makes a part of a model outside of the scope; "" for none."""
     use_rule(strategy, "adasum")
     data = random_data(24)
     keras.utils.set_random_seed(3 + strategy._workers.rank)
-    path = f"{folder}/{strategy._workers.rank}.keras"
 
     def compile_inside(model, *given, **options):
         with strategy.scope():
@@ -52,10 +34,6 @@ def messages(strategy, folder):
 
     def with_layer(layer):
         fit(inside(keras.Sequential, [keras.layers.Input([6]), layer, Dense(1)]))
-
-    def loaded_outside():
-        build_mlp().save(path)
-        compile_inside(keras.models.load_model(path), "sgd")
 
     def not_compiled_inside(fits_inside):
         model = build_mlp()
@@ -80,13 +58,6 @@ def messages(strategy, folder):
         strategy.check_replicas()
         assert optimizer.iterations.numpy() == 24 // ARGUMENTS["batch_size"]
 
-    def second_optimizer_outside(built):
-        optimizer, model = keras.optimizers.Adam(0.1), inside(WithOwnCompile)
-        inside(model.build, [None, 6])
-        if built:
-            inside(optimizer.build, [])
-        fit(model, optimizer, optimizer="sgd")
-
     def metric_outside():
         metric = keras.metrics.MeanAbsoluteError(name="error")
         fit(inside(build_mlp), "sgd", metrics=[metric])
@@ -99,14 +70,11 @@ def messages(strategy, folder):
     calls = {
         "all": lambda: not_compiled_inside(fits_inside=False),
         "model": lambda: compile_inside(build_mlp(), "sgd"),
-        "loaded model": loaded_outside,
         "model, fit inside": lambda: not_compiled_inside(fits_inside=True),
         "layer": lambda: layer_outside(trainable=True),
         "frozen layer": lambda: layer_outside(trainable=False),
         "optimizer": lambda: optimizer_outside(built=False),
         "built optimizer": lambda: optimizer_outside(built=True),
-        "second optimizer": lambda: second_optimizer_outside(built=False),
-        "built second optimizer": lambda: second_optimizer_outside(built=True),
         "metric": metric_outside,
         "normalization": adapted_outside,
     }

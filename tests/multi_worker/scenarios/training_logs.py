@@ -7,34 +7,6 @@ import tensorflow as tf
 from scenarios.basics import random_data, scope
 
 
-class Positives(keras.metrics.Metric):
-    """Count the rows with a positive label; the result is the variable itself."""
-
-    def __init__(self):
-        super().__init__(name="positives")
-        self.total = self.add_weight(initializer="zeros", name="total")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.total.assign_add(tf.reduce_sum(tf.cast(y_true > 0, self.dtype)))
-
-    def result(self):
-        return self.total
-
-
-def count_positives(strategy, **options):
-    """The logs of `fit`, `evaluate` and `train_on_batch` of a metric that returns its variable."""
-    keras.utils.set_random_seed(1)
-    x, y = random_data(48)
-    with scope(strategy):
-        model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", metrics=[Positives()], **options)
-    history = model.fit(x, y, batch_size=24, epochs=2, verbose=0, validation_data=(x, y)).history
-    evaluated = model.evaluate(x, y, batch_size=24, verbose=0, return_dict=True)
-    on_batch = model.train_on_batch(x, y, return_dict=True)
-    logs = [evaluated["positives"], on_batch["positives"]]
-    return {"logs": [*history["positives"], *history["val_positives"], *logs]}
-
-
 class ReturnsAll(keras.Model):
     """A model whose step returns values of many kinds, which differ between the replicas."""
 
@@ -78,30 +50,6 @@ def return_all_sorts(strategy):
     model.fit(*random_data(48), batch_size=24, verbose=0, callbacks=[callback])
     last |= last.pop("nested", {})  # some versions of Keras flatten logs
     return last | {"bfloat16": float(last["bfloat16"])}  # NumPy has no such scalars
-
-
-class PlainLoss(keras.Model):
-    """A model whose step returns the mean loss of its own rows, without a tracker."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = keras.layers.Dense(1, kernel_initializer="zeros")
-
-    def call(self, x):
-        return self.dense(x)
-
-    def train_step(self, data):
-        x, y = data
-        return {"error": tf.reduce_mean(tf.abs(self(x) - y))}
-
-
-def return_plain_loss(strategy):
-    """Return the loss of a single row, of a batch that has one for the first replica only."""
-    with scope(strategy):
-        model = PlainLoss()
-        model.compile("sgd")
-    history = model.fit(np.ones([1, 3]), 2 * np.ones([1, 1]), batch_size=24, verbose=0).history
-    return {"error": history["error"]}
 
 
 def read_logs_on_last_worker(strategy, reads):

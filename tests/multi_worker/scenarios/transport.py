@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import inspect
-import random
 import zlib
 
 import keras
@@ -78,10 +77,10 @@ def train_large(strategy):
     ]
 
     def compute():
-        step = aggregation.reduction(strategy, gradients, strategy.gradient_reduction)
+        step = basics.reduction(strategy, gradients, strategy.gradient_reduction)
         for _ in range(3):
             combined = step()
-        copies = aggregation.copies_of(strategy, combined)
+        copies = basics.local_results(strategy, combined)
         return {name: zlib.crc32(copy.tobytes()) for name, copy in copies.items()}
 
     return over_both(strategy, compute)
@@ -91,75 +90,6 @@ def operations(strategy):
     """The types of the collectives in a reduction of gradients, as it is by default."""
     basics.use_rule(strategy, "adasum")
     gradients = [tf.ones([strategy.num_replicas_in_sync, 2_000_000])]
-    step = aggregation.reduction(strategy, gradients, strategy.gradient_reduction)
+    step = basics.reduction(strategy, gradients, strategy.gradient_reduction)
     types = {operation.type for operation in step.get_concrete_function().graph.get_operations()}
     return {"types": sorted(each for each in types if "Collective" in each or "Ucx" in each)}
-
-
-def random_exchanges(strategy, seeds):
-    """Lists of random shapes, dtypes and scales, exchanged at the same time; a case per seed."""
-    return over_both(
-        strategy,
-        lambda: {
-            f"{seed} {name}": copy
-            for seed in seeds
-            for name, copy in random_exchange(strategy, random.Random(seed)).items()
-        },
-    )
-
-
-def random_exchange(strategy, draw):
-    """Exchange two or three lists in one graph, with a random rule and random options."""
-    replicas = strategy.num_replicas_in_sync
-    rule = draw.choice(["adasum", "adasum model", "adacons", "adacons variable", "sum", "mean"])
-    options = {"wire_dtype": draw.choice([None, "bfloat16", "float16"])}
-    if replicas == 4 and rule in ("adasum", "sum", "mean"):
-        options["radix_plan"] = draw.choice([[4], [2, 2]])
-    basics.use_rule(strategy, aggregation.RULES[rule](), **options)
-    bytes_per_pack = draw.choice([0, 4000, 100_000, 2_000_000])
-    lists = [random_gradients(draw, replicas) for _ in range(draw.choice([2, 3]))]
-    markers = []
-    for number, own in enumerate(lists):
-        state = strategy._aggregation_state([f"{number}/{place}" for place in range(len(own))])
-        marker = tensorflow_compat.GradientReduction(bytes_per_pack)
-        markers.append(marker.for_variables(state, range(len(own))))
-
-    @tf.function(autograph=False)
-    def exchange():
-        def replica_step():
-            context = tf.distribute.get_replica_context()
-            replica = context.replica_id_in_sync_group
-            return [
-                context.all_reduce(
-                    "SUM", [tf.gather(each, replica) for each in own], options=marker
-                )
-                for own, marker in zip(lists, markers, strict=True)
-            ]
-
-        return strategy.run(replica_step)
-
-    gathers_small_buckets = draw.random() < 0.3
-    with (
-        contextlib.nullcontext()
-        if gathers_small_buckets
-        else aggregation.without_small_bucket_gathering()
-    ):
-        combined = exchange()
-    return {
-        f"{number}/{name}": copy
-        for number, own in enumerate(combined)
-        for name, copy in aggregation.copies_of(strategy, own).items()
-    }
-
-
-def random_gradients(draw, replicas):
-    """One to five gradients ``[replicas, ...]``. Some are zero on one replica."""
-    numbers = np.random.default_rng(draw.randrange(2**31))
-    gradients = []
-    for _ in range(draw.randint(1, 5)):
-        shape = [int(np.exp(draw.uniform(0, np.log(100_000)))), draw.choice([1, 3])]
-        values = numbers.standard_normal(shape) + numbers.standard_normal([replicas, *shape])
-        values[draw.randrange(replicas)] *= draw.random() > 0.1
-        dtype = draw.choice(["float32", "float64", "bfloat16", "float16"])
-        gradients.append(tf.cast(10.0 ** draw.randint(-3, 2) * values, dtype))
-    return gradients

@@ -1,31 +1,22 @@
 """Trainings with virtual replicas on different numbers of devices."""
 
+import contextlib
+
 import keras
 import numpy as np
-import tensorflow as tf
 
 import tf_adasum
+from scenarios.callbacks import Interrupted
 
 ROWS, FEATURES = 4, 6
 
 
-def sgd():
-    return keras.optimizers.SGD(0.05)
-
-
-def momentum():
-    return keras.optimizers.SGD(0.02, momentum=0.9)
-
-
-def adam():
-    return keras.optimizers.Adam(0.01)
-
-
-def lamb():
-    return tf_adasum.optimizers.LAMB(0.01)
-
-
-OPTIMIZERS = {each.__name__: each for each in (sgd, momentum, adam, lamb)}
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.05),
+    "momentum": lambda: keras.optimizers.SGD(0.02, momentum=0.9),
+    "adam": lambda: keras.optimizers.Adam(0.01),
+    "lamb": lambda: tf_adasum.optimizers.LAMB(0.01),
+}
 
 
 class Words(keras.layers.Layer):
@@ -46,24 +37,21 @@ def data(rows):
     return x, (x[:, :1] * x[:, 1:2] + 0.1 * random.normal(size=[rows, 1])).astype("float32")
 
 
-def train(strategy, optimizer="sgd", steps=10, sparse=False, missing=0):
-    """The weights, the moving statistics and the logs of a training in `fit`."""
-    replicas = strategy.num_virtual_replicas
-    x, y = data(ROWS * replicas * steps - missing)
+def compiled(strategy, optimizer, *layers):
     keras.utils.set_random_seed(1)
     with strategy.scope():
-        layers = (
-            [Words()] if sparse else [keras.layers.Dense(12), keras.layers.BatchNormalization()]
-        )
-        model = keras.Sequential(
-            [
-                keras.Input([FEATURES]),
-                *layers,
-                keras.layers.Dropout(0.2, seed=2),
-                keras.layers.Dense(1),
-            ]
-        )
+        layers = [*(make() for make in layers), keras.layers.Dropout(0.2, seed=2)]
+        model = keras.Sequential([keras.Input([FEATURES]), *layers, keras.layers.Dense(1)])
         model.compile(OPTIMIZERS[optimizer](), "mse", metrics=["mae"], jit_compile=False)
+    return model
+
+
+def train(strategy, optimizer="sgd", steps=10, sparse=False):
+    """The weights, the moving statistics and the logs of a training in `fit`."""
+    replicas = strategy.num_virtual_replicas
+    x, y = data(ROWS * replicas * steps)
+    dense = [lambda: keras.layers.Dense(12), keras.layers.BatchNormalization]
+    model = compiled(strategy, optimizer, *([Words] if sparse else dense))
     options = {"batch_size": ROWS * replicas, "shuffle": False, "verbose": 0}
     history = model.fit(x, y, epochs=1, **options).history
     strategy.average_statistics(model)
@@ -83,25 +71,6 @@ def on_parts_of_the_devices(strategy, replicas, numbers, **arguments):
     return found
 
 
-def exchange_within_a_step(strategy):
-    """The error of a step that reads a value of the other replicas."""
-    del strategy
-    own = tf_adasum.AdasumMirroredStrategy(["CPU:0", "CPU:1"], virtual_replicas=4)
-
-    def step(x):
-        return tf.distribute.get_replica_context().all_reduce("SUM", tf.reduce_sum(x))
-
-    try:
-        own.run(own.in_virtual_replicas(step), args=(tf.ones([8]),))
-    except RuntimeError as error:
-        return {"error": np.array(str(error))}
-    return {"error": np.array("none")}
-
-
-class Interrupted(Exception):
-    """Ends a training as the loss of a host does."""
-
-
 class InterruptAt(keras.callbacks.Callback):
     """Raises an error after so many updates of all trainings together."""
 
@@ -118,29 +87,11 @@ def train_until(strategy, folder, update, steps=6, epochs=4):
     """Resume from the backup, and train until an update; the weights if the training ends."""
     replicas = strategy.num_virtual_replicas
     x, y = data(ROWS * replicas * steps)
-    keras.utils.set_random_seed(1)
-    with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.Input([FEATURES]),
-                keras.layers.Dense(12, activation="tanh"),
-                keras.layers.Dropout(0.2, seed=2),
-                keras.layers.Dense(1),
-            ]
-        )
-        model.compile(momentum(), "mse", jit_compile=False)
+    model = compiled(strategy, "momentum", lambda: keras.layers.Dense(12, activation="tanh"))
     backup = tf_adasum.callbacks.BackupAndRestore(folder, save_freq=1, delete_checkpoint=False)
-    try:
-        model.fit(
-            x,
-            y,
-            batch_size=ROWS * replicas,
-            epochs=epochs,
-            callbacks=[backup, InterruptAt(update)],
-            verbose=0,
-        )
-    except Interrupted:
-        pass
+    options = {"batch_size": ROWS * replicas, "epochs": epochs, "verbose": 0}
+    with contextlib.suppress(Interrupted):
+        model.fit(x, y, callbacks=[backup, InterruptAt(update)], **options)
     strategy.check_replicas()
     found = {f"weight{i}": each for i, each in enumerate(model.get_weights())}
     return {**found, "updates": np.array(int(model.optimizer.iterations.numpy()))}

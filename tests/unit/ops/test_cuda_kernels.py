@@ -1,6 +1,6 @@
 """The CUDA kernels, which an emulation runs on the CPU, against the NumPy oracle.
 
-With `ADASUM_TEST_GPU=1` they run on the first GPU instead, with memory of PyTorch or CuPy. Neither
+With `ADASUM_TEST_GPU=1` they run on the first GPU instead, with memory of PyTorch. Neither
 TensorFlow nor Keras is needed. In tests/unit/ops:
 
     ADASUM_TEST_GPU=1 PYTHONPATH=../.. python -m pytest --noconftest test_cuda_kernels.py
