@@ -167,12 +167,3 @@ class TestOfAnotherModel:
             results_on_workers(1, lambda own: training_state.assign(model, own, arrays, ALL))
         np.testing.assert_array_equal(variable.numpy()[0], np.zeros(2))
         np.testing.assert_array_equal(model.variables[0].numpy()[0], 1)
-
-    def test_what_the_model_has_not_is_left_out_silently(self, recwarn):
-        arrays = [*self.arrays(), Array("rule", "own", [np.ones(3)])]
-        results_on_workers(1, lambda own: training_state.assign(self.model(), own, arrays, ALL))
-        assert not list(recwarn)
-
-    def test_the_smallest_size_counts_each_variable_once(self):
-        more = {"rule_state": [FakeVariable("own", *[np.zeros(2)] * 2)]}
-        assert training_state.smallest_size(self.model(**more)) == 4 * (2 * 3 + 3) + 8 * 2
