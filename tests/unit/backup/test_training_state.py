@@ -67,22 +67,6 @@ class TestOfReplicas:
             assert len(copies["kernel"]) == 1
             assert len(copies["momentum"]) == (DEVICES * count if rank == 0 else 0)
 
-    def test_comes_back_on_each_replica(self, count):
-        written = {}
-
-        def save_and_restore(workers):
-            model, other = model_of(workers), model_of(workers, differing=0)
-            state = training_state.gather_state(model, workers, ALL)
-            written[workers.rank] = state
-            workers.any(False)  # worker 0 has its state
-            state = written[0]
-            assert other.state() != model.state()
-            training_state.check(other, state, "x")
-            training_state.assign(other, workers, state, ALL)
-            return other.state() == model.state()
-
-        assert all(results_on_workers(count, save_and_restore))
-
     def test_worker_0_shares_epoch_and_every_bit(self, count):
         def share(own):
             model = model_of(own)

@@ -190,12 +190,3 @@ def test_a_scale_of_one_takes_as_many_steps_and_the_next_fit_takes_one(total, st
     assert len(history.epoch) == math.ceil(steps / STEPS_PER_EPOCH)
     train(model, [stop])
     assert model.optimizer.iterations.numpy() == steps + 1
-
-
-@WRAPS
-def test_stops_after_the_first_step_that_reaches_the_total(wrap):
-    tracker, model = callbacks.GainTracker(), compiled(wrap=wrap)
-    train(model, [tracker, callbacks.StopAtScaleInvariantStep(9.5)])
-    taus = [values["scale_invariant_steps"] for values in tracker.values]
-    assert taus[-1] >= 9.5 > taus[-2]
-    assert len(taus) < 19 and len(taus) % 2 == 0

@@ -15,7 +15,6 @@ import tensorflow_addons as tfa
 from support import oracle
 
 import tf_adasum
-from tf_adasum import optimizers
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import LAMB
 
@@ -33,30 +32,6 @@ def test_arguments_and_configuration():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert LAMB.from_config(config).get_config() == config
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: optimizers.DeltaAdasum(
-                tfa.optimizers.MultiOptimizer([(keras.optimizers.Adam(0.1), keras.layers.Dense(1))])
-            ),
-            "DeltaAdasum wraps one optimizer.*MultiOptimizer",
-        ),
-        (
-            lambda: optimizers.AdaScale(
-                tfa.optimizers.Lookahead(keras.optimizers.legacy.SGD(0.1)), scale=4
-            ),
-            "cannot wrap another wrapper.*Lookahead",
-        ),
-    ],
-    ids=["MultiOptimizer", "Lookahead"],
-)
-@pytest.mark.filterwarnings("ignore")
-def test_optimizers_with_other_optimizers_in_them_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 def run(code, **options):

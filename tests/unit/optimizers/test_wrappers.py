@@ -231,16 +231,6 @@ def test_schedules_count_local_steps(adasum_strategy):
 # ---- the interface of an optimizer -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["clipnorm", "use_ema", "gradient_accumulation_steps"])
-def test_options_are_those_of_the_inner_optimizer(name):
-    inner = SGD(0.1)
-    optimizer = AdaScale(inner)
-    setattr(inner, name, 3)
-    assert getattr(optimizer, name) == 3
-    setattr(optimizer, name, 4)
-    assert getattr(inner, name) == 4
-
-
 @pytest.mark.parametrize("choice", ["names", "variables"])
 def test_variables_are_excluded_from_weight_decay(choice):
     optimizer, variables = AdaScale(SGD(0.1, weight_decay=0.5)), variables_of()
