@@ -15,7 +15,7 @@ keras_versions.make_devices()
 
 # Packages whose tests show the same with every TensorFlow and Keras: formulas, and what workers do
 # before TensorFlow starts.
-VERSION_INDEPENDENT_PACKAGES = ("aggregation", "cluster", "launch", "support", "health")
+VERSION_INDEPENDENT_PACKAGES = ("aggregation", "cluster", "launch", "health")
 
 # Packages whose tests are of threads that wait for each other, for seconds.
 PACKAGES_OF_THREADS = ("cluster", "doctor", "launch", "transport", "health")

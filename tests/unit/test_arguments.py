@@ -21,8 +21,8 @@ def test_numbers(value):
 @pytest.mark.parametrize(
     "value",
     [
-        *(True, None, "1", 1j, [1], len, np.bool_(True), np.ones([]), np.ones([2])),
-        *(math.nan, INFINITY, -INFINITY, np.float16(INFINITY), 10**400, -(10**400)),
+        *(True, None, "1", 1j, [1], np.bool_(True), np.ones([])),
+        *(math.nan, -INFINITY, np.float16(INFINITY), 10**400),
     ],
     ids=repr,
 )

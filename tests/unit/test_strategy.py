@@ -2,10 +2,8 @@
 
 import inspect
 import io
-import itertools
 import json
 import os
-import threading
 
 import keras
 import pytest
@@ -13,10 +11,9 @@ import tensorflow as tf
 
 import tf_adasum
 from tf_adasum import environment_variables, ops, rules, startup
-from tf_adasum.cluster import rendezvous, start_timeout
+from tf_adasum.cluster import rendezvous
 from tf_adasum.cluster import tasks as cluster_tasks
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras import calls
 from tf_adasum.workers import agreement
 
 Options = tf.distribute.experimental.CommunicationOptions
@@ -63,14 +60,13 @@ def make(**arguments):
 
 
 WRONG = [
+    ({"start_timeout": 0}, r"`start_timeout` must be .* Received: start_timeout=0"),
     ({"aggregation": "adasun"}, r"one of \['adacons', 'adasum', 'mean', 'sum'\]"),
     ({"on_nonfinite": "ignore"}, "`on_nonfinite` must be 'propagate' .* on_nonfinite='ignore'"),
-    ({"communication_options": {"timeout_seconds": 3}}, r"Received: communication_options=\{"),
     ({"communication_options": Options}, "`communication_options` must be"),
     ({"cluster_resolver": "worker:0"}, "cluster_resolver='worker:0'"),
     ({"radix_plan": [3]}, r"`radix_plan` must be .* Received: radix_plan=\[3\]"),
     ({"local_reduction": "sum"}, "`local_reduction` must be .*'sum'"),
-    ({"local_reduction": True}, "`local_reduction` must be .*True"),
     ({"wire_dtype": "int8"}, "`wire_dtype` must be .*'int8'"),
     ({"devices": []}, "at least one device"),
     ({"transport": "tcp"}, "transport='tcp'"),
@@ -165,17 +161,10 @@ def test_devices_by_position_work_with_a_warning():
     assert made.extended.worker_devices[0].endswith("CPU:0") and caught[0].filename == __file__
 
 
-@pytest.mark.parametrize("name", ["start_timeout", "timeout"])
-def test_timeouts(name):
-    make(**{name: 7})
-    with pytest.raises(ValueError, match=rf"`{name}` must be .* Received: {name}=0"):
-        make(**{name: 0})
-
-
 # ---- what the arguments set, on one device -----------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", ["adasum", "sum", "mean", rules.Adasum()], ids=repr)
+@pytest.mark.parametrize("rule", ["sum", rules.Adasum()], ids=repr)
 def test_one_device(rule, capfd):
     startup.say.cache_clear()
     made = make(aggregation=rule, radix_plan=[1])
@@ -227,21 +216,6 @@ def test_autotuning_is_off_unless_it_is_asked_for(asked_for):
     from_function = strategy.distribute_datasets_from_function(lambda context: dataset)
     for (own,) in (distributed._cloned_datasets, from_function._datasets):
         assert own.options().autotune.enabled is (asked_for or False)
-
-
-def test_progress_bars_are_the_first_worker_s_under_the_launcher(monkeypatch):
-    """In each thread, because Keras has a setting for each."""
-    called, logging = [], "disable_interactive_logging"
-    monkeypatch.setattr(keras.utils, logging, lambda: called.append((launched, rank)))
-    monkeypatch.setattr(calls._Running, "hides_progress_bars", False)
-    for launched, rank in itertools.product(("", "1"), (0, 1)):
-        monkeypatch.setenv(start_timeout.LAUNCHER, launched)
-        tasks = cluster_tasks.Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), rank)
-        startup._leave_progress_bars_to_the_first_worker(tasks)
-        thread = threading.Thread(target=calls.are_calls_under_way)
-        thread.start()
-        thread.join()
-    assert called == [("1", 1)] * 2
 
 
 def test_processes_that_were_started_together_do_not_train_alone(monkeypatch):

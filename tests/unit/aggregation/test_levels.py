@@ -1,28 +1,23 @@
-"""Exchanges over several levels: radix plans and averaged neighbours, against trees of vectors.
+"""Exchanges over one level and several: rules, plans and averaged neighbours, against the vectors.
 
 The collectives are those of `fake_collectives`: every group has another order of ranks.
 """
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from support import oracle, scheme_oracle
 from support.all_pairs import BACKENDS, parametrize_all_pairs
 from support.fake_collectives import exchanged_arrays, shuffled
 from support.scheme_oracle import assert_combined, gradients_of
 
 from tf_adasum.aggregation import LocalReductionPlanner, RuleApplication, Scheme, aggregate, buckets
-from tf_adasum.aggregation.reduction_planner import PairwisePlan
+from tf_adasum.aggregation.levels import shard_segments
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Sum
 
 PLANS = [(4,), (2, 2), (8,), (2, 2, 2), (4, 2), (3,), (6,), (2, 3), (3, 2)]
 SOME_PLANS = [(3,), (2, 2), (3, 2)]
 MODEL = [(), (5, 7), (0,), (1001,), (1,), (3, 0), (17,), (2,)]
 GATHERED = 2**40  # bytes: all buckets are gathered
-
-# The CPU op forms the inner products of two float32 vectors in float32, with an error below 1e-6 of
-# ‖a‖‖b‖ (`tf_adasum.ops`). It enters the coefficients by half, on each level.
-PAIRWISE_TOLERANCE = 1e-6
 
 
 def scheme_of(plan, rule=None, local_reduction_size=1):
@@ -66,6 +61,73 @@ def test_every_plan_is_a_tree_of_trees(
     assert not all_gather_threshold_bytes or {kind for kind, _ in hub.calls[0]} == {"all_gather"}
 
 
+# All rules on one level; and on means of two or more neighbours.
+SCHEMES = [
+    Scheme(rule(), replicas, radix_plan=(replicas,))
+    for rule in scheme_oracle.COMBINE
+    for replicas in (1, 2, 3, 5, 7)
+]
+SCHEMES += [
+    Scheme(rule, replicas, local_reduction_size=2)
+    for rule in (Adasum(), Adasum("model"), AdaCons(granularity="variable"), AdaCons(), Sum())
+    for replicas in (4, 6)
+]
+SCHEMES += [
+    *(Scheme(Adasum(), 6, local_reduction_size=size) for size in (3, 6)),
+    scheme_of((2, 2), local_reduction_size=2),
+]
+
+
+@parametrize_all_pairs(
+    scheme=SCHEMES,
+    bucket_bytes=[None, 1, 100],
+    all_gather_threshold_bytes=[0, 3 * 400, GATHERED],  # some buckets are gathered, or all
+    alignment=[4, 64],
+)
+def test_every_rule_in_any_order_of_ranks(
+    scheme, bucket_bytes, all_gather_threshold_bytes, alignment
+):
+    # No single numbers: of two with different signs, AdaCons divides by Σα, which is nearly zero.
+    gradients = gradients_of([shape for shape in MODEL if np.prod(shape) != 1], scheme.replicas)
+    results, _ = exchanged_arrays(
+        gradients,
+        scheme,
+        bucket_bytes=bucket_bytes,
+        all_gather_threshold_bytes=all_gather_threshold_bytes,
+    )
+    assert_combined(
+        results, gradients, scheme, levels=len(scheme.levels(scheme.radix_plan or (1,)))
+    )
+    # The CPU op forms the inner products of two float32 vectors in float32 (`tf_adasum.ops`).
+    tolerance = 1e-6 if scheme.radix_plan == (2,) else scheme_oracle.COEFFICIENT_TOLERANCE
+    local = [gradient.numpy() for gradient in aggregate(gradients, LocalReductionPlanner(scheme))]
+    assert_combined([local], gradients, scheme, tolerance=tolerance)
+
+
+def test_a_small_bucket_takes_one_round(alignment):
+    """Up to the threshold; here of three buckets, of about 400, 800 and 400 bytes."""
+    gradients, scheme = gradients_of([(96,), (192,), (96,)], 3), scheme_of((3,))
+    for limit, rounds in ((3 * 384 - 1, 9), (3 * 384, 5), (3 * 768 - 1, 5), (3 * 768, 3)):
+        _, hub = exchanged_arrays(
+            gradients, scheme, bucket_bytes=1, all_gather_threshold_bytes=limit
+        )
+        assert [len(calls) for calls in hub.calls] == [rounds] * 3
+
+
+@pytest.mark.parametrize("replicas", range(1, 8))
+def test_shards_cover_every_element_of_every_variable_once(replicas):
+    """Also beyond 32 bits."""
+    random = np.random.default_rng(replicas)
+    for large in (1, 2**33):
+        sizes = large * random.integers(0, 20, 6)
+        segments = np.cumsum([0, *sizes, 1])
+        width = -(-int(segments[-1]) // replicas)
+        cuts = [shard_segments(segments, rank * width, width) for rank in range(replicas)]
+        covered = np.sum([np.diff(cut) for cut in cuts], axis=0)
+        assert covered.tolist() == [*sizes, 1 + width * replicas - segments[-1]], "and padding"
+        assert all(cut[0] == 0 and cut[-1] == width for cut in cuts)
+
+
 @parametrize_all_pairs(plan=[(2,), (4,), *SOME_PLANS], piece_bytes=[400, 1000], alignment=[4, 64])
 def test_large_buckets_go_in_pieces(plan, piece_bytes, alignment, monkeypatch, sums_by_a_ring):
     monkeypatch.setattr("tf_adasum.aggregation.buckets.PIECE_BYTES", piece_bytes)
@@ -77,21 +139,6 @@ def test_large_buckets_go_in_pieces(plan, piece_bytes, alignment, monkeypatch, s
     down = (["all_to_all"] * pieces + ["all_reduce"]) * len(plan)
     for calls in hub.calls:
         assert [kind for kind, _ in calls] == down + ["all_gather"] * pieces * len(plan)
-
-
-@parametrize_all_pairs(plan=PLANS, dtype=scheme_oracle.DTYPES)
-def test_local_replicas_agree(plan, dtype):
-    gradients, scheme = gradients_of(MODEL, np.prod(plan), dtype), scheme_of(plan)
-    planner = LocalReductionPlanner(scheme)
-    is_pairwise = set(plan) == {2}
-    for bucket in buckets.assign([tf.constant(gradient) for gradient in gradients[0]]):
-        assert isinstance(planner.plan(bucket, needs_full_gram=False), PairwisePlan) == is_pairwise
-    results = [[gradient.numpy() for gradient in aggregate(gradients, planner)]]
-    # Pairs are rounded after each level, and so are their inner products.
-    options = {"levels": len(plan)} if is_pairwise else {}
-    if is_pairwise and dtype != tf.float64:
-        options["tolerance"] = len(plan) * PAIRWISE_TOLERANCE
-    assert_combined(results, gradients, scheme, **options)
 
 
 @pytest.mark.parametrize(
@@ -111,38 +158,6 @@ def test_every_plan_sends_the_bytes_of_a_ring_all_reduce(plan, averaged, alignme
     of_grams = sum(8 * variables * radix * (radix + 1) // 2 for radix in plan)  # means need none
     wanted = {"all_to_all": sent, "all_reduce": of_grams, "all_gather": sent}
     assert hub.sent == [wanted] * replicas
-
-
-# ---- averaged neighbours -----------------------------------------------------------------------
-
-
-RULES = [Adasum(), Adasum("model"), AdaCons(granularity="variable"), AdaCons(), Sum()]
-
-
-@pytest.mark.parametrize(
-    "scheme",
-    [
-        *(Scheme(rule, replicas, local_reduction_size=2) for rule in RULES for replicas in (4, 6)),
-        Scheme(Adasum(), 6, local_reduction_size=3),
-        Scheme(Adasum(), 6, local_reduction_size=6),
-        scheme_of((2, 2), local_reduction_size=2),
-    ],
-    ids=str,
-)
-def test_a_rule_on_means(scheme):
-    # No single numbers: of two with different signs, AdaCons divides by Σα, which is nearly zero.
-    gradients = gradients_of([shape for shape in MODEL if np.prod(shape) != 1], scheme.replicas)
-    levels = len(scheme.levels(scheme.radix_plan or (1,)))
-    for bucket_bytes, all_gather_threshold_bytes in ((None, 0), (100, 0), (100, GATHERED)):
-        results, _ = exchanged_arrays(
-            gradients,
-            scheme,
-            bucket_bytes=bucket_bytes,
-            all_gather_threshold_bytes=all_gather_threshold_bytes,
-        )
-        assert_combined(results, gradients, scheme, levels=levels)
-    local = aggregate(gradients, LocalReductionPlanner(scheme))
-    assert_combined([[gradient.numpy() for gradient in local]], gradients, scheme)
 
 
 # ---- NaN and Inf -------------------------------------------------------------------------------
@@ -172,27 +187,6 @@ def test_a_bad_number_spoils_its_variable_on_every_replica(
 
 
 # ---- the whole model as one vector, and the state ----------------------------------------------
-
-
-@parametrize_all_pairs(
-    all_gather_threshold_bytes=[0, 3 * 400, GATHERED],
-    rule=[Adasum("model"), AdaCons()],
-    replicas=[2, 3],
-)
-def test_one_coefficient_for_several_buckets(rule, replicas, all_gather_threshold_bytes):
-    # Of two dtypes. With 1200 bytes some buckets are gathered, and the others are not.
-    gradients = gradients_of(MODEL, replicas)
-    halves = gradients_of([(30,), (500,)], replicas, tf.bfloat16, seed=1)
-    gradients = [own + half for own, half in zip(gradients, halves, strict=True)]
-    scheme = Scheme(rule, replicas)
-    results, _ = exchanged_arrays(
-        gradients, scheme, bucket_bytes=100, all_gather_threshold_bytes=all_gather_threshold_bytes
-    )
-    # The coefficients belong to all variables: their error is relative to the longest of them.
-    longest = max(np.linalg.norm(v.astype(np.float64)) for own in gradients for v in own)
-    assert_combined(
-        results, gradients, scheme, tolerance=scheme_oracle.COEFFICIENT_TOLERANCE * longest
-    )
 
 
 @pytest.mark.parametrize("averaged", [1, 2])

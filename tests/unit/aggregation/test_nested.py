@@ -36,34 +36,6 @@ def total(rows):
     return np.linalg.norm(rows, axis=1).sum()
 
 
-# ---- which levels are one rule -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("levels", "merged"),
-    [
-        ([(5, AdaCons())], None),
-        ([(4, Adasum())], None),
-        ([(2, Adasum()), (3, Adasum())], None),
-        ([(4, Adasum()), (5, Adasum())], None),
-        ([(2, Adasum()), (2, Adasum()), (2, Adasum()), (3, Adasum())], None),
-        ([(3, Adasum()), (2, Adasum())], [(3, Adasum), (2, Adasum)]),
-        ([(2, Adasum()), (3, Adasum()), (2, Adasum())], [(6, Adasum), (2, Adasum)]),
-        ([(3, Adasum()), (2, Adasum()), (2, Adasum())], [(3, Adasum), (4, Adasum)]),
-        ([(2, Mean()), (2, Adasum()), (2, Adasum())], [(2, Mean), (4, Adasum)]),
-        ([(2, Mean()), (2, Mean())], [(2, Mean), (2, Mean)]),
-        ([(2, Adasum()), (2, Sum()), (2, Adasum())], [(2, Adasum), (2, Sum), (2, Adasum)]),
-    ],
-    ids=str,
-)
-def test_levels_of_adasums_own_tree_become_one_rule(levels, merged):
-    rule = nested(levels)
-    if merged is None:
-        assert rule is levels[-1][1]
-    else:
-        assert [(radix, type(own)) for radix, own in rule.levels] == merged
-
-
 # ---- against the vectors -----------------------------------------------------------------------
 
 

@@ -6,14 +6,8 @@ import tensorflow as tf
 from support import oracle
 
 from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate
-from tf_adasum.aggregation.partial_results import (
-    RunningSum,
-    blocks_of,
-    blocks_of_devices,
-    check_rule,
-    partial_results,
-)
-from tf_adasum.aggregation.rules import AdaCons, Adasum, AggregationRule, Mean, Sum
+from tf_adasum.aggregation.partial_results import blocks_of_devices, partial_results
+from tf_adasum.aggregation.rules import Adasum
 from tf_adasum.aggregation.rules.adasum import AdasumOfBlocks
 
 WIDTH = 7
@@ -35,38 +29,22 @@ def of_device(vectors, first, is_all):
     return results.blocks(last, nodes, is_all)
 
 
-@pytest.mark.parametrize(("first", "count"), [(0, 8), (3, 6), (5, 3), (7, 1), (12, 12), (9, 23)])
-def test_blocks_are_aligned_and_cover_all(first, count):
-    covered = [
-        (number << level) + offset
-        for level, number in blocks_of(first, count)
-        for offset in range(1 << level)
-    ]
-    assert covered == list(range(first, first + count))
-    for (a, i), (b, j) in zip(blocks_of(first, count), blocks_of(first, count)[1:], strict=False):
-        assert (a, i ^ 1) != (b, j), "neighbours that form a block are combined"
-
-
-@pytest.mark.parametrize("count", [2, 3, 4, 5, 6, 7, 8, 12, 13])
-def test_one_device_combines_the_whole_tree(count):
-    vectors = gradients(count)
-    (combined,) = of_device(vectors, 0, is_all=True)
-    for variable in range(2):
-        expected = oracle.adasum(vectors[:, variable])
-        np.testing.assert_allclose(combined[variable], expected, rtol=1e-12)
-
-
 @pytest.mark.parametrize(
-    ("devices", "count"), [(2, 4), (3, 4), (4, 3), (2, 6), (2, 3), (5, 5), (3, 7), (6, 2), (2, 13)]
+    ("devices", "count"),
+    [
+        *((1, count) for count in (2, 3, 5, 8, 12, 13)),
+        *((2, 3), (2, 4), (2, 6), (2, 13), (3, 4), (3, 7), (4, 3), (5, 5), (6, 2)),
+    ],
 )
-def test_several_devices_combine_the_same_tree(devices, count):
+def test_devices_combine_the_whole_tree(devices, count):
     vectors = gradients(devices * count, seed=devices)
     blocks = blocks_of_devices(devices, count)
     most = len(blocks) // devices
     rows = []
     for device in range(devices):
         first = device * count
-        own = of_device(vectors[first : first + count], first, is_all=False)
+        own = of_device(vectors[first : first + count], first, is_all=devices == 1)
+        assert devices > 1 or len(own) == 1
         rows += [*own, *[[tf.zeros([WIDTH], tf.float64)] * 2] * (most - len(own))]
     scheme = Scheme(AdasumOfBlocks(blocks), len(rows))
     combined = aggregate(rows, LocalReductionPlanner(scheme))
@@ -81,24 +59,3 @@ def test_memory_is_logarithmic():
             slots = partial_results(Adasum(), [0], first, count).slots
             is_aligned = count & (count - 1) == 0
             assert len(slots) <= (1 if is_aligned else 2) * np.ceil(np.log2(count))
-
-
-def test_linear_rules_add():
-    results = partial_results(Sum(), [0], 0, 3)
-    assert isinstance(results, RunningSum)
-    nodes = results.placed([tf.constant(1.0)], 0, [[tf.constant(0.0)]])
-    nodes = results.placed([tf.constant(2.0)], 1, nodes)
-    ((total,),) = results.blocks([tf.constant(4.0)], nodes, is_all=False)
-    assert float(total) == 7
-
-
-def test_rules_that_need_all_gradients_are_refused():
-    class Own(AggregationRule):
-        def coefficients(self, gram):
-            return tf.ones(tf.shape(gram)[:2], tf.float64)
-
-    for rule in (Adasum(), Mean(), Sum(), Adasum(granularity="model")):
-        check_rule(rule)
-    for rule in (AdaCons(), Own()):
-        with pytest.raises(ValueError, match=type(rule).__name__):
-            check_rule(rule)

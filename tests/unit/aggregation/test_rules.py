@@ -15,11 +15,6 @@ from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
 SHAPES = [(), (1,), (17,), (0,), (3, 5), (18011,), (2, 0, 3), ()]
 
 
-def correlated(dtype, replicas, size, seed=0):
-    """For each replica a gradient, with a part in common."""
-    return [own for (own,) in gradients_of([(size,)], replicas, dtype, seed)]
-
-
 # ---- against the oracle ------------------------------------------------------------------------
 
 
@@ -43,57 +38,7 @@ def test_aggregate_of_nothing():
     assert aggregate([[], []], LocalReductionPlanner(Scheme(Adasum(), 2))) == []
 
 
-@parametrize_all_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[2, 3, 4, 5])
-def test_zero_tiny_and_huge_gradients(backend, dtype, replicas):
-    # Squares of float64 have to be normal numbers and finite; the other types are squared in
-    # float64, and stay clear of their own subnormals, which stock TensorFlow flushes to zero.
-    tiny, huge = {
-        tf.float16: (2.0**-10, 2.0**12),
-        tf.bfloat16: (2.0**-100, 2.0**100),
-        tf.float32: (2.0**-100, 2.0**100),
-        tf.float64: (2.0**-230, 2.0**490),
-    }[dtype]
-    zero = [(0,), (0, 1), (1, 0), (1, 1, 0)]
-    for pattern in (*zero, (tiny,), (huge,), (tiny, huge), (huge, tiny, tiny)):
-        scales = (pattern * replicas)[:replicas]
-        own = [
-            gradient * gradient.dtype.type(scale)
-            for gradient, scale in zip(correlated(dtype, replicas, 40), scales, strict=True)
-        ]
-        wanted = oracle.adasum(own)
-        assert np.isfinite(wanted).all()
-        assert_rounded(tf_adasum.adasum(own), wanted, own)
-
-
-@parametrize_all_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 7, 16])
-def test_of_identical_gradients_is_the_gradient(backend, dtype, replicas):
-    (own,) = gradients_of([(37,)] * 8, 1, dtype)
-    # The coefficients add up to 1 within 1e-15, which rounds away except in float64.
-    tolerance = 2e-15 if dtype == tf.float64 else 0
-    for combined, gradient in zip(tf_adasum.adasum([own] * replicas), own, strict=True):
-        actual, wanted = combined.numpy().astype(np.float64), gradient.astype(np.float64)
-        np.testing.assert_allclose(actual, wanted, rtol=tolerance)
-
-
 # ---- NaN and Inf -------------------------------------------------------------------------------
-
-
-@parametrize_all_pairs(
-    backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 5], bad=[np.nan, np.inf, -np.inf]
-)
-def test_one_bad_number_spoils_its_whole_variable_and_no_other(backend, dtype, replicas, bad):
-    gradients = gradients_of([(20,)] * 3, replicas, dtype)
-    gradients[0][1] *= 0  # alongside a zero vector
-    clean = tf_adasum.adasum(gradients)
-    for own in gradients:
-        good = own[1]
-        own[1] = good.copy()
-        own[1][7] = bad
-        before, middle, after = tf_adasum.adasum(gradients)
-        own[1] = good
-        assert not np.isfinite(middle.numpy().astype(np.float64)).any()
-        assert before.numpy().tobytes() == clean[0].numpy().tobytes()
-        assert after.numpy().tobytes() == clean[2].numpy().tobytes()
 
 
 @pytest.mark.parametrize("rule", [Sum(), Mean()], ids=repr)
@@ -105,16 +50,6 @@ def test_linear_rules_pass_bad_numbers_on(backend, rule):
 
 
 # ---- cancellation; see also test_nested.py ----------------------------------------------------
-
-
-def test_a_node_lost_in_rounding_counts_as_zero():
-    a, b = np.array([3.0, 4.0, 0.0]), np.array([1.0, 2.0, 2.0])
-    gram = oracle.segment_gram([a, -a, b], [0, 3])
-    # With a rounding of 1e-15, ‖a - a‖² and <a - a, b> are not zero; their quotient is arbitrary.
-    for i, j in ((0, 1), (1, 2)):
-        gram[0, i, j] = gram[0, j, i] = gram[0, i, j] * (1 - 1e-15)
-    c = Adasum().coefficients(tf.constant(gram))
-    np.testing.assert_allclose(c, [[1.5, 1.5, 1.0]], rtol=1e-12)
 
 
 def test_inner_products_obey_cauchy_schwarz():
@@ -139,8 +74,6 @@ def test_get_returns_the_rule():
         ("adasun", r"one of \['adacons', 'adasum', 'mean', 'sum'\].*aggregation='adasun'"),
         (Mean, r"Pass an instance: Mean\(\)"),
         (None, "aggregation=None"),
-        (np.mean, "Received: aggregation=<function mean"),
-        (["adasum"], r"Received: aggregation=\['adasum'\]"),
     ],
 )
 def test_get_refuses(wrong, message):
@@ -151,14 +84,10 @@ def test_get_refuses(wrong, message):
 @pytest.mark.parametrize(
     "rule",
     [
-        Adasum(),
-        Adasum("model"),
         Adasum({"encoder/.*": "encoder", "head/.*": "head"}),
         Mean(),
         Sum(),
-        AdaCons(),
-        AdaCons(0, "variable", True),
-        AdaCons(0.5, {"a/.*": "a", ".*/bias": "biases"}),
+        AdaCons(0.5, "variable", True),
     ],
     ids=repr,
 )
@@ -203,21 +132,15 @@ ONES = tf.ones([2])
     ("values", "message"),
     [
         (None, "`values` must be a list .* Received: None"),
-        ({"a": [1.0]}, "`values` must be a list .* Received: {'a'"),
         ([], r"at least one tensor. Received: values=\[\]"),
         ([{"a": [1.0], "b": None}] * 2, "must not contain None"),
         ([[ONES], [ONES, ONES]], "same nested structure"),
         ([[ONES], (ONES,)], "must have the same structure.*same nested structure"),
         ([ONES, tf.ones([3])], r"float32\[2\] in values\[0\], float32\[3\] in values\[1\]"),
-        ([ONES, ONES, tf.ones([])], r"float32\[\] in values\[2\]"),
         ([ONES, tf.ones([2], tf.float64)], r"float64\[2\] in values\[1\]"),
         ([tf.ones([2], tf.int32)] * 2, "Received: gradient 0 with dtype int32"),
     ],
-    ids=[
-        "None", "dict", "empty", "None inside", "lengths", "list and tuple",
-        "sizes", "scalar", "dtypes", "integers",
-    ],
-)  # fmt: skip
+)
 def test_adasum_refuses(values, message):
     with pytest.raises(ValueError, match=message):
         tf_adasum.adasum(values)

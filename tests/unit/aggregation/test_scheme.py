@@ -53,8 +53,7 @@ def test_good_plans(plan, replicas, averaged, expected):
         *(
             (plan, 4)
             for plan in (
-                [], [2], [3], [8], [2, 3], [2, 2, 2], [4, 1], [1, 4], [-2, -2], [0], [2.5],
-                [2.0, 2.0], [np.nan], "22", 4, 4.0, True, [[4]], [None], ["4"], {"a": 4},
+                [], [3], [2, 2, 2], [4, 1], [-2, -2], [0], [2.0, 2.0], "22", 4, [None], {"a": 4},
             )
         ),
         ([True], 1),
@@ -84,41 +83,21 @@ def test_rules_that_need_all_gradients_take_one_level(rule):
 # ---- Scheme.from_arguments: the rest -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("wire_dtype", [None, tf.bfloat16, tf.float16])
-def test_good_wire_dtypes(wire_dtype):
-    name = wire_dtype and wire_dtype.name
-    for given in (wire_dtype, name):
-        scheme = Scheme.from_arguments(Adasum(), 4, wire_dtype=given)
-        assert scheme.wire_dtype == wire_dtype
-        assert scheme.settings_that_must_match()["wire_dtype"] == name
+def test_wire_dtypes():
+    for good in (None, tf.bfloat16, tf.float16):
+        for given in (good, good and good.name):
+            assert Scheme.from_arguments(Adasum(), 4, wire_dtype=given).wire_dtype == good
+    for wrong in ("float32", "", tf.int8, True, 0):
+        with pytest.raises(ValueError, match="`wire_dtype` must be 'bfloat16', 'float16' or"):
+            Scheme.from_arguments(Adasum(), 4, wire_dtype=wrong)
 
 
-@pytest.mark.parametrize("wrong", ["float32", "", "bf16", tf.float32, tf.int8, True, 0])
-def test_refuses_wire_dtypes(wrong):
-    with pytest.raises(ValueError, match="`wire_dtype` must be 'bfloat16', 'float16' or") as caught:
-        Scheme.from_arguments(Adasum(), 4, wire_dtype=wrong)
-    assert f"Received: wire_dtype={wrong!r}" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda gram: 1 / gram[:, 0, :],
-        # Finite for all groups but the last one.
-        lambda gram: gram[:, 0, :] / tf.constant([[1.0]] * 4 + [[0.0]], tf.float64),
-    ],
-)
-def test_coefficients_of_a_users_rule_are_probed(function):
-    scheme = Scheme.from_arguments(Returns(function), 8, local_reduction_size=2)
+def test_coefficients_of_a_users_rule_are_probed():
+    """These are finite for all groups but the last one."""
+    wrong = Returns(lambda gram: gram[:, 0, :] / tf.constant([[1.0]] * 4 + [[0.0]], tf.float64))
     with pytest.raises(ValueError, match=r"Returns\(\) returned coefficients that are not fin"):
-        scheme.probe_values()
-
-
-@pytest.mark.parametrize("rule", [Returns(tf.linalg.diag_part), Adasum()], ids=repr)
-def test_good_rules_pass_the_probe(rule):
-    scheme = Scheme.from_arguments(rule, 8)
-    scheme.probe_values()
-    assert scheme.rule is rule
+        Scheme.from_arguments(wrong, 8, local_reduction_size=2).probe_values()
+    Scheme.from_arguments(Returns(tf.linalg.diag_part), 8).probe_values()
 
 
 DEVICES_AFTER_THE_CHECK = """
@@ -190,22 +169,16 @@ def levels_of(scheme, elements=2**18, **options):
 @pytest.mark.parametrize(
     ("scheme", "radices"),
     [
-        (Scheme(Adasum(), 8), [8]),
-        (Scheme(Adasum(), 16), [16]),
-        (Scheme(Adasum(), 18), [2, 9]),
         (Scheme(Adasum(), 32), [4, 8]),
         (Scheme(Adasum("model"), 32), [32]),
         (Scheme(Sum(), 32), [32]),
         # The plan is that of the means, of which each member has a part of the bucket.
-        (Scheme(Adasum(), 32, local_reduction_size=2), [2, 16]),
         (Scheme(Adasum(), 64, local_reduction_size=2), [2, 4, 8]),
         (Scheme(Adasum(), 32, radix_plan=(32,)), [32]),
         # Four replicas on each host.
         (Scheme(Adasum(), 8, replicas_per_host=4), [4, 2]),
-        (Scheme(Sum(), 8, replicas_per_host=4), [4, 2]),
         (Scheme(AdaCons(), 8, replicas_per_host=4), [8]),
         (Scheme(Mean(), 8, replicas_per_host=4), [4, 2]),
-        (Scheme(Adasum(), 8, 4, replicas_per_host=4), [4, 2]),
         (Scheme(Adasum(), 64, 4, replicas_per_host=4), [4, 16]),
         (Scheme(Adasum(), 128, replicas_per_host=4), [4, 4, 8]),
         (Scheme(Adasum(), 8, radix_plan=(8,), replicas_per_host=4), [8]),
@@ -238,17 +211,7 @@ def test_a_small_bucket_is_gathered_unless_the_replicas_of_a_host_receive_many_b
         assert levels_of(each, size, **limits)[2] == {kind}
 
 
-def test_replicas_share_hosts_if_there_are_several_on_each_of_several():
-    for per_host, expected in ((4, 4), (8, 1), (1, 1), (None, 1)):
-        scheme = Scheme.from_arguments(Adasum(), 8, replicas_per_host=per_host)
-        assert scheme.replicas_per_host == expected
-
-
 # ---- subclasses of the rules -------------------------------------------------------------------
-
-
-class Named(Adasum):
-    """A user's subclass that computes the same."""
 
 
 class Halved(Adasum):
@@ -256,13 +219,6 @@ class Halved(Adasum):
 
     def coefficients(self, gram):
         return 0.5 * super().coefficients(gram)
-
-
-class Counting(Adasum):
-    """A user's subclass with a state."""
-
-    def coefficients_and_state(self, gram, state):
-        return self.coefficients(gram), state
 
 
 class Mixed(Returns, Adasum):
@@ -277,12 +233,10 @@ class Mixed(Returns, Adasum):
     ("rule", "is_tree"),
     [
         (Adasum(), True),
-        (Named(), True),
+        (type("Named", (Adasum,), {})(), True),
         (Halved(), False),
-        (Counting(), False),
         (Mixed(), False),
         (AdaCons(), False),
-        (Sum(), False),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -105,23 +105,6 @@ def test_two_sparse_gradients(scheme, indices, row_shape, dtype, index_dtype, ba
         assert_combined(results, gradients, scheme, tolerance=tolerance)
 
 
-@parametrize_all_pairs(
-    rule=RULES,
-    position=[0, 1, 2],
-    options=[{}, {"bucket_bytes": 1}, {"bucket_bytes": 1, "all_gather_threshold_bytes": 2**40}],
-)
-def test_between_dense_gradients(rule, position, options):
-    gradients = gradients_of([(5, 7), (1000,)], 4)
-    for own, slices in zip(gradients, replicas_of(INDICES[:4]), strict=True):
-        own[:] = map(tf.constant, own)
-        own[position:position] = slices
-    scheme = Scheme(rule, 4)
-    # The coefficients of AdaCons belong to all variables, and so does their error.
-    tolerance = scheme_oracle.COEFFICIENT_TOLERANCE * (1000 if rule.granularity == "model" else 1)
-    results, _ = exchanged(gradients, scheme, **options)
-    assert_combined(results, gradients, scheme, tolerance=tolerance)
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_bad_number_spoils_all_rows_and_no_other_variable(bad):
     gradients = [[*own, slices_of([4], seed=9)] for own in replicas_of(INDICES[:4])]

@@ -21,8 +21,3 @@ def test_each_pass_has_a_seed_of_its_own_which_no_global_generator_draws():
     assert not set(seeds) & set(seeds_of(DataOrder(6), range(4)))
     assert DataOrder(5).seed_of_pass(False) != DataOrder(5).seed_of_pass(True)
     assert random.getstate() == before
-
-
-def test_earlier_passes_are_taken_once():
-    order = DataOrder(5, passes=3)
-    assert [order.take_passes(), order.take_passes(), order.passes_ahead] == [3, None, None]

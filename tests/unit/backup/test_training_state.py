@@ -67,22 +67,6 @@ class TestOfReplicas:
             assert len(copies["kernel"]) == 1
             assert len(copies["momentum"]) == (DEVICES * count if rank == 0 else 0)
 
-    def test_comes_back_on_each_replica(self, count):
-        written = {}
-
-        def save_and_restore(workers):
-            model, other = model_of(workers), model_of(workers, differing=0)
-            state = training_state.gather_state(model, workers, ALL)
-            written[workers.rank] = state
-            workers.any(False)  # worker 0 has its state
-            state = written[0]
-            assert other.state() != model.state()
-            training_state.check(other, state, "x")
-            training_state.assign(other, workers, state, ALL)
-            return other.state() == model.state()
-
-        assert all(results_on_workers(count, save_and_restore))
-
     def test_worker_0_shares_epoch_and_every_bit(self, count):
         def share(own):
             model = model_of(own)
@@ -167,12 +151,3 @@ class TestOfAnotherModel:
             results_on_workers(1, lambda own: training_state.assign(model, own, arrays, ALL))
         np.testing.assert_array_equal(variable.numpy()[0], np.zeros(2))
         np.testing.assert_array_equal(model.variables[0].numpy()[0], 1)
-
-    def test_what_the_model_has_not_is_left_out_silently(self, recwarn):
-        arrays = [*self.arrays(), Array("rule", "own", [np.ones(3)])]
-        results_on_workers(1, lambda own: training_state.assign(self.model(), own, arrays, ALL))
-        assert not list(recwarn)
-
-    def test_the_smallest_size_counts_each_variable_once(self):
-        more = {"rule_state": [FakeVariable("own", *[np.zeros(2)] * 2)]}
-        assert training_state.smallest_size(self.model(**more)) == 4 * (2 * 3 + 3) + 8 * 2

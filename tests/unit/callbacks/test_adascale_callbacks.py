@@ -130,12 +130,6 @@ def train_elastic(model, elastic, dataset=None, **options):
     return recorder
 
 
-def test_a_bad_scale_in_a_later_epoch_is_refused():
-    elastic = callbacks.ElasticScale(lambda epoch: 2 if epoch == 0 else -1)
-    with pytest.raises(ValueError, match=r"1 or more\. Received: scale=-1"):
-        train_elastic(compiled(), elastic, make_dataset(2))
-
-
 @WRAPS
 def test_the_dataset_changes_with_the_scale(wrap):
     elastic, model = callbacks.ElasticScale(SCHEDULE, make_dataset), compiled(wrap=wrap)
@@ -171,13 +165,6 @@ def test_steps_of_each_epoch(make, options, steps, expected):
     assert recorder.expected[1:] == expected[first + 1 :]
 
 
-def test_a_function_of_the_epoch():
-    elastic = callbacks.ElasticScale(lambda epoch: 2.0 + epoch, make_dataset)
-    assert elastic.scale == 2.0
-    recorder = train_elastic(compiled(), elastic, epochs=3)
-    assert recorder.scales == [2, 3, 4] and recorder.steps == [12, 8, 6]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -189,13 +176,6 @@ def test_a_function_of_the_epoch():
 def test_data_that_cannot_change_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         train_elastic(compiled(), callbacks.ElasticScale(SCHEDULE, make_dataset), **options)
-
-
-def test_with_a_total_of_scale_invariant_steps():
-    elastic, model = callbacks.ElasticScale(SCHEDULE, make_dataset), compiled()
-    train(model, [elastic, callbacks.StopAtScaleInvariantStep(14)], elastic.dataset)
-    tau = float(model.optimizer.scale_invariant_steps)
-    assert 14 <= tau < 14 + float(model.optimizer.gain)
 
 
 # ---- StopAtScaleInvariantStep ------------------------------------------------------------------
@@ -210,12 +190,3 @@ def test_a_scale_of_one_takes_as_many_steps_and_the_next_fit_takes_one(total, st
     assert len(history.epoch) == math.ceil(steps / STEPS_PER_EPOCH)
     train(model, [stop])
     assert model.optimizer.iterations.numpy() == steps + 1
-
-
-@WRAPS
-def test_stops_after_the_first_step_that_reaches_the_total(wrap):
-    tracker, model = callbacks.GainTracker(), compiled(wrap=wrap)
-    train(model, [tracker, callbacks.StopAtScaleInvariantStep(9.5)])
-    taus = [values["scale_invariant_steps"] for values in tracker.values]
-    assert taus[-1] >= 9.5 > taus[-2]
-    assert len(taus) < 19 and len(taus) % 2 == 0

@@ -27,13 +27,6 @@ def test_another_frequency_is_refused(save_freq, tmp_path):
 
 
 @keras3_only
-@pytest.mark.parametrize("save_freq", ["epoch", 1, 10**6, False])
-def test_frequencies(save_freq, tmp_path):
-    assert BackupAndRestore(tmp_path / "backup", save_freq=save_freq).save_freq == save_freq
-    assert not (tmp_path / "backup").exists()  # it writes nothing before training
-
-
-@keras3_only
 @pytest.mark.parametrize("folder", ["gs://bucket/backup", "hdfs://a/b"])
 def test_a_folder_that_is_not_local_is_refused(folder):
     with pytest.raises(ValueError, match=f"backup_dir='{folder}'"):

@@ -1,7 +1,5 @@
 """StepTracker: when it measures, and how it draws."""
 
-import sys
-
 import pytest
 
 from tf_adasum.callbacks.step_tracker import StepTracker
@@ -47,15 +45,6 @@ def test_measures_every_so_many_steps(every, calls, steps):
     assert len(tracker.values) == len(steps) and None not in tracker.values
 
 
-def test_an_epoch_that_ends_early_and_one_that_begins_late():
-    tracker = Counting(log_freq=7)
-    tracker.on_epoch_begin(0)
-    tracker.on_train_batch_end(1)
-    tracker.on_epoch_begin(1)
-    tracker.on_train_batch_end(4)  # as if the first batches are skipped
-    assert tracker.steps == [7]
-
-
 def test_values_of_an_epoch_and_of_the_next_fit():
     tracker = Counting()
     run(tracker, epochs=1, steps=2)
@@ -77,11 +66,3 @@ def test_draws():
     assert axes.lines[0].get_xdata().tolist() == [1, 2, 4, 5]
     axes.figure.draw_without_rendering()
     assert axes.figure.get_tightbbox().x0 >= 0  # nothing is cut
-
-
-def test_drawing_needs_matplotlib(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    tracker = Counting()
-    run(tracker, epochs=1, steps=1)
-    with pytest.raises(ImportError, match=r"Counting\.plot needs matplotlib: pip install"):
-        tracker.plot()

@@ -18,23 +18,6 @@ def build_ucx(monkeypatch):
     return build_ucx
 
 
-def with_headers(folder):
-    header = folder / "ucp/api/ucp.h"
-    header.parent.mkdir(parents=True)
-    header.touch()
-    return folder
-
-
-def test_the_order_of_places(build_ucx, monkeypatch, tmp_path):
-    given, wheel, system = (with_headers(tmp_path / name) for name in ("given", "wheel", "system"))
-    monkeypatch.setattr(build_ucx, "SYSTEM", (str(tmp_path), str(system)))
-    assert build_ucx.include_folder() == system
-    monkeypatch.setattr(build_ucx, "_of_the_wheel", lambda: [wheel])
-    assert build_ucx.include_folder() == wheel
-    monkeypatch.setenv(build_ucx.VARIABLE, str(given))
-    assert build_ucx.include_folder() == given
-
-
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [

@@ -1,7 +1,6 @@
 """The CUDA kernels in compilers: with sanitizers, without a driver, and by nvcc, if it exists."""
 
 import ctypes.util
-import re
 import shutil
 import subprocess
 import sys
@@ -77,25 +76,3 @@ def test_sanitizers_find_nothing(tmp_path):
         timeout=300,
     )
     assert result.returncode == 0 and "finished" in result.stdout, result.stderr
-
-
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
-@pytest.mark.slow
-def test_no_kernel_spills_registers(tmp_path):
-    command = "nvcc -cubin -std=c++17 -arch=sm_90 -Xptxas -v kernels.cu -o".split()
-    result = subprocess.run(
-        [*command, tmp_path / "kernels.cubin"],
-        cwd=cuda_library.build_cuda.SOURCES,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert result.returncode == 0, result.stderr
-    log = result.stdout + result.stderr
-    kernels = re.findall(r"Compiling entry function '(\w+)'", log)
-    frames = re.findall(
-        r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log
-    )
-    assert len(kernels) == len(frames) > 50
-    spilling = [k for k, frame in zip(kernels, frames, strict=True) if set(frame) != {"0"}]
-    assert spilling == []

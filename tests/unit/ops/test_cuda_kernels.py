@@ -21,8 +21,6 @@ import pytest
 from support import cuda_library, gpu_devices, oracle
 from support.cuda_library import (
     CHOOSE_BY_SIZE,
-    PAIRWISE_COMBINE,
-    SEGMENT_GRAM,
     SEGMENT_WEIGHTED_SUM,
     SINGLE_PASS,
     TWO_PASSES,
@@ -179,29 +177,6 @@ def test_pairwise_combine_misaligned_or_in_place(library, dtype, algorithm, opti
     assert_combined(combined, a, b, segments)
 
 
-@pytest.mark.parametrize("algorithm", [TWO_PASSES, SINGLE_PASS])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_special_segments(library, dtype, bad, algorithm):
-    segments = np.array([0, 40, 5000, 5100, 5200, 11000, 11100, 11200])
-    a, b = random_rows(dtype, 2, segments[-1])
-    b[:40] = a[:40]  # equal: the average
-    a[40:5000:2] = 0  # orthogonal: the sum
-    b[41:5000:2] = 0
-    a[5000:5100] = 0  # 0 ⊕ b = b
-    b[5100:5200] = 0
-    a[9000] = bad
-    b[11050] = bad
-    a[11000:11100] = 0  # also next to a zero vector
-    expected = (a + b).astype(np.float64)
-    expected[:40] = a[:40]
-    expected[5200:11100] = np.nan
-    for first, second in ((a, b), (b, a)):
-        options = {"algorithm": algorithm, "block_count": 4}
-        combined = library.pairwise_combine(first, second, segments, **options)
-        np.testing.assert_array_equal(combined[:11100].astype(np.float64), expected[:11100])
-        assert np.isfinite(combined[11100:].astype(np.float64)).all()
-
-
 def test_squares_that_leave_float32(library):
     segments = np.array([0, 8, 16])
     extreme, ones = np.ones((2, 16), np.float32)
@@ -291,15 +266,6 @@ def test_pieces_cover_every_element_once(library, emulate_device, segments):
         assert (in_order["end"] <= segments[in_order["segment"] + 1]).all()
 
 
-def test_partitions_cost_the_same(library, emulate_device):
-    emulate_device(multiprocessors=132)
-    segments = np.array([0, 10_000_000, 10_000_100, 30_000_000])
-    plan = library.plan(SEGMENT_WEIGHTED_SUM, TYPES["float32"], 2, segments)
-    pieces = plan.pieces(segments[-1])
-    longest = np.max(pieces["end"] - pieces["begin"])
-    assert longest <= 1.01 * segments[-1] / (32 * 132)
-
-
 @pytest.mark.skipif(ON_GPU, reason="it passes memory of the host to the kernel")
 def test_elements_behind_2_to_the_31(library):
     """Only the ends of the first segment's pieces are computed: all of it would take minutes."""
@@ -322,75 +288,7 @@ def test_elements_behind_2_to_the_31(library):
     assert_weighted(combined[begin:], rows[:, begin:], np.array([[2.0, -1.0]]), np.array([0, tail]))
 
 
-@pytest.mark.skipif(not ON_GPU, reason="the emulation would take minutes")
-def test_all_operations_behind_2_to_the_31_on_a_gpu(library):
-    """The elements of the first segment are never written, so they are NaN."""
-    begin, tail = 2**31 + 64, 1000
-    count, type_ = begin + tail, TYPES["float16"]
-    segments, last = np.array([0, begin, count]), np.array([0, tail])
-    rows = random_rows(np.float16, 2, tail)
-    c = np.array([[1.0, 1.0], [2.0, -1.0]])
-    matrix, combined = library.allocate(4 * count), library.allocate(2 * count)
-    pointers = [matrix.pointer, matrix.pointer + 2 * count]
-    for row, end_of_row in zip(rows, (count, 2 * count), strict=True):
-        matrix.write(row, begin=2 * (end_of_row - tail))
-    coefficients, gram = library.allocate(c.nbytes), library.allocate(2 * 4 * 8)
-    coefficients.write(c)
-
-    plan = library.plan(PAIRWISE_COMBINE, type_, 2, segments)
-    library.run(
-        "adasum_pairwise_combine", plan, plan.workspace.pointer, *pointers, combined.pointer
-    )
-    assert_combined(combined.read(np.float16, -1)[begin:], *rows, last)
-
-    plan = library.plan(SEGMENT_GRAM, type_, 2, segments)
-    arguments = plan.workspace.pointer, matrix.pointer, count, gram.pointer
-    library.run("adasum_segment_gram", plan, *arguments)
-    assert_gram(gram.read(np.float64, (2, 2, 2))[1:], rows, last)
-
-    plan = library.plan(SEGMENT_WEIGHTED_SUM, type_, 2, segments)
-    arguments = matrix.pointer, count, coefficients.pointer, combined.pointer
-    library.run("adasum_segment_weighted_sum", plan, *arguments)
-    assert_weighted(combined.read(np.float16, -1)[begin:], rows, c[1:], last)
-
-
 # ---- errors --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "text"),
-    [
-        ((3, 0, 2, [0, 1]), {}, "operation"),
-        ((SEGMENT_GRAM, 4, 2, [0, 1]), {}, "type"),
-        ((SEGMENT_GRAM, 0, 0, [0, 1]), {}, "row_count"),
-        ((PAIRWISE_COMBINE, 0, 3, [0, 1]), {}, "row_count"),
-        ((SEGMENT_GRAM, 0, 2**31, [0, 1]), {}, "row_count"),
-        ((SEGMENT_GRAM, 0, 2, [1, 2]), {}, "segments"),
-        ((PAIRWISE_COMBINE, 0, 2, [0, 1]), {"algorithm": 3}, "options"),
-        ((PAIRWISE_COMBINE, 0, 2, [0, 1]), {"block_count": -1}, "options"),
-        ((PAIRWISE_COMBINE, 0, 2, [0, 1]), {"small_segment": -1}, "options"),
-    ],
-)
-def test_a_plan_that_cannot_be_made(library, arguments, options, text):
-    with pytest.raises(LibraryError, match=text):
-        library.plan(*arguments, **options)
-
-
-def test_calls_that_do_not_match_the_plan(library):
-    plan = library.plan(SEGMENT_GRAM, TYPES["float32"], 2, [0, 64])
-    c, handle, table, space = library.c, plan.handle, plan.map.pointer, plan.workspace.pointer
-    memory, other = library.allocate(1024).pointer, "another operation"
-    for function, arguments, message in (
-        (c.adasum_pairwise_combine, [handle, table, space, *[memory] * 3], other),
-        (c.adasum_segment_weighted_sum, [handle, table, memory, 64, memory, memory], other),
-        (c.adasum_segment_gram, [None, table, space, memory, 64, memory], "null"),
-        (c.adasum_segment_gram, [handle, None, space, memory, 64, memory], "null"),
-        (c.adasum_segment_gram, [handle, table, space, None, 64, memory], "null"),
-        (c.adasum_segment_gram, [handle, table + 8, space, memory, 64, memory], "multiples of 16"),
-    ):
-        with pytest.raises(LibraryError, match=message):
-            library.check(function(*arguments, None))
-    assert "no error" in c.adasum_error_string(0).decode()
 
 
 def test_a_single_pass_that_is_asked_for_and_impossible(library, emulate_device):

@@ -190,15 +190,6 @@ def test_the_output_may_take_the_place_of_an_input(kernels, dtype):
         assert bits(combined) == bits(expected)
 
 
-def test_pairwise_keeps_the_shape_and_has_one_segment_by_default(kernels, dtype):
-    a, b = random_rows(dtype, 2, 24)
-    combined = ops.pairwise_combine(a.reshape(2, 3, 4), b.reshape(2, 3, 4))
-    assert combined.shape == (2, 3, 4) and combined.dtype == dtype
-    assert_combined(kernels, combined.numpy().ravel(), a, b, dtype)
-    scalar = ops.pairwise_combine(tf.constant(2.0, dtype), tf.constant(2.0, dtype))
-    assert scalar.shape == () and scalar.numpy() == 2
-
-
 def test_identities_of_pairwise(kernels, dtype):
     a, b = random_rows(dtype, 2, 999)
     assert bits(ops.pairwise_combine(a, a)) == a.tobytes(), "adasum(a, a) = a"

@@ -64,19 +64,16 @@ def accumulating(steps=2, learning_rate=0.05, cls=SGD, **options):
 # ---- arguments ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", [0, 0.99, -4, np.nan, np.inf, True, "4", [4]], ids=str)
-def test_a_scale_that_is_no_number_of_batches_is_refused(scale, two_gradients):
+@pytest.mark.parametrize("scale", [0.99, np.inf, "4"])
+def test_arguments_outside_of_their_range_are_refused(scale, two_gradients):
     optimizer = AdaScale(accumulating())
     for call in (lambda: AdaScale(SGD(), scale=scale), lambda: optimizer.set_scale(scale)):
         with pytest.raises(ValueError, match=r"1 or more\. Received: scale="):
             call()
     assert optimizer.scale == 2
-
-
-@pytest.mark.parametrize("smoothing", [-0.1, 1, 1.5, np.nan, "0.9"], ids=str)
-def test_a_smoothing_outside_of_its_range_is_refused(smoothing):
-    with pytest.raises(ValueError, match=r"`smoothing` must be in \[0, 1\).* Received: smooth"):
-        AdaScale(SGD(), smoothing=smoothing)
+    for smoothing in (-0.1, 1):
+        with pytest.raises(ValueError, match=r"`smoothing` must be in \[0, 1\).* Received: smooth"):
+            AdaScale(SGD(), smoothing=smoothing)
 
 
 def test_a_single_gradient_has_no_variance():
@@ -209,19 +206,6 @@ def fitted(**options):
     return model
 
 
-def test_mixed_precision(two_gradients):
-    """Keras puts AdaScale into a LossScaleOptimizer; a step that overflows is left out."""
-    keras_versions.set_dtype_policy("mixed_float16")
-    try:
-        model = fitted()
-    finally:
-        keras_versions.set_dtype_policy("float32")
-    assert isinstance(model.optimizer, keras_versions.LossScaleOptimizer)
-    inner = model.optimizer.inner_optimizer
-    assert inner.scale_invariant_steps > 2 and 1 < inner.gain < 2
-    assert np.isfinite(model.get_weights()[0]).all()
-
-
 @pytest.fixture(scope="module")
 def trained():
     with keras_versions.gradients_per_step(2):
@@ -327,49 +311,6 @@ def test_a_single_gradient_is_not_measured():
 # ---- schedules and scales ----------------------------------------------------------------------
 
 
-def test_the_schedule_is_evaluated_at_the_whole_scale_invariant_step(two_gradients):
-    class Recorded(keras.optimizers.schedules.LearningRateSchedule):
-        def __init__(self):
-            self.steps = []
-
-        def __call__(self, step):
-            self.steps.append(step)
-            return 0.1 - 0.001 * tf.cast(step, tf.float32)
-
-    schedule = Recorded()
-    optimizer = AdaScale(accumulating(learning_rate=schedule))
-    stepped(optimizer, gradients_of(2 * STEPS))
-    tau = float(optimizer.scale_invariant_steps)
-    assert tau > STEPS + 1 and tau % 1 > 0.01
-    schedule.steps.clear()
-    rate = optimizer.learning_rate
-    (step,) = schedule.steps
-    assert step.dtype == tf.int64 and step == int(tau)
-    np.testing.assert_allclose(rate, 0.1 - 0.001 * int(tau), rtol=1e-6)
-    if not keras_versions.RATE_IS_OF_LAST_STEP:
-        assert optimizer.effective_learning_rate == optimizer.inner_optimizer.learning_rate
-    with pytest.raises(TypeError, match="cannot be set to a number"):
-        optimizer.learning_rate = 0.1
-
-
-@pytest.mark.parametrize("when", [None, "argument", "before build", "after build"])
-def test_the_scale_is_set_at_any_time(when, two_gradients):
-    expected = 7.5 if when else 2
-    optimizer = AdaScale(accumulating(), scale=7.5 if when == "argument" else None)
-    if when == "before build":
-        optimizer.set_scale(np.float32(7.5))
-    variables = variables_of()
-    optimizer.build(variables)
-    if when == "after build":
-        optimizer.set_scale(7.5)
-    keras_versions.apply_each(optimizer, gradients_of(2), variables)
-    assert optimizer.scale == expected and isinstance(optimizer.scale, float)
-    sigma, mu = optimizer.gradient_variance, optimizer.gradient_squared_norm
-    np.testing.assert_allclose(optimizer.gain, (sigma + mu) / (sigma / expected + mu), rtol=1e-12)
-    assert 1 < optimizer.gain < expected
-    assert AdaScale.from_config(optimizer.get_config()).scale == expected
-
-
 def test_a_new_scale_reaches_a_compiled_step(two_gradients):
     """The first call of the step builds the optimizer, as in custom loops."""
     variables, optimizer = variables_of(), AdaScale(accumulating(), smoothing=0.0)
@@ -382,10 +323,3 @@ def test_a_new_scale_reaches_a_compiled_step(two_gradients):
             step(*[[tf.constant(g) for g in own] for own in gradients[start : start + at_once]])
         gains.append(optimizer.gain)
     assert gains[0] < 2 < gains[1] < 50 and optimizer.iterations.numpy() == 2
-
-
-def test_before_it_is_built(two_gradients):
-    optimizer = AdaScale(accumulating())
-    assert (optimizer.gradient_variance, optimizer.gradient_squared_norm) == (0, 0)
-    assert optimizer.learning_rate.numpy() == np.float32(0.05)
-    assert optimizer.effective_learning_rate == np.float32(0.05)

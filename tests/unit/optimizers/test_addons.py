@@ -15,27 +15,15 @@ import tensorflow_addons as tfa
 from support import oracle
 
 import tf_adasum
-from tf_adasum import optimizers
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import LAMB
 
 
 def test_arguments_and_configuration():
-    theirs = tfa.optimizers.LAMB(name="lamb").get_config()
-    assert theirs.items() <= LAMB(name="lamb").get_config().items()
     one = LAMB(0.1, weight_decay=0.1, exclude_from_weight_decay="bias")
     assert one.exclude_from_weight_decay == ["bias"] == one.exclude_from_layer_adaptation
-    options = {
-        "learning_rate": 0.5,
-        "beta_1": 0.8,
-        "beta_2": 0.9,
-        "epsilon": 1e-3,
-        "weight_decay": 0.2,
-        "exclude_from_weight_decay": ["bias"],
-        "exclude_from_layer_adaptation": ["gamma"],
-        "clipnorm": 0.5,
-        "name": "own",
-    }
+    options = {"learning_rate": 0.5, "beta_1": 0.8, "epsilon": 1e-3, "weight_decay": 0.2}
+    options |= {"exclude_from_layer_adaptation": ["gamma"], "clipnorm": 0.5, "name": "own"}
     optimizer, theirs = LAMB(**options), tfa.optimizers.LAMB(**options)
     config = optimizer.get_config()
     assert theirs.get_config().items() <= config.items()
@@ -44,62 +32,6 @@ def test_arguments_and_configuration():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert LAMB.from_config(config).get_config() == config
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"learning_rate": -1.0}, ValueError, "learning_rate"),
-        ({"learning_rate": None}, ValueError, "learning_rate"),
-        ({"learning_rate": float("nan")}, ValueError, "learning_rate"),
-        ({"learning_rate": "a"}, ValueError, "learning_rate"),
-        ({"beta_1": 2.0}, ValueError, "beta_1=2.0"),
-        ({"epsilon": 0}, ValueError, "epsilon=0"),
-        ({"weight_decay": -1.0}, ValueError, "weight_decay=-1.0"),
-        ({"exclude_from_weight_decay": ["("]}, ValueError, "exclude_from_weight_decay"),
-        ({"exclude_from_layer_adaptation": [3]}, ValueError, "exclude_from_layer_adaptation"),
-        ({"gradient_accumulation_steps": 2}, TypeError, "gradient_accumulation_steps"),
-    ],
-)
-def test_other_arguments_of_lamb_are_refused(arguments, error, message):
-    with pytest.raises(error, match=message):
-        LAMB(**arguments)
-
-
-@pytest.mark.parametrize(
-    "rate",
-    [np.float32(0.1), tf.constant(0.1), keras.optimizers.schedules.ExponentialDecay(0.1, 1, 1.0)],
-    ids=["NumPy", "tensor", "schedule"],
-)
-def test_lamb_takes_learning_rates_of_all_kinds(rate):
-    variable, expected = tf.Variable([3.0, 4.0]), tf.Variable([3.0, 4.0])
-    for optimizer, own in [(LAMB(rate), variable), (LAMB(0.1), expected)]:
-        optimizer.apply_gradients([(tf.constant([0.5, -2.0]), own)])
-    np.testing.assert_array_equal(variable.numpy(), expected.numpy())
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: optimizers.DeltaAdasum(
-                tfa.optimizers.MultiOptimizer([(keras.optimizers.Adam(0.1), keras.layers.Dense(1))])
-            ),
-            "DeltaAdasum wraps one optimizer.*MultiOptimizer",
-        ),
-        (
-            lambda: optimizers.AdaScale(
-                tfa.optimizers.Lookahead(keras.optimizers.legacy.SGD(0.1)), scale=4
-            ),
-            "cannot wrap another wrapper.*Lookahead",
-        ),
-    ],
-    ids=["MultiOptimizer", "Lookahead"],
-)
-@pytest.mark.filterwarnings("ignore")
-def test_optimizers_with_other_optimizers_in_them_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 def run(code, **options):
@@ -226,21 +158,6 @@ def test_a_legacy_optimizer_takes_further_variables(strategy, measures):
     if measures:
         (state,) = keras_compat.aggregation_states_of(optimizer)
         assert state.orthogonality.shape == [3 + 1]
-
-
-def test_a_state_of_the_rule_belongs_to_the_first_variables():
-    devices = [device.name for device in tf.config.list_logical_devices("CPU")[:2]]
-    strategy = tf_adasum.AdasumMirroredStrategy(devices, aggregation=tf_adasum.rules.AdaCons(0.9))
-    with strategy.scope():
-        variables = [tf.Variable([1.0]), tf.Variable([1.0])]
-        optimizer = keras.optimizers.legacy.SGD(1.0)
-    gradient = tf.ones([len(devices), 1])
-    step = step_of(strategy, optimizer, variables[:1])
-    step(gradient)
-    for _ in range(2):  # it stays refused
-        with pytest.raises(ValueError, match="rule belongs to the variables of the optimizer"):
-            step_of(strategy, optimizer, variables)(gradient, gradient)
-    step(gradient)
 
 
 def test_nadam_on_several_devices_is_refused(strategy):

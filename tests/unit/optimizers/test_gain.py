@@ -92,27 +92,6 @@ def test_several_steps_are_those_of_the_oracle(options, two_gradients):
     np.testing.assert_allclose(variable.numpy(), oracle.weights, rtol=0, atol=5e-6 * largest)
 
 
-@pytest.mark.parametrize("values", [(np.nan, 1.0), (1.0, np.nan), (np.inf, np.inf)], ids=str)
-def test_the_gain_of_nan_is_nan(values):
-    assert np.isnan(gain.gain_ratio(*tf.constant(values, tf.float64), 4.0))
-
-
-# ---- moving averages ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.5, 0.9, 0.996])
-@pytest.mark.parametrize("debias", [True, False])
-def test_moving_averages(smoothing, debias):
-    oracle = optimizer_oracles.AdaScaleOracle([0.0], 0.1, 4, smoothing=smoothing, debias=debias)
-    weight, average = tf.constant(0.0, tf.float64), 0.0
-    for sample in np.random.default_rng(4).exponential(size=40):
-        weight, rate = gain.averaging(weight, smoothing, debias)
-        average += rate * (sample - average)
-        oracle.samples.append((sample, sample))
-        # float64, summed in another order
-        np.testing.assert_allclose(average, oracle.averages()[0], rtol=1e-12)
-
-
 # ---- squared norms -----------------------------------------------------------------------------
 
 

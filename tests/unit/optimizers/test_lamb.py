@@ -8,9 +8,6 @@ more: a forgotten bias correction, weight decay at another place, norms of anoth
 import contextlib
 import json
 import pathlib
-import subprocess
-import sys
-import textwrap
 
 import pytest
 
@@ -292,53 +289,3 @@ def test_steps_in_keras_follow_the_formulas(make, rate, scale, group, mode):
     actual = run(make(), variables, zip(*all_gradients, strict=True), mode)
     for own, value in zip(actual, expected, strict=True):
         assert_close(own, value, TOLERANCE[tf.float32])
-
-
-MIRRORED = """
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-    from tf_adasum.optimizers import LAMB
-
-    def train(strategy, share, sparse=False, wrap=lambda optimizer: optimizer):
-        with strategy.scope():
-            table = keras.Variable(np.arange(1, 13).reshape(4, 3) / 8)
-            optimizer = wrap(LAMB(0.1, weight_decay=0.1))
-
-        @tf.function
-        def step(number):
-            def in_replica():  # builds the optimizer in the first step, as custom loops do
-                replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-                own = number * share * tf.cast(replica + 1, tf.float32)
-                rows = own * tf.constant([[1.0, -2, 3], [4, 5, -6], [1, 1, 1]])
-                gradient = tf.IndexedSlices(rows, tf.constant([0, 2, 0]), tf.constant([4, 3]))
-                optimizer.apply([gradient if sparse else tf.convert_to_tensor(gradient)], [table])
-            strategy.run(in_replica)
-
-        for number in (1.0, -0.5, 2.0):
-            step(tf.constant(number))
-        assert int(optimizer.iterations.numpy()) == 3
-        return [v.numpy() for v in strategy.experimental_local_results(table.value)]
-
-    # The replicas' gradients are 1/3 and 2/3 of the one without a strategy: the sum is the same.
-    (alone,) = train(tf.distribute.get_strategy(), 1.0)
-    # The default's collectives do not work in the condition that a LossScaleOptimizer makes.
-    mirrored = tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
-    scaled = lambda optimizer: keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0)
-    for options in ({}, {"sparse": True}, {"wrap": scaled}, {"sparse": True, "wrap": scaled}):
-        one, other = train(mirrored, 1 / 3, **options)
-        np.testing.assert_array_equal(one, other)
-        np.testing.assert_allclose(one, alone, rtol=1e-6)
-"""
-
-
-@pytest.mark.slow
-def test_two_replicas_of_a_mirrored_strategy_are_as_one(tmp_path):
-    script = tmp_path / "mirrored.py"
-    script.write_text(textwrap.dedent(MIRRORED))
-    subprocess.run([sys.executable, script], check=True, timeout=300)

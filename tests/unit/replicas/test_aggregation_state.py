@@ -1,9 +1,7 @@
 """State that outlives a reduction: groups, the rule's saved state, the measured orthogonality."""
 
 import json
-import types
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,19 +20,6 @@ def state_of(rule, paths=PATHS):
     return strategy_of(rule)._aggregation_state(paths)
 
 
-def test_rules_without_state_have_no_variables():
-    state = state_of("adasum")
-    assert state.rule_state is None and state.application([0], 0).state == {}
-
-
-def test_a_rule_with_state_has_a_variable_for_each_part_of_it():
-    state = state_of(rules.AdaCons(granularity="variable"))
-    shapes = {name: tuple(v.shape) for name, v in state.rule_state.of_name.items()}
-    assert shapes == {"momentum": (3, 1), "steps": (3,)}
-    assert state.application([1], 0).state.keys() == shapes.keys()
-    assert isinstance(state.rule_state, keras.layers.Layer)
-
-
 def test_further_variables_get_the_next_numbers():
     state = state_of(rules.Adasum({".*kernel": "kernels"}), PATHS[:1])
     state.extend([])
@@ -50,35 +35,6 @@ def test_further_variables_are_refused_if_the_rule_has_a_state():
         with pytest.raises(ValueError, match=r"rule belongs to .* Received: c/kernel"):
             state.extend(["c/kernel"])
     assert state.paths == PATHS
-
-
-def test_the_orthogonality_of_the_last_reduction():
-    strategy = strategy_of("adasum")
-    state = strategy._aggregation_state(PATHS)
-    application = types.SimpleNamespace(
-        measures_orthogonality=True,
-        state={},
-        orthogonality=lambda: tf.constant([0.75, 0.25, 0.5], tf.float64),
-        gram_terms=lambda: tf.constant([[4.0, 5.0], [1.0, 2.0]], tf.float64),
-    )
-    assert state.orthogonality is None and state.version == 0
-    assert not state.measures_orthogonality
-    with strategy.scope():
-        state.measure_orthogonality()
-    assert state.measures_orthogonality and state.version == 1
-    np.testing.assert_array_equal(state.orthogonality, [np.nan] * 4)
-    with strategy.scope():
-        state.keep(application, [2, 0], 0)
-    np.testing.assert_array_equal(state.orthogonality, [0.25, np.nan, 0.75, 0.5])
-    np.testing.assert_array_equal(state.gram_terms, [[5, 0, 4], [2, 0, 1]])
-    with strategy.scope():
-        state.measure_orthogonality()
-        assert state.version == 1, "it is measured already"
-        state.extend(["c/kernel"])
-    np.testing.assert_array_equal(state.orthogonality, [np.nan] * 5)
-    assert state.version > 1, "a function that was traced before fills another variable"
-    state.stop_measuring_orthogonality()
-    assert state.orthogonality is None and not state.application([0], 0).measures_orthogonality
 
 
 # ---- saved states ------------------------------------------------------------------------------

@@ -38,15 +38,6 @@ def test_a_batch_without_rows_of_one_number_is_refused(strategy, batch, message)
         strategy._split_batch(batch)
 
 
-def test_one_replica_gets_all_rows_in_their_structure(strategy):
-    batch = {"x": np.arange(6.0).reshape(3, 2), "y": np.array([1, 2, 3]), "w": None}
-    split = strategy._split_batch(batch)
-    assert split.keys() == batch.keys() and split["w"] is None
-    for name in ("x", "y"):
-        (own,) = strategy.experimental_local_results(split[name])
-        np.testing.assert_array_equal(own, batch[name])
-
-
 ELEMENTS = {"x": np.arange(6.0).reshape(3, 2), "names": np.array(["a", "b", "c"])}
 
 

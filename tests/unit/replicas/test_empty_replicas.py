@@ -28,21 +28,6 @@ def test_a_replica_is_empty_only_if_all_tensors_are(make):
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), [3, "text", None], [tf.constant(1.0)], {"x": np.ones(0)}]
-)
-def test_other_arguments_do_not_count(arguments):
-    assert rows_of(arguments) is None
-
-
-def test_known_lengths_add_nothing_to_a_graph():
-    with tf.Graph().as_default() as graph:
-        x, scalar = tf.zeros([4, 2]), tf.zeros([])
-        before = len(graph.get_operations())
-        assert rows_of([scalar, x]) == 4
-        assert len(graph.get_operations()) == before
-
-
-@pytest.mark.parametrize(
     ("kind", "make"),
     [
         (tf.TensorSpec([None, 2]), dense),
@@ -94,38 +79,3 @@ def test_gradients_of_no_rows_are_zeros_and_others_stay(strategy, kind):
         np.testing.assert_array_equal(one, [1.0 if rows else 0.0] * 3)
         np.testing.assert_array_equal(values, np.zeros([2, 3]))
         np.testing.assert_array_equal(indices, [1, 4])
-
-
-def test_the_notes_are_deleted_after_run(strategy):
-    seen = []
-    strategy.run(lambda x: seen.append(bool(strategy._empty_replicas.is_empty)), [dense(0)])
-    assert seen == [True]
-    assert strategy._empty_replicas.is_empty is None, "its tensors belong to one graph"
-
-    def fail(x):
-        raise ArithmeticError
-
-    with pytest.raises(ArithmeticError):
-        strategy.run(fail, args=(dense(0),))
-    strategy.run(lambda: seen.append(strategy._empty_replicas.is_empty))
-    assert seen == [True, None]
-
-
-def test_a_tf_function_is_replaced_once(strategy):
-    function = tf.function(lambda x: x)
-    noting = strategy._empty_replicas.noting(function)
-    assert noting is not function
-    assert strategy._empty_replicas.noting(function) is noting, "or it would be traced every time"
-
-
-def test_a_tensor_if_any_local_replica_may_be_empty(strategy):
-    def in_replica(x):
-        found = strategy._empty_replicas.is_empty_if_any()
-        return tf.constant(-1) if found is None else tf.cast(found, tf.int32)
-
-    def step(x):
-        return strategy.run(in_replica, [x])
-
-    assert [int(step(tf.ones([rows]))) for rows in (0, 2)] == [1, -1]
-    traced = tf.function(step, input_signature=[tf.TensorSpec([None])])
-    assert [int(traced(tf.ones([rows]))) for rows in (0, 2)] == [1, 0]

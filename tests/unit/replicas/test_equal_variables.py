@@ -12,24 +12,7 @@ import tensorflow as tf
 from support.fake_workers import run_on_workers
 
 import tf_adasum
-from tf_adasum.errors import see
 from tf_adasum.replicas import equal_variables
-
-FIRST_REPLICA = tf.VariableAggregation.ONLY_FIRST_REPLICA
-
-
-@pytest.mark.parametrize(
-    ("options", "is_shared"),
-    [
-        ({}, True),
-        ({"trainable": False}, False),
-        ({"trainable": False, "aggregation": FIRST_REPLICA}, True),
-        ({"synchronization": tf.VariableSynchronization.ON_READ}, False),
-    ],
-    ids=["weight", "statistics", "counter", "metric"],
-)
-def test_what_replicas_share(options, is_shared):
-    assert equal_variables.is_shared(tf.Variable(1.0, **options)) == is_shared
 
 
 def test_shared_variables_of_a_model_with_a_frozen_layer():
@@ -56,49 +39,6 @@ def strategy_of(workers, copies, created=()):
             worker_devices=["CPU:0"] * 2, created_variables=lambda: created
         ),
         experimental_local_results=lambda each: copies[id(each)][2 * workers.rank :][:2],
-    )
-
-
-@pytest.mark.parametrize(
-    ("value", "other"),
-    [
-        ([0.0], [-0.0]),
-        ([1], [2]),
-        (np.int8([1]), np.int8([2])),
-        (1.0, 2.0),
-        ([True], [False]),
-        (["a"], ["b"]),
-        ([["a", "b"]], [["ab", ""]]),
-        ([np.nan], [1.0]),
-    ],
-    ids=["sign of zero", "int", "int8", "scalar", "bool", "text", "two texts", "NaN"],
-)
-def test_the_first_variable_that_differs_is_named(value, other):
-    """On three workers with two devices each; `copies` holds the copies of each variable."""
-    copies = {}
-
-    def variable(name, different):
-        created = tf.Variable(value, name=name)
-        copies[id(created)] = [tf.Variable(different.get(i, value)) for i in range(6)]
-        return created
-
-    variables = [
-        variable("same", {}),
-        variable("kernel", {1: other, 4: other}),
-        variable("bias", {3: other}),
-    ]
-
-    def check(workers):
-        strategy = strategy_of(workers, copies)
-        equal_variables.check(strategy, variables[:1])
-        equal_variables.check(strategy, variables)
-
-    errors = run_on_workers(3, check)
-    assert {type(error) for error in errors} == {tf_adasum.ReplicasDifferError}
-    (message,) = {str(error) for error in errors}
-    assert "'kernel' (the first of 2 variables)" in message
-    assert message.endswith(
-        f"that differ from replica 0 on replica 1, replica 4 (worker 2) {see('TFA-508')}"
     )
 
 

@@ -7,22 +7,6 @@ from tf_adasum.transport import argument
 
 
 @pytest.mark.parametrize(
-    ("given", "variable", "expected"),
-    [
-        (None, None, "auto"),
-        (None, "", "auto"),
-        (None, "tensorflow", "tensorflow"),
-        (None, "ucx", "ucx"),
-        ("auto", "tensorflow", "auto"),
-        ("ucx", "tensorflow", "ucx"),
-    ],
-)
-def test_the_argument_counts_before_the_variable(given, variable, expected):
-    environment = {} if variable is None else {TRANSPORT: variable}
-    assert argument.requested(given, ["CPU:0", "CPU:1"], environment) == expected
-
-
-@pytest.mark.parametrize(
     ("given", "variable", "message"),
     [
         ("mpi", "ucx", "`transport` must be one of auto, tensorflow, ucx. .*transport='mpi'"),
@@ -42,11 +26,3 @@ def test_ucx_carries_no_gradients_of_gpus():
     assert argument.requested("auto", ["GPU:0"], {}) == "auto", "which other workers may have, too"
     assert "NCCL (devices GPU:0)" in argument.unsupported_reason(["CPU:0", "GPU:0"])
     assert argument.unsupported_reason(["/device:CPU:0", "cpu:1"]) == ""
-
-
-def test_ucx_has_bits_for_so_many_replicas():
-    devices = [f"CPU:{number}" for number in range(256)]
-    assert argument.unsupported_reason(devices, workers=256) == ""
-    assert "at most 65536 replicas" in argument.unsupported_reason(devices, workers=257)
-    with pytest.raises(ValueError, match=r"at most .* 256 devices per worker\. Use .*TFA-213"):
-        argument.requested("ucx", [*devices, "CPU:256"], {})

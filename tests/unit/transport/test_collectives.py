@@ -5,8 +5,6 @@ import pytest
 import tensorflow as tf
 from support import meshes
 
-from tf_adasum.transport import mesh
-
 SIZES = [0, 1, 17, 18011, 1_000_003]
 DTYPES = [tf.bool, tf.int8, tf.int64, tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.complex64]
 
@@ -106,14 +104,3 @@ def test_memory_is_used_again_only_when_nobody_holds_it(workers):
 def test_workers_that_send_other_sizes(workers):
     with pytest.raises(tf.errors.AbortedError, match=r"Collective instance \d+ expected \d+ bytes"):
         gather(workers, [tf.zeros([5]), tf.zeros([3])])
-
-
-def test_shapes_are_checked(workers):
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"shards: expected the shape \[2, "):
-        workers[0].all_to_all(tf.zeros([3, 1]))
-
-
-def test_a_mesh_after_an_abort_is_another_one():
-    mesh.abort("all that were there")
-    for gathered in gather(meshes.pair(), [tf.ones([1])] * 2):
-        np.testing.assert_array_equal(gathered, [1.0, 1.0])

@@ -78,15 +78,6 @@ def test_other_rules_and_several_pieces(rule, monkeypatch):
         assert_same_bits(fused(gradients), packed(gradients))
 
 
-def test_memory_is_used_again_only_when_nobody_holds_it():
-    replicas = meshes.replicas(2, 1)
-    combine = combination(replicas, Scheme(rules.Sum(), 2), fuses=True)
-    held = [combine([[tf.fill([70_000], float(i))], [tf.fill([70_000], 1.0)]]) for i in range(4)]
-    for number, results in enumerate(held):
-        for (gradient,) in results:
-            np.testing.assert_array_equal(gradient, number + 1.0)
-
-
 # ---- workers that do not come --------------------------------------------------------------------
 
 

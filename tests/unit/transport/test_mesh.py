@@ -14,15 +14,6 @@ SECONDS = 300
 # To find out whether a peer is reachable, UCX 1.22 reads 16 bytes of the peer into the iovec that
 # describes this read. AddressSanitizer looks at the iovec afterwards, and reports what it finds.
 SUPPRESSIONS = "interceptor_via_fun:uct_cma_iface_is_reachable\n"
-RACE = """
-#include <thread>
-int number = 0;
-int main() {
-  std::thread other([] { ++number; });
-  ++number;
-  other.join();
-}
-"""
 
 
 @pytest.fixture
@@ -75,12 +66,3 @@ def test_exchanges_of_random_sizes(
     done = run(tmp_path / "endurance", library._path(), "3", str(exchanges))
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
     assert "Sanitizer" not in done.stderr and "runtime error" not in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.version_independent
-def test_a_race_is_found(tmp_path):
-    source = tmp_path / "race.cc"
-    source.write_text(RACE)
-    build(tmp_path / "race", [source], ["-fsanitize=thread"])
-    assert "WARNING: ThreadSanitizer" in run(tmp_path / "race").stderr

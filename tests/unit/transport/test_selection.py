@@ -38,13 +38,6 @@ def test_the_choice(attempts, stock, transport, expected, why):
     assert why in said
 
 
-@pytest.mark.parametrize(
-    ("workers", "expected"), [(2, 2**21), (8, 2**21), (64, 2**18), (1024, 2**16)]
-)
-def test_more_workers_send_each_other_less(workers, expected):
-    assert selection.large(workers) == expected
-
-
 def cluster_of(rank, workers=2):
     names = tuple(f"worker {number}" for number in range(workers))
     return Cluster(tuple(f"127.0.0.1:{1 + number}" for number in range(workers)), names, rank)
@@ -141,25 +134,6 @@ def test_a_way_that_fails_on_one_worker_is_taken_by_none(fake, where, failure, m
     assert closed == [selection.SHARED_MEMORY] * meshes_closed
 
 
-def test_where_no_way_works(fake):
-    functions = fake(fails=[("attempt", selection.SHARED_MEMORY), ("attempt", selection.TCP)])
-    for each in on_workers("auto"):
-        assert each.mesh is None
-        assert each.summary.startswith("TensorFlow's collectives (UCX over shared memory fails: ")
-    assert len(functions.closed) == 4
-    for error in on_workers("ucx"):
-        assert "TCP fails: worker 1 (127.0.0.1:2): Operation not permitted" in str(error)
-        assert "make UCX work on all of them" in str(error)
-
-
-def test_what_is_slower_is_not_taken(fake):
-    fake(seconds=9.0)
-    for each in on_workers("auto"):
-        assert each.mesh is None and "UCX over shared memory is slower: 9000 ms" in each.summary
-    for each in on_workers("ucx"):
-        assert each.mesh is not None and "collectives are faster here" in each.summary
-
-
 def test_strategies_share_the_connections_until_they_are_ended(fake):
     functions = fake()
     first, again = on_workers("auto"), on_workers("auto")
@@ -187,16 +161,6 @@ def test_what_ucx_cannot_do_on_one_worker_is_done_by_none(fake, options, why):
         not_used = "TensorFlow's collectives (UCX is not used: worker 1 (127.0.0.1:2): "
         assert each.summary.startswith(not_used)
     assert functions.made == []
-
-
-def test_an_interface_that_the_system_does_not_give(fake, monkeypatch):
-    def refused(cluster):
-        raise PermissionError(1, "Operation not permitted")
-
-    fake()
-    monkeypatch.setattr(selection.network_interface, "interface_for", refused)
-    for each in on_workers("auto"):
-        assert each.mesh is None and "Operation not permitted" in each.summary
 
 
 BOTH_WAYS = {selection.SHARED_MEMORY, selection.TCP}

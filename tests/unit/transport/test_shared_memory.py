@@ -8,19 +8,6 @@ from tf_adasum.transport import shared_memory
 CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), 0)
 
 
-def test_memory_is_shared_within_one_network_namespace():
-    assert shared_memory.namespace_conflict(CLUSTER, [1, 1, 2], [7, 7, 8]) == ""
-    why = shared_memory.namespace_conflict(CLUSTER, [1, 2, 1], [7, 7, 8])
-    assert why.startswith("worker 0 (a:1), worker 2 (c:3) share /dev/shm, but not")
-
-
-def test_a_small_dev_shm_is_named():
-    assert shared_memory.insufficient_space(CLUSTER, [1, 1, 2], [26, 26, 21]) == ""
-    assert shared_memory.insufficient_space(CLUSTER, [1, 1, 2], [26, 25, 21]) == (
-        "worker 1 (b:2): /dev/shm has 25 MiB free, and 2 workers need 26 MiB"
-    )
-
-
 @pytest.mark.parametrize(
     ("transports", "free", "is_dangerous"),
     [

@@ -48,6 +48,21 @@ def test_nobody_connects_after_the_start(own):
             port.close()  # again: nothing happens
 
 
+def test_who_cannot_be_reached_is_named(monkeypatch):
+    cluster = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), 0)
+    silent, words = "no answer within 3 s", {("10.0.0.2", 7): "", ("10.0.0.3", 8): ""}
+    monkeypatch.setattr(reachability, "connect_errors", lambda ends: [words[end] for end in ends])
+    ends = {1: [("10.0.0.2", 7)], 2: [("10.0.0.3", 8)]}
+    assert ucx_port.unreachable(cluster, ends) == ""
+    words[("10.0.0.3", 8)] = silent
+    assert ucx_port.unreachable(cluster, ends) == (
+        f"UCX cannot reach worker 2 (c:3) at 10.0.0.3:8: {silent}"
+    )
+    words[("10.0.0.2", 7)] = silent
+    assert ucx_port.unreachable(cluster, ends).endswith(f"10.0.0.2:7: {silent} (and 1 more)")
+    assert ucx_port.unreachable(cluster, {1: [], 2: []}) == "", "of a UCX without TCP"
+
+
 @pytest.fixture
 def listener():
     with socket.create_server(("127.0.0.1", 0)) as one:
@@ -68,18 +83,3 @@ def test_a_descriptor_that_ucx_has_closed_is_left_alone(listener):
         assert other.fileno() == descriptor
         port.close()
         call(other.getsockname(), "127.0.0.1").close()
-
-
-def test_who_cannot_be_reached_is_named(monkeypatch):
-    cluster = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), 0)
-    silent, words = "no answer within 3 s", {("10.0.0.2", 7): "", ("10.0.0.3", 8): ""}
-    monkeypatch.setattr(reachability, "connect_errors", lambda ends: [words[end] for end in ends])
-    ends = {1: [("10.0.0.2", 7)], 2: [("10.0.0.3", 8)]}
-    assert ucx_port.unreachable(cluster, ends) == ""
-    words[("10.0.0.3", 8)] = silent
-    assert ucx_port.unreachable(cluster, ends) == (
-        f"UCX cannot reach worker 2 (c:3) at 10.0.0.3:8: {silent}"
-    )
-    words[("10.0.0.2", 7)] = silent
-    assert ucx_port.unreachable(cluster, ends).endswith(f"10.0.0.2:7: {silent} (and 1 more)")
-    assert ucx_port.unreachable(cluster, {1: [], 2: []}) == "", "of a UCX without TCP"

@@ -90,18 +90,6 @@ def test_other_gradients_are_named(shapes, received):
     assert_received(message_of(run_on_workers(len(shapes), check)), received, "TFA-305")
 
 
-def test_workers_ask_once_for_each_shape():
-    def calls(own):
-        asked, original = [], own.check_same
-        own.check_same = lambda *arguments, **more: asked.append(original(*arguments, **more))
-        same = agreement.SameGradients(own)
-        for shape in ("a", "b", "a", "a", "b"):
-            same.check([f"of {shape}"], [shape])
-        return len(asked)
-
-    assert run_on_workers(2, calls) == [2, 2]
-
-
 def test_a_misspelt_variable_is_named(monkeypatch):
     for name in ("TRANSPROT", "RESTART_COUNT", "OF_SOMEBODY_ELSE"):
         monkeypatch.setenv(f"TF_ADASUM_{name}", "1")

@@ -68,17 +68,6 @@ def begun(workers, callbacks):
     return model, arranged
 
 
-def test_weights_are_compared_and_one_worker_stops_all():
-    def part(workers):
-        model, arranged = begun(workers, [])
-        model.stop_training = workers.rank == 1
-        for callback in arranged:
-            callback.on_epoch_end(0)
-        return model.distribute_strategy.checks, model.stop_training
-
-    assert run_on_workers(3, part) == [(1, True)] * 3
-
-
 @pytest.mark.parametrize(
     ("settings", "received"),
     [

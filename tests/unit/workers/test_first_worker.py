@@ -90,15 +90,6 @@ def test_worker_0_alone_calls_it_with_what_all_receive():
     assert not one_worker.is_alone()
 
 
-def test_called_by_hand_it_does_nothing_on_another_worker():
-    recorder = Recorder()
-    around = FirstWorkerOnly(recorder)
-    around.set_model(model_of(Workers(1, 2, gather=None, add=None)))
-    around.on_train_batch_end(0, {})
-    around.on_epoch_end(0, {})
-    assert recorder.received == [] and recorder.model is None
-
-
 def test_it_stops_a_training_at_the_end_of_an_epoch():
     """The others would wait for worker 0's next step."""
     model, called = called_on_worker_0(Recorder(stops=1))
@@ -115,24 +106,6 @@ def test_it_stops_a_training_at_the_end_of_an_epoch():
     called.set_model(model)  # the next training
     called.on_epoch_end(0, {})
     assert not model.stop_training
-
-
-def test_what_all_have_stopped_stays_stopped():
-    model, called = called_on_worker_0(Recorder(stops=0))
-    model.stop_training = True  # by a callback that all workers have
-    called.on_train_batch_end(0, {})
-    assert model.stop_training
-
-
-@pytest.mark.parametrize("name", ["on_train_batch_end", "on_batch_begin", "on_test_batch_end"])
-def test_keras_sees_which_hooks_it_has(name):
-    """It waits for batches only if a callback is called after them."""
-    from_instance = keras.callbacks.LambdaCallback()
-    setattr(from_instance, name, lambda batch, logs=None: None)
-    for inner in [from_instance, type("Inner", (Callback,), {name: lambda *args: None})()]:
-        has = {each for each in vars(FirstWorkerOnly(inner)) if each.startswith("on_")}
-        others = {"on_epoch_begin", "on_epoch_end", "on_train_begin", "on_train_end"}
-        assert has - others == {name}
 
 
 class Predicts(Own):

@@ -59,12 +59,6 @@ def test_a_global_seed_makes_them_reproducible(seed):
     assert drawn_after(seed, seeds_of(2)) == drawn, "and as in another one"
 
 
-def test_there_is_none_if_keras_has_one():
-    assert drawn_after(None, seeds_of(1)) == [None] * 3
-    alike = Seeds(Workers(0, 2, lambda own: np.array([own, own]), None))
-    assert drawn_after(7, alike) == [None] * 3
-
-
 def test_a_worker_draws_alone_as_its_global_seed_says():
     def drawn(seed):
         return drawn_after(seed, seeds_of(1), Seeds.draw)

@@ -1,7 +1,5 @@
 """Which policy a dataset gets, and the warnings if the workers' datasets differ."""
 
-import contextlib
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -145,11 +143,6 @@ def test_any_order_is_no_order_to_shard_by():
     assert outcome.options().deterministic is True
 
 
-def test_in_one_process_nothing_is_changed():
-    dataset = arrays()
-    assert run_on_workers(1, lambda own: Sharding(own).with_valid_policy(dataset))[0] is dataset
-
-
 # A function of the rank, and the warning; "" for none.
 DIFFERENCES = {
     "lengths": (lambda rank: arrays(X[rank:], Y[rank:]), sharding.DATA_DIFFERS),
@@ -186,18 +179,6 @@ DIFFERENCES = {
 def test_rows_that_get_lost_and_no_false_alarm(checked, name):
     make, text = DIFFERENCES[name]
     assert checked(make)[1] == text
-
-
-def test_files_in_other_orders(checked, folder):
-    text = checked(lambda rank: records(folder, step=1 - 2 * rank))[1]
-    assert text == sharding.DATA_DIFFERS
-
-
-def test_other_folders_of_the_same_files(checked, folder, tmp_path_factory):
-    copy = tmp_path_factory.mktemp("copy")
-    for file in folder.iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
-    assert checked(lambda rank: records([folder, copy][rank]))[1] == ""
 
 
 def test_by_file_seeds_may_differ(checked, folder):
@@ -250,56 +231,6 @@ def test_a_second_strategy_continues_with_the_next_seeds(monkeypatch):
     seeds = [draws[0]()]
     Sharding(workers).share_seeds(7, [earlier])
     assert len({*seeds, draws[1](), draws[0](), draws[1]()}) == 4
-
-
-# Of a dataset: the number of workers, and what the strategy notes of its length.
-LENGTHS = {
-    "DATA": (lambda: with_policy(arrays(), Policy.DATA), 2, ["same length", "no end check"]),
-    "DATA, empty": (
-        lambda: with_policy(arrays().take(0), Policy.DATA),
-        2,
-        ["same length", "no end check"],
-    ),
-    "DATA, unknown": (
-        lambda: with_policy(arrays().filter(lambda x, y: True), Policy.DATA),
-        2,
-        ["same length"],
-    ),
-    "OFF": (lambda: with_policy(arrays(), Policy.OFF), 2, ["unknown"]),
-    "OFF, unknown": (
-        lambda: with_policy(arrays().filter(lambda x, y: True), Policy.OFF),
-        2,
-        [],
-    ),
-    "AUTO": (arrays, 2, []),
-    "one worker": (lambda: with_policy(arrays(), Policy.DATA), 1, []),
-    "no dataset": (lambda: X, 2, []),
-}
-
-
-@pytest.mark.parametrize("name", LENGTHS)
-def test_what_is_noted_of_a_length(monkeypatch, name):
-    make, count, expected = LENGTHS[name]
-    noted = []
-    monkeypatch.setattr(tensorflow_compat, "skip_end_check", lambda _: noted.append("no end check"))
-    monkeypatch.setattr(tensorflow_compat, "forget_cardinality", lambda _: noted.append("unknown"))
-    own = Sharding(Workers(0, count, None, None))
-    monkeypatch.setattr(own.end_check, "require_same_length", lambda _: noted.append("same length"))
-    own.note_length(make(), "distributed")
-    assert noted == expected
-
-
-def test_in_order_lasts_as_long_as_its_context(folder):
-    def part(workers):
-        own = Sharding(workers)
-        policies = []
-        for context in (contextlib.nullcontext, own.in_order, contextlib.nullcontext):
-            with context():
-                options = own.with_valid_policy(records(folder, 2)).options()
-            policies.append(options.experimental_distribute.auto_shard_policy)
-        return policies
-
-    assert run_on_workers(2, part) == [[Policy.AUTO, Policy.DATA, Policy.AUTO]] * 2
 
 
 def test_after_a_dataset_all_workers_draw_the_same_seeds():

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from support.fake_workers import run_on_workers
 
-import tf_adasum
 from tf_adasum.workers import workers as module
-from tf_adasum.workers.rank_properties import RankProperties
 
 COUNTS = [1, 2, 5]
 
@@ -47,15 +45,6 @@ def test_bytes_come_from_one_worker_whatever_the_others_hold(count, size, monkey
     assert same_of(received) == data
 
 
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("value", ["SGD(0.1)", "", "ü" * 1000, 3, None])
-def test_nothing_is_raised_if_all_have_the_same(count, value):
-    def part(own):
-        own.check_same("Needed.", value, shown=f"{value} of {own.rank}")
-
-    assert same_of(run_on_workers(count, part)) is None
-
-
 @pytest.mark.parametrize(
     ("values", "shown", "received"),
     [
@@ -74,19 +63,3 @@ def test_all_workers_name_what_each_of_them_has(values, shown, received):
     )
     assert {type(outcome) for outcome in outcomes} == {ValueError}
     assert {str(outcome) for outcome in outcomes} == {f"All need it. Received: {received}"}
-
-
-def test_a_strategy_of_one_process_has_one_worker():
-    workers = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])._workers
-    assert (workers.rank, workers.count) == (0, 1)
-    assert workers.gather([3, 4]).tolist() == [[3, 4]]
-    assert workers.broadcast_bytes(0, b"abc") == b"abc"
-
-
-@pytest.mark.parametrize("rank", [0, 1, 2])
-def test_users_ask_for_the_place_of_a_worker(rank):
-    class Own(RankProperties):
-        _workers = module.Workers(rank, 3, None, None)
-
-    place = Own()
-    assert (place.rank, place.num_workers, place.is_first_worker) == (rank, 3, rank == 0)
