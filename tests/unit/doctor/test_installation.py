@@ -163,15 +163,6 @@ def test_the_real_installation(monkeypatch):
     assert "ok    self-test     /device:CPU:0" in result.stdout
 
 
-@pytest.mark.parametrize("option", ["--links=links.json", "--predict"])
-def test_a_removed_option_says_what_to_use(capsys, option):
-    with pytest.raises(SystemExit) as end:
-        doctor.main([option, "--replicas", "8"])
-    assert end.value.code == 2
-    error = capsys.readouterr().err
-    assert f"{option.partition('=')[0]} was removed" in error and "iperf3" in error
-
-
 @pytest.mark.parametrize("arguments", [[], ["--json"]], ids=str)
 def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys, arguments):
     stub(status=Status(False, "/lib/op.so", "no library file", None, fix=BUILD_IT))
