@@ -47,7 +47,7 @@ def test_everybody_meets(count, hosts):
     assert run(tasks(count, hosts))[0] == [None] * count
 
 
-@pytest.mark.parametrize("delays", [[0, 0.4], [0.4, 0], [0.5, 0, 0.3, 0, 0.5]])
+@pytest.mark.parametrize("delays", [[0.4, 0], [0.5, 0, 0.3, 0, 0.5]])
 def test_tasks_that_start_late_are_waited_for(delays):
     outcomes, seconds = run(tasks(len(delays)), delays=delays)
     assert outcomes == [None] * len(delays)
@@ -153,13 +153,6 @@ def test_missing_tasks_are_named(count, absent):
         assert 0.5 <= waited < 5
 
 
-def test_who_is_waited_for_is_printed_on_stderr(monkeypatch, capsys):
-    monkeypatch.setattr(participant, "PATIENCE_SECONDS", 0.5)
-    run(tasks(2)[:1], timeout=1.5)
-    shown = capsys.readouterr()
-    assert shown.err.startswith("tf_adasum: waiting for worker 1 (") and shown.out == ""
-
-
 UNKNOWN = "no-such-host.invalid"
 
 
@@ -177,7 +170,7 @@ def test_tasks_of_one_host_do_not_probe_each_other(hosts, is_elsewhere, most):
 @pytest.mark.parametrize("host", ["127.0.0.1", UNKNOWN])
 @pytest.mark.parametrize(
     ("count", "caller", "unreachable"),
-    [(2, 0, 1), (2, 1, 0), (3, 1, 2), (3, 1, 0), (3, 0, 1)],
+    [(2, 0, 1), (3, 1, 2), (3, 1, 0)],
 )
 def test_a_direction_that_does_not_work_is_named_by_all(
     monkeypatch, count, caller, unreachable, host
@@ -221,20 +214,6 @@ def test_a_taken_port_is_named(host):
 # ---- other settings --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"), [("rule", "Sum()"), ("devices per worker", 4), ("more", 1)]
-)
-def test_two_tasks_with_different_settings(setting, value):
-    outcomes, _ = run(tasks(2), settings=[SETTINGS, {**SETTINGS, setting: value}])
-    for outcome in outcomes:
-        assert isinstance(outcome, ValueError) and f"with the same {setting}. Received" in str(
-            outcome
-        )
-        assert f"{value} on worker 1" in str(outcome)
-        assert f"{SETTINGS.get(setting)} on worker 0" in str(outcome)
-    assert len(set(map(str, outcomes))) == 1
-
-
 def test_of_long_clusters_the_first_difference_is_named():
     one = {"cluster": [f"node{n}.example:2222" for n in range(200)]}
     other = {"cluster": [*one["cluster"][:150], "node7.example:1", *one["cluster"][151:]]}
@@ -252,9 +231,7 @@ def test_two_tasks_with_different_clusters():
         assert isinstance(outcome, ValueError) and "with the same cluster" in str(outcome)
 
 
-@pytest.mark.parametrize(
-    ("odd_one", "late"), [(0, None), (1, None), (2, None), (0, 1), (1, 2), (2, 0), (2, 2)]
-)
+@pytest.mark.parametrize(("odd_one", "late"), [(0, None), (1, 2), (2, 0)])
 @pytest.mark.parametrize("way", [listed, joined])
 def test_all_of_three_tasks_report_that_one_has_different_settings(odd_one, late, way):
     # A task that detects it and leaves must not leave the others to wait for it in vain: each has
@@ -311,10 +288,3 @@ def test_waits_for_a_server_and_takes_nothing_else_for_one():
         threading.Thread(target=serve, daemon=True).start()
         ports.wait_for_server(f"127.0.0.1:{listener.getsockname()[1]}", timeout=30)
     assert seen == greetings
-
-
-def test_a_server_that_does_not_come_is_waited_for_so_long():
-    (port,) = free_ports(1)
-    start = time.monotonic()
-    ports.wait_for_server(f"127.0.0.1:{port}", timeout=0.5)
-    assert 0.5 <= time.monotonic() - start < SOON

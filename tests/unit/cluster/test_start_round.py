@@ -1,9 +1,7 @@
 """Worker 0's decisions, without connections; then what clients and servers may send."""
 
-import contextlib
 import socket
 import threading
-import time
 
 import hypothesis.strategies as st
 import pytest
@@ -11,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.fuzzing import fuzz_settings
 from support.joining_workers import assert_together, configs_of, impatient, run  # noqa: F401 - a fixture
 from support.many_members import AllReached
-from support.rendezvous_tasks import SETTINGS, SOON, cluster_of, connected
+from support.rendezvous_tasks import SETTINGS
 
-from tf_adasum.cluster import addresses, start_round, store, store_client
+from tf_adasum.cluster import addresses, start_round
 from tf_adasum.cluster.members import Member
 from tf_adasum.cluster.participant import WORKERS
 from tf_adasum.cluster.secret import Secret
@@ -170,27 +168,6 @@ def test_the_names_of_missing_workers_are_updated_once_per_second():
     assert made.keys["missing"] == f"{first}, and 191 more"
     made.decide(1.0)
     assert made.keys["missing"].startswith("worker 190, ")
-
-
-def test_a_worker_that_ends_is_missing_and_a_restarted_worker_replaces_it():
-    made = Decisions(3)
-    made.join(1, "a", port=9)
-    made.leave(1, "a")
-    made.join(2)
-    assert "addresses" not in made.keys and made.made.missing() == [1]
-    made.join(1, "b")
-    assert made.made.cluster.addresses == ("a:7000", "a:7001", "a:7002")
-
-
-def test_the_session_of_a_restarted_worker_s_old_process_may_end_late():
-    made = Decisions(3)
-    made.join(1, "a", port=9)
-    made.join(1, "b")
-    made.join(2)
-    made.decide(start_round._GRACE_SECONDS)
-    assert "addresses" not in made.keys
-    made.leave(1, "a")
-    assert made.made.cluster.addresses[1] == "a:7001"
 
 
 def test_two_live_sessions_of_one_rank_are_an_error():
@@ -438,33 +415,6 @@ TestHistories.settings = fuzz_settings(600)
 
 
 # ---- over connections ----------------------------------------------------------------------------
-
-
-def test_silent_clients_do_not_end_the_sessions_of_workers(monkeypatch):
-    monkeypatch.setattr(store, "_MOST_UNAUTHENTICATED", 4)
-    configs = configs_of(4)
-    with contextlib.ExitStack() as stack:
-
-        def connect():
-            for _ in range(20):
-                stack.enter_context(connected(cluster_of(configs[0].coordinator)))
-
-        timer = threading.Timer(0.5, connect)
-        timer.start()
-        assert_together(run(configs, delays=[0, 0, 0, 1])[0], 4)
-
-
-def test_clients_cannot_set_the_result():
-    configs = configs_of(2)
-    listener, made = listener_of(configs), Decisions(2)
-    server = StoreServer(listener, Secret(), threading.Lock(), made.made)
-    channel = store_client.connected(configs[0].coordinator, Secret(), seconds=SOON)
-    channel.send({"op": "set", "key": "result", "value": {"wrong": "forged"}})
-    deadline = time.monotonic() + SOON
-    while channel.is_open and time.monotonic() < deadline:
-        channel.receive()
-    assert not channel.is_open
-    server.close()
 
 
 def listener_of(configs):

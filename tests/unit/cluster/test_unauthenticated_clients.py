@@ -78,16 +78,6 @@ def test_another_program_at_a_peers_port(program):
     assert (said in str(outcome)) or program in ENDS_EARLY
 
 
-@pytest.mark.parametrize("program", ["HTTP", "silent"])
-def test_a_task_that_comes_after_another_program(program):
-    """Such as a program of the last run, which still holds the port."""
-    first, second = tasks(2)
-    with while_one_waits(first):
-        with program_at(second, PROGRAMS[program]):
-            time.sleep(0.3)
-        assert run([second])[0] == [None]
-
-
 # ---- other callers -----------------------------------------------------------------------------
 
 CROWD = 300
