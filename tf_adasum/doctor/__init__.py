@@ -118,8 +118,6 @@ def diagnose(surrounding: Sequence[Finding] = ()) -> list[Finding]:
         installation.check_python,
         installation.check_distributions,
         installation.check_numpy,
-        installation.check_compiler,
-        installation.check_tensorboard,
     )
     findings = [finding for check in checks for finding in run(check)]
     imported = run(installation.check_tensorflow_import)
