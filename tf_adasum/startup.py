@@ -20,7 +20,7 @@ import tensorflow as tf
 from tf_adasum import environment_variables
 from tf_adasum.aggregation import Scheme
 from tf_adasum.aggregation.rules import AggregationRule
-from tf_adasum.cluster import joining, ports, rendezvous, start_timeout
+from tf_adasum.cluster import ports, rendezvous, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
@@ -87,7 +87,7 @@ def refusing_together(cluster: Cluster | None) -> Iterator[None]:
             refused = {agreement.ARGUMENTS: f"refused ({why})"}
             with contextlib.suppress(OSError, ValueError, WorkerLostError):
                 rendezvous.meet(cluster, refused, SECONDS_TO_REFUSE).close()
-            joining.forget(cluster)
+            rendezvous.forget(cluster)
         raise
 
 
@@ -284,7 +284,7 @@ def start(
         if is_first:
             with _saying_what_to_do(cluster), _bounded(cluster, seconds, health):
                 if cluster.rank > 0:
-                    rendezvous.wait_for_server(cluster.addresses[0])
+                    ports.wait_for_server(cluster.addresses[0])
                 extended = make()
     if is_first:
         collectives = _announce(extended, health)
@@ -401,7 +401,7 @@ def _forgotten_if_it_fails(cluster) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        joining.forget(cluster)
+        rendezvous.forget(cluster)
         raise
 
 

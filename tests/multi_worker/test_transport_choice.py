@@ -76,7 +76,7 @@ def expected(tmp_path_factory):
     return weights
 
 
-def over_ucx(name, text="TensorFlow's collectives: ", **options):
+def over_ucx(name, text=" ms", **options):
     """A case in which UCX is used."""
     is_impossible = "prefix" in options and not CAN_UNSHARE
     marks = [pytest.mark.slow, pytest.mark.skipif(is_impossible, reason="needs root and unshare")]

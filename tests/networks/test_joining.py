@@ -16,11 +16,11 @@ SECONDS = 60 * PACE
 
 WORKER = """
 import json, sys
-from tf_adasum.cluster import joining, rendezvous
-from tf_adasum.cluster.tasks import RendezvousConfig
+from tf_adasum.cluster import rendezvous
+from tf_adasum.cluster.tasks import cluster_to_join
 
 coordinator, rank, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-cluster = joining.join(RendezvousConfig(coordinator, rank, count, "a test"), 30)
+cluster = rendezvous.join(cluster_to_join(coordinator, rank, count, "a test"), 30)
 rendezvous.meet(cluster, {"rule": "Adasum()"}, 30)
 print(json.dumps(cluster.addresses))
 """

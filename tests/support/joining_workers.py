@@ -6,8 +6,9 @@ import pytest
 
 from support.rendezvous_tasks import SOON, run_in_threads
 from support.worker_group import free_ports
-from tf_adasum.cluster import joining, participant, start_round
-from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
+from tf_adasum.cluster import participant, start_round
+from tf_adasum.cluster.participant import Participant
+from tf_adasum.cluster.tasks import Cluster, cluster_to_join
 
 
 @pytest.fixture
@@ -16,7 +17,6 @@ def impatient(monkeypatch):
     monkeypatch.setattr(start_round, "_GRACE_SECONDS", 1.0)
     monkeypatch.setitem(participant.SECONDS_TO_SEND_ERROR, "", (0.5, 4.0))
     monkeypatch.setitem(participant.SECONDS_TO_SEND_ERROR, "late", (0.5, 1.0))
-    monkeypatch.setattr(joining, "_SECONDS_TO_SEND_RESULT", 1.0)
     monkeypatch.setattr(participant, "LEASE_SECONDS", 2.0)
     monkeypatch.setitem(participant.SECONDS_TO_SEND_ERROR, "secret", (3.0, 0.0))
 
@@ -24,17 +24,22 @@ def impatient(monkeypatch):
 def configs_of(count, host="127.0.0.1"):
     """What each worker is told."""
     address = f"{host}:{free_ports(1)[0]}"
-    return [RendezvousConfig(address, rank, count, "a test") for rank in range(count)]
+    return [cluster_to_join(address, rank, count, "a test") for rank in range(count)]
 
 
-def run(configs, *, timeout=SOON, delays=None, environments=None, limit=2 * SOON):
-    """Lets workers join, a thread each; returns the cluster or the error of each, and seconds."""
+def run(configs, *, timeout=SOON, delays=None, environments=None, limit=2 * SOON, then=None):
+    """Lets workers join, a thread each; returns the cluster or the error of each, and seconds.
+
+    `then(participant)` replaces the cluster.
+    """
     with contextlib.ExitStack() as all_are_in:
-        stacks = [all_are_in.enter_context(contextlib.ExitStack()) for _ in configs]
 
         def take_part(place):
             environment = environments[place] if environments else {}
-            return joining.enter(configs[place], timeout, environment, stacks[place])
+            made = Participant(configs[place], environment)
+            all_are_in.callback(made.close)
+            made.join(timeout)
+            return then(made) if then else made.cluster
 
         return run_in_threads(take_part, len(configs), delays=delays, limit=limit)
 

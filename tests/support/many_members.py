@@ -17,8 +17,8 @@ import subprocess
 import sys
 import time
 
+from tf_adasum.cluster import participant
 from tf_adasum.cluster.channel import Channel
-from tf_adasum.cluster.rendezvous import Rendezvous
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.start_round import HAS_RESULT
 from tf_adasum.cluster.tasks import Cluster
@@ -39,7 +39,10 @@ def members(port, count, last, longest):
     allow_open_files(count)
     rng, since = random.Random(0), time.monotonic()
     poll, channels, lines = select.poll(), {}, {}
-    key, description = f"member/%d/{16 * '0'}", {"settings": {}, "has_reached_all": True}
+    key, description = (
+        f"member/%d/{16 * '0'}",
+        {"cluster": {}, "settings": {}, "has_reached_all": True},
+    )
     for rank in range(1, count):
         connection = socket.create_connection(("127.0.0.1", port))
         lines[connection.fileno()] = 0
@@ -107,7 +110,7 @@ class AllReached:
     def again(self, rank):
         pass
 
-    def __exit__(self, *exception):
+    def close(self):
         pass
 
 
@@ -119,15 +122,15 @@ def measured(count, seconds):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     cluster = Cluster((f"127.0.0.1:{port}", *addresses), names, 0)
-    met = Rendezvous(cluster, {}, {}, SECRET, SECONDS_TO_JOIN)
-    met._probes = met.round._probes = AllReached()
-    met.begin()
+    participant.PortProbes = lambda *_: AllReached()
+    participant._setting = lambda _: None
+    met = participant.Participant(cluster, {"TF_ADASUM_SECRET": SECRET.key.decode()})
     context = multiprocessing.get_context("fork")
     last, longest = context.Value("d", float("inf")), context.Value("q", 0)
     others = context.Process(target=members, args=(port, count, last, longest))
     others.start()
     try:
-        met.wait()
+        met.meet({}, {}, SECONDS_TO_JOIN)
     except TimeoutError:
         others.kill()
         raise

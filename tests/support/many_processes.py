@@ -9,8 +9,8 @@ import socket
 import sys
 import time
 
-from tf_adasum.cluster import joining, rendezvous
-from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
+from tf_adasum.cluster import rendezvous
+from tf_adasum.cluster.tasks import Cluster, cluster_to_join
 
 SECONDS = 120
 
@@ -28,8 +28,8 @@ def start(rank, count, way, addresses):
     """Start one worker; return whether it has found the others."""
     cluster = Cluster(addresses, tuple(f"worker {each}" for each in range(count)), rank)
     if way == "joined":
-        config = RendezvousConfig(addresses[0], rank, count, "a test")
-        cluster = joining.join(config, SECONDS, {})
+        known = cluster_to_join(addresses[0], rank, count, "a test")
+        cluster = rendezvous.join(known, SECONDS, {})
     rendezvous.meet(cluster, {"rule": "Adasum()"}, SECONDS, environment={})
     return cluster.rank == rank and len(set(cluster.addresses)) == count
 

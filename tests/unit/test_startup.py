@@ -7,8 +7,8 @@ import tensorflow as tf
 from support.worker_group import free_ports
 
 from tf_adasum import startup
-from tf_adasum.cluster import joining
-from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
+from tf_adasum.cluster import rendezvous
+from tf_adasum.cluster.tasks import Cluster, cluster_to_join
 
 pytestmark = pytest.mark.version_independent
 
@@ -29,14 +29,14 @@ def test_who_has_taken_the_port_of_tensorflow_s_server_is_named(tasks):
 
 
 def test_a_start_that_fails_may_be_made_again_by_joining_anew():
-    config = RendezvousConfig("127.0.0.1:1", 0, 1, "a test")
-    cluster = joining.join(config, 5, {})
+    config = cluster_to_join("127.0.0.1:1", 0, 1, "a test")
+    cluster = rendezvous.join(config, 5, {})
     with startup._forgotten_if_it_fails(cluster):
-        assert joining.join(config, 5, {}) is cluster
+        assert rendezvous.join(config, 5, {}) is cluster
     with pytest.raises(ArithmeticError), startup._forgotten_if_it_fails(cluster):
         raise ArithmeticError
-    again = joining.join(config, 5, {})
-    joining.forget(again)
+    again = rendezvous.join(config, 5, {})
+    rendezvous.forget(again)
     assert again.addresses != cluster.addresses
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_adasum.cluster import addresses, node_lists, tf_config
-from tf_adasum.cluster.tasks import MOST_WORKERS, RendezvousConfig
+from tf_adasum.cluster.tasks import MOST_WORKERS, Cluster, cluster_to_join
 from tf_adasum.environment_variables import COORDINATOR, RANK, WORLD_SIZE
 from tf_adasum.errors import see
 
@@ -26,7 +26,7 @@ _INDEX = "JOB_COMPLETION_INDEX"
 Environment = Mapping[str, str]
 
 
-def find(environment: Environment) -> RendezvousConfig | None:
+def find(environment: Environment) -> Cluster | None:
     """Return how to join the processes that were started together with this one.
 
     The first source that is set is used: ``TF_CONFIG``; ``TF_ADASUM_COORDINATOR``, ``_RANK`` and
@@ -40,7 +40,7 @@ def find(environment: Environment) -> RendezvousConfig | None:
         environment: the environment variables of this process, such as `os.environ`.
 
     Returns:
-        The `RendezvousConfig`; None if this process trains alone, or if ``TF_CONFIG`` gives the
+        The `Cluster`; None if this process trains alone, or if ``TF_CONFIG`` gives the
         cluster.
 
     Raises:
@@ -133,8 +133,8 @@ class _EnvSource:
         source = f"{self.source} with {started.source}"
         return _EnvSource(source, coordinator, rank, size, variables, job)
 
-    def config(self) -> RendezvousConfig | None:
-        """Return the `RendezvousConfig`; None for one worker.
+    def config(self) -> Cluster | None:
+        """Return the `Cluster`; None for one worker.
 
         Raises:
             ValueError: if a value is missing; if the rank or the number of workers is out of range.
@@ -157,7 +157,7 @@ class _EnvSource:
                 f"them, set {' and '.join(missing)}. If each process should train alone, set "
                 f"{WORLD_SIZE}=1. Received: {self.shown} {see('TFA-202')}"
             )
-        return RendezvousConfig(coordinator, rank, size, self.source, self.job)
+        return cluster_to_join(coordinator, rank, size, self.source, self.job)
 
 
 def _own(environment: Mapping[str, str]) -> _EnvSource | None:

@@ -1,29 +1,47 @@
-"""One worker's part in the start of a cluster.
-
-Worker 0 serves a store with a `StartRound`, and waits until all workers have joined. Each other
-worker has a `Session` with this store, and waits for the result. Standard library only.
-"""
+"""One worker's part in the `rendezvous`, and afterwards its connections. Standard library only."""
 
 from __future__ import annotations
 
-import abc
+import contextlib
+import dataclasses
+import errno
+import hashlib
+import json
 import secrets
+import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from tf_adasum._version import __version__
+from tf_adasum.cluster import addresses, own_address, ports, secret, start_round
 from tf_adasum.cluster.channel import Channel
-from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.members import LONGEST_JOB
+from tf_adasum.cluster.messages import different_secrets, failure_sentences, lost
+from tf_adasum.cluster.port_probes import OwnTask, PortProbes, reason
 from tf_adasum.cluster.session import Session
-from tf_adasum.cluster.start_round import StartRound, different_secrets, error_of
+from tf_adasum.cluster.start_round import StartRound
 from tf_adasum.cluster.store import StoreServer
-from tf_adasum.cluster.timeouts import LEASE_SECONDS, PATIENCE_SECONDS, POLL_SECONDS
-from tf_adasum.errors import WorkerLostError
+from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import (
+    HEARTBEAT_SECONDS,
+    LEASE_SECONDS,
+    PATIENCE_SECONDS,
+    POLL_SECONDS,
+)
+from tf_adasum.environment_variables import START_TIMEOUT
+from tf_adasum.errors import WorkerLostError, see
 
+WORKERS = "number of workers"
+
+# Seconds for which worker 0 retries if the coordinator's port is in use, because an earlier start
+# may be about to end. After this time, it asks the program at the port for an error for as long.
+_SECONDS_FOR_THE_PORT = 3.0
 # After its timeout, a worker waits for this many more seconds, because worker 0 may have the same
 # timeout, and then sends an error that is more precise.
-SECONDS_FOR_THE_RESULT = 2.0
+_SECONDS_FOR_THE_RESULT = 2.0
 # Two times in seconds for which worker 0 sends an error of each kind. It first waits for the first
 # time, so that all workers can connect. Then it waits until all workers have read the error, but
 # not longer than the second time. If another worker 0 has sent the error, the second time is 0,
@@ -35,95 +53,229 @@ SECONDS_TO_SEND_ERROR = {
     "secret": (LEASE_SECONDS + 1.0, 0.0),  # workers without the secret cannot read it
     "elsewhere": (1.0, 0.0),
 }
+_BACKLOG = 1024  # callers that wait in the kernel
+_LONGEST_CLUSTER = 48_000  # characters
 
 
-class Participant(abc.ABC):
-    """One worker's part in the start of a cluster.
+def _setting(cluster: Cluster) -> list[str] | str:
+    """Return the addresses as a setting that is compared; their hash if they are very long."""
+    found = list(cluster.addresses)
+    text = json.dumps(found)
+    if len(text) <= _LONGEST_CLUSTER:
+        return found
+    return f"{len(found)} addresses, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+class Participant:
+    """One worker's part of the rendezvous, and afterwards its connections to the others.
 
     Args:
-        address: "host:port" of worker 0's store.
-        rank: the rank of this worker.
-        names: the names of worker 0 and of this worker, with addresses if they are known.
-        secret: the `Secret`.
-        timeout: seconds.
+        cluster: the `Cluster`.
+        environment: the environment variables with the secret and the interface.
+
+    Attributes:
+        cluster: the `Cluster`; after `join`, with all addresses.
+        is_over: whether `meet` has begun; it can be called once.
+        payload: after `meet`, on all workers, the other data of worker 0.
+        round: on worker 0, the `StartRound`, which reads and publishes the keys of the store.
+        server: on worker 0, the `StoreServer`.
+        session: on the others, the `Session` with worker 0.
     """
 
-    def __init__(
-        self, address: str, rank: int, names: tuple[str, str], secret: Secret, timeout: float
-    ):
-        self._address, self._rank, self._secret = address, rank, secret
-        (self._first, self._name), self._timeout = names, timeout
+    server: StoreServer
+    _probes: PortProbes | None = None
+
+    def __init__(self, cluster: Cluster, environment: Mapping[str, str]):
+        self.cluster, self._rank = cluster, cluster.rank
+        self._joins = not cluster.addresses
+        self._environment, self._secret = environment, secret.read(environment)
+        self.payload: dict[str, Any] = {}
+        self.is_over = False
+        self._settings: dict[str, Any] | None = None
         self._run = secrets.token_hex(8)  # the random name for this start
-        self._deadline = time.monotonic() + timeout
-        self._next_message = time.monotonic() + PATIENCE_SECONDS
+        self._lock, self._next_update = threading.Lock(), 0.0
+        self._open = contextlib.ExitStack()  # until `close`
+        self._starting = self._open.enter_context(contextlib.ExitStack())  # until all have met
+        self._held = contextlib.ExitStack()  # this worker's port, until `forget`
+        self._own_task = OwnTask(self._rank, self._run)
+        where = cluster.coordinator if self._joins else cluster.addresses[0]
+        self.session = Session(where, self._rank, self._run, self._secret, self._description)
+        self._own: dict[str, Any] = {"cluster": {"cluster": _setting(cluster)}}
+        if self._joins:
+            common = {WORKERS: cluster.num_workers, "tf_adasum": __version__}
+            host = own_address.given(environment)
+            self._own = {"cluster": common, "host": host, "job": cluster.job[:LONGEST_JOB]}
+        self.round = StartRound(cluster, self._run, self._own, bool(self._secret.key))
+        self._own_value = self._value()  # another thread reads it, for a new session
 
-    # ---- methods for subclasses ------------------------------------------------------------------
+    def join(self, timeout: float) -> None:
+        """Find the addresses of all workers, as `join` does."""
+        self._begin(timeout)
+        coordinator, count = self.cluster.coordinator, self.cluster.num_workers
+        host, taken = addresses.split(coordinator)
+        candidates = (each for each in ports.candidates() if each != taken)
+        (port,) = self._held.enter_context(ports.free_ports(1, candidates))
+        self._own["port"] = port
+        self._own_value = self._value()
+        if count == 1:
+            found = [addresses.joined(self._own["host"] or host, port)]
+        elif self._rank == 0:
+            listener = self._listener_of_coordinator()
+            self._serve(listener)
+            with self.session:  # does this worker itself answer at the coordinator's address?
+                self._lead(lambda: bool(self.round.cluster.addresses))
+            found = list(self.round.cluster.addresses)
+        else:
+            self._open.callback(self.session.__enter__().close)
+            found = self._follow(self._addresses)
+        self.cluster = dataclasses.replace(self.cluster, addresses=tuple(found))
+        if count > 1:
+            self._serve_own_task()
 
-    @abc.abstractmethod
+    def meet(self, settings: dict[str, Any], payload: dict[str, Any], timeout: float) -> None:
+        """Compare the settings of all workers, and release this worker's port."""
+        self._begin(timeout)
+        self.is_over = True
+        cluster, is_elsewhere = self.cluster, self._joins and self.cluster.num_workers > 1
+        probes = PortProbes(cluster, self._run, self._secret, is_elsewhere)
+        self._probes, self._settings = probes, settings
+        self._starting.callback(probes.close)
+        self._own_value = self._value()
+        if self._rank == 0:
+            if not is_elsewhere:
+                self._serve(ports.listening_socket(cluster))
+            host, _ = cluster.host_and_port(0)
+            with contextlib.ExitStack() as unused:
+                later = unused.enter_context(addresses.bound(host, 0, reuse=False))
+                later.listen(_BACKLOG)
+                self.payload = {**payload, "port": later.getsockname()[1]}
+                with self._lock:
+                    self.round.cluster = cluster
+                    self.round.begin(settings, self.payload, probes)
+                self._lead(lambda: self.round.result is not None, PATIENCE_SECONDS)
+                unused.pop_all()
+                self.server.hand_over(later)
+        else:
+            if not is_elsewhere:
+                self._serve_own_task()
+                self._open.callback(self.session.__enter__().close)
+            self.payload = self._follow(self._payload)
+            host, _ = cluster.host_and_port(0)
+            self.session.stay(addresses.joined(host, self.payload["port"]))
+        self._starting.close()
+
+    def publish(self, key: str, value: Any) -> None:
+        """On worker 0, after the rendezvous, send a key to all."""
+        with self._lock:
+            self.round.publish(key, value)
+        self.server.wake()
+
+    def close(self) -> None:
+        """End the connections; the other ends have a second to read what was sent."""
+        self.is_over = True
+        self._open.close()
+        self._held.close()
+
+    def forget(self) -> None:
+        """Release this worker's port; end the connections unless the workers have met."""
+        self._held.close()
+        if not self.is_over:
+            self.close()
+
+    def _begin(self, timeout: float) -> None:
+        self._timeout, now = timeout, time.monotonic()
+        self._deadline, self._next_message = now + timeout, now + PATIENCE_SECONDS
+
+    # ---- what this worker serves and sends -------------------------------------------------------
+
+    def _serve(self, listener: socket.socket) -> None:
+        count = self.cluster.num_workers
+        self.server = StoreServer(listener, self._secret, self._lock, self.round, clients=count)
+        self._open.callback(self.server.close, 0.0)
+
+    def _serve_own_task(self) -> None:
+        """Answer the probes at this worker's port."""
+        listener, count = ports.listening_socket(self.cluster), self.cluster.num_workers
+        server = StoreServer(listener, self._secret, self._lock, self._own_task, clients=count)
+        self._own_server = server
+        self._starting.callback(server.close, 0.0)
+
+    def _listener_of_coordinator(self) -> socket.socket:
+        until = time.monotonic() + min(_SECONDS_FOR_THE_PORT, self._timeout)
+        own_task = dataclasses.replace(self.cluster, addresses=(self.cluster.coordinator,))
+        while True:
+            try:
+                return ports.listening_socket(own_task)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                if time.monotonic() > until:
+                    self._raise_error_of_another_worker_0()
+                    raise
+            time.sleep(POLL_SECONDS)
+
+    def _raise_error_of_another_worker_0(self) -> None:
+        until = time.monotonic() + _SECONDS_FOR_THE_PORT
+        with self.session as session:
+            while time.monotonic() < until and (session.last.channel or not session.last.tried):
+                if error := session.error():
+                    raise ValueError(str(error)) from None
+                time.sleep(POLL_SECONDS)
+
+    def _value(self) -> dict[str, Any]:
+        """Return the value of this worker's key, see `members.Member`."""
+        found = {**self._own, "settings": self._settings}
+        if self._probes:
+            found["failures"] = {str(to): why for to, why in self._probes.failures().items()}
+            found["has_reached_all"] = self._probes.have_reached_all
+        return found
+
     def _description(self, channel: Channel) -> dict[str, Any]:
         """Return the value of this worker's key, for a connection to worker 0."""
-
-    @abc.abstractmethod
-    def _result(self, session: Session) -> Any:
-        """Return the result that worker 0 has sent; None until a valid result has arrived."""
-
-    @abc.abstractmethod
-    def _absent(self, session: Session | None) -> tuple[str, list[str]]:
-        """Return the names of absent workers, and sentences about failed connections.
-
-        Args:
-            session: the session with worker 0; None on worker 0, where the lock is held.
-        """
-
-    @abc.abstractmethod
-    def _late(self, absent: str, failures: list[str]) -> str:
-        """Return the error message after the timeout, see `_absent`."""
-
-    def _error_of_another_worker_0(self) -> Exception | None:
-        """Return the error that another worker 0 has sent to this worker 0; else None."""
-        return None
-
-    def _check(self, session: Session) -> None:  # noqa: B027 - nothing by default
-        """Update this worker's key, or raise an error, while this worker waits for the result."""
+        if not self._joins:
+            return self._own_value
+        host, _ = addresses.split(self.cluster.coordinator)
+        end = own_address.of_end(channel.socket.getsockname())
+        given = own_address.given(self._environment, ipv6_first=":" in end)
+        place = {"host": given or end, "is_given": bool(given), "coordinator": host}
+        return {**self._own_value, **place}
 
     # ---- worker 0 --------------------------------------------------------------------------------
 
-    def _lead(
-        self, leader: StartRound, server: StoreServer, lock: threading.Lock, seconds: float
-    ) -> None:
+    def _lead(self, is_done: Callable[[], bool], seconds: float = 0.0) -> None:
         """On worker 0, wait for the result, and until the other workers have read it.
 
         Args:
-            leader: the leader of the store.
-            server: the store's server.
-            lock: the store's lock.
-            seconds: the longest time for the other workers to read that the start has succeeded.
+            is_done: function that returns whether this phase has succeeded.
+            seconds: the longest time for the other workers to read that it has. Defaults to 0.
 
         Raises:
             ValueError, TimeoutError, WorkerLostError: if the start fails.
         """
-        while leader.result is None:
-            with lock:
-                if error := self._error_of_another_worker_0():
+        leader = self.round
+        while leader.result is None and not is_done():
+            with self._lock:
+                if error := self.session.error():
                     leader.end(str(error), "elsewhere")
                 elif time.monotonic() > self._deadline:
-                    self._give_up(leader)
-                report = self._absent(None) if self._is_report_due() else None
+                    self._give_up()
+                report = self._absent_for_worker_0() if self._is_report_due() else None
             if report:
                 _report(*report)
-            if not server.is_serving:
+            if not self.server.is_serving:
                 raise RuntimeError(
-                    f"The store of {self._first} has ended with an error, which is printed above."
+                    f"The store of {self.cluster.named([0])} has ended with an error, which is "
+                    "printed above."
                 )
-            server.wake()
+            self.server.wake()
             leader.wait(POLL_SECONDS)
-        error = error_of(leader.result)
-        if error:
+        error = start_round.error_of(leader.result)
+        if error and leader.result:
             at_least, seconds = SECONDS_TO_SEND_ERROR[leader.result["kind"]]
             time.sleep(at_least)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            with lock:
+            with self._lock:
                 if leader.has_informed_all():
                     break
                 if not error and (text := leader.lost(time.monotonic())):
@@ -132,46 +284,126 @@ class Participant(abc.ABC):
         if error:
             raise error
 
-    def _give_up(self, leader: StartRound) -> None:
-        unproven = leader.unproven()
-        if unproven:
-            text = different_secrets(self._first, bool(self._secret.key), unproven)
-            leader.end(text, "secret")
+    def _give_up(self) -> None:
+        if unproven := self.round.unproven():
+            first, has_secret = self.cluster.named([0]), bool(self._secret.key)
+            self.round.end(different_secrets(first, has_secret, unproven), "secret")
         else:
-            leader.end(self._late(*self._absent(None)), "late")
+            self.round.end(self._late(*self._absent_for_worker_0()), "late")
 
     # ---- the other workers -----------------------------------------------------------------------
 
-    def _session(self) -> Session:
-        """Return a session with worker 0."""
-        until = self._deadline + SECONDS_FOR_THE_RESULT
-        arguments = self._rank, self._run, self._secret, until, self._description
-        return Session(self._address, *arguments)
+    def _follow(self, result: Callable[[], Any]) -> Any:
+        """Wait for worker 0's result, and return it; raise an error if the start fails.
 
-    def _follow(self, session: Session) -> Any:
-        """Wait for worker 0's result, and return it; raise an error if the start fails."""
-        until = self._deadline + SECONDS_FOR_THE_RESULT
+        Args:
+            result: function that returns the result; None until a valid result has arrived.
+        """
+        session, until = self.session, self._deadline + _SECONDS_FOR_THE_RESULT
         while (now := time.monotonic()) < until:
             if error := session.error():
                 session.confirm()
                 raise error
-            if result := self._result(session):
-                session.confirm()
-                return result
-            self._check(session)
+            if found := result():
+                return found
+            self._update()
             since = session.unauthenticated_since
             if since is not None and now > since + LEASE_SECONDS:
                 break
             if now > self._deadline and session.tried and not session.is_connected:
                 break
             if self._is_report_due():
-                _report(*self._absent(session))
+                _report(*self._absent())
             session.wait(POLL_SECONDS)
         unproven = session.last.unauthenticated
         if unproven is not None and not session.is_connected:
-            others = {self._first: unproven}
-            raise ValueError(different_secrets(self._name, bool(self._secret.key), others))
-        raise TimeoutError(self._late(*self._absent(session)))
+            others = {self.cluster.named([0]): unproven}
+            own = self.cluster.named([self._rank])
+            raise ValueError(different_secrets(own, bool(self._secret.key), others))
+        raise TimeoutError(self._late(*self._absent()))
+
+    def _addresses(self) -> list[str] | None:
+        found = self.session.value("addresses")
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            return None
+        try:
+            of_all = [addresses.split(each)[1] for each in found]
+        except ValueError:
+            return None
+        is_all = len(set(found)) == self.cluster.num_workers == len(found)
+        return found if is_all and of_all[self._rank] == self._own["port"] else None
+
+    def _payload(self) -> dict[str, Any] | None:
+        payload = self.session.result.get("payload")
+        port = payload.get("port") if isinstance(payload, dict) else None
+        if type(port) is not int or not 0 < port < 1 << 16:
+            return None
+        self.session.confirm()
+        return payload
+
+    def _update(self) -> None:
+        """Update this worker's key, and raise an error if worker 0 was lost."""
+        if not self._probes:
+            return
+        session, now = self.session, time.monotonic()
+        self._probes.update(range(self.cluster.num_workers))
+        failure = self._failure()
+        if failure != self._own_task.failure:
+            self._own_task.failure = failure
+            self._own_server.wake()
+        since = session.refused_since
+        if session.was_connected and since is not None and now > since + LEASE_SECONDS:
+            raise WorkerLostError(lost(self.cluster, 0))
+        value = self._own_value = self._value()
+        is_first = value["has_reached_all"] or not (session.sent or {}).get("settings")
+        if session.sent != value and (now > self._next_update or is_first):
+            session.set(value)
+            self._next_update = now + HEARTBEAT_SECONDS
+
+    def _failure(self) -> str:
+        """Return why this worker cannot reach worker 0; "" if it can, or has not tried."""
+        if self.session.is_connected:
+            task = self.session.value("task")
+            return self._probes.mismatch(0, task) if self._probes else ""
+        host, _ = addresses.split(self.cluster.address(0))
+        return reason(self.session.tried, host)
+
+    # ---- messages --------------------------------------------------------------------------------
+
+    def _absent_for_worker_0(self) -> tuple[str, list[str]]:
+        """Return the names of absent workers, and sentences about failed connections."""
+        absent, failures = self.round.absent(), self.round.failures()
+        if not self._probes:
+            absent = absent or "a worker that is being restarted"
+            failures = failure_sentences(self.cluster, 0, {0: self._failure()})
+        return absent, failures
+
+    def _absent(self) -> tuple[str, list[str]]:
+        """As `_absent_for_worker_0`, for another worker."""
+        session, failure = self.session, self._failure()
+        if session.is_connected and not failure:
+            unknown = "" if self._probes else "other workers"
+            return session.text("missing") or unknown, [session.text("failures")]
+        absent = "" if self._own_task.is_reached_by_task_0 else self.cluster.named([0])
+        return absent, failure_sentences(self.cluster, self._rank, {0: failure})
+
+    def _late(self, absent: str, failures: list[str]) -> str:
+        """Return the error message after the timeout."""
+        what = (
+            f"{absent} did not start, or cannot be reached"
+            if absent
+            else "not all workers have reached each other"
+        )
+        source = self.cluster.source
+        sentences = [
+            f"{self.cluster.named([self._rank])} waited {self._timeout:g} s, but {what}.",
+            *failures,
+            f"Start all {self.cluster.num_workers} workers, check that each address"
+            f"{f' from {source}' if source else ''} can be reached from the other workers' "
+            f"machines, or wait longer with {START_TIMEOUT}=SECONDS or "
+            f"AdasumMirroredStrategy(start_timeout=SECONDS). {see('TFA-201')}",
+        ]
+        return " ".join(filter(None, sentences))
 
     def _is_report_due(self) -> bool:
         if time.monotonic() < self._next_message:

@@ -15,8 +15,10 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from tf_adasum.cluster.json_lines import printable
+from tf_adasum.cluster.members import LONGEST_REASON
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.session import Session
+from tf_adasum.cluster.store import Leader
 from tf_adasum.cluster.store_client import ANOTHER_PROGRAM, UNPROVEN
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS
@@ -24,20 +26,19 @@ from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS
 # With more tasks, each task only probes the tasks whose ranks are larger by 1, 2, 4, 8 and so on.
 _MOST_FOR_ALL_PAIRS = 48
 _MOST_SESSIONS = 64  # at a time
-LONGEST_REASON = 200  # characters
 
 
 class PortProbes:
-    """A context manager that probes tasks until each has answered. It is not thread-safe.
+    """Probes tasks until each has answered. It is not thread-safe.
 
-    Task 0 probes all. The others have a session with task 0. They probe the tasks of other hosts,
-    unless they have joined through task 0: then it is enough that task 0 reaches them.
+    Task 0 probes all. If the tasks have joined at another port, it is enough that each of them
+    reaches task 0. Otherwise they have a session with task 0, and probe the tasks of other hosts.
 
     Args:
         cluster: the `Cluster`.
         run: the random name for this start of this task.
         secret: the `Secret`.
-        deadline: the deadline of the probes, by `time.monotonic`.
+        is_elsewhere: whether the workers have joined at another port than that of task 0.
 
     Attributes:
         reached: the ranks that have answered.
@@ -45,22 +46,18 @@ class PortProbes:
             reasons.
     """
 
-    def __init__(self, cluster: Cluster, run: str, secret: Secret, deadline: float):
+    def __init__(self, cluster: Cluster, run: str, secret: Secret, is_elsewhere: bool):
         self.reached: set[int] = set()
         self.blocked: dict[int, str] = {}
-        self._cluster, self._run, self._secret, self._deadline = cluster, run, secret, deadline
-        self._ranks = ranks_to_probe(cluster)
+        self._cluster, self._run, self._secret = cluster, run, secret
+        self._ranks = ranks_to_probe(cluster, is_elsewhere)
         self._waiting = list(self._ranks)
         self._sessions: dict[int, Session] = {}
         self._begun: dict[int, float] = {}  # when these sessions began
         self._failures: dict[int, str] = {}
         self._unproven: dict[int, bool] = {}
 
-    def __enter__(self) -> PortProbes:
-        """Return this object; `update` begins to probe."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
         """End the probes."""
         for session in self._sessions.values():
             session.__exit__()
@@ -106,7 +103,6 @@ class PortProbes:
             self._cluster.rank,
             self._run,
             self._secret,
-            self._deadline,
             lambda channel: {"is_probe": True},
         ).__enter__()
 
@@ -152,13 +148,13 @@ class PortProbes:
         return f"{names[other] if 0 <= other < len(names) else f'task {other}'} answers there"
 
 
-def ranks_to_probe(cluster: Cluster) -> list[int]:
+def ranks_to_probe(cluster: Cluster, is_elsewhere: bool) -> list[int]:
     """Return the ranks of the tasks that this task has to reach, see `PortProbes`."""
     count, rank = len(cluster.addresses), cluster.rank
-    if rank > 0 and cluster.is_star_topology:
-        return []
     if rank == 0:
         return list(range(1, count))
+    if is_elsewhere:
+        return [0]
     distances: Iterable[int] = range(count)
     if count > _MOST_FOR_ALL_PAIRS:
         distances = (1 << k for k in range(count.bit_length()))
@@ -167,7 +163,49 @@ def ranks_to_probe(cluster: Cluster) -> list[int]:
     return sorted(each for each in others if hosts[each] != hosts[rank])
 
 
-def reason(tried: Mapping[str, str]) -> str:
-    """Return why a call has failed, from `Call.tried`; "" if it has not failed."""
+def reason(tried: Mapping[str, str], host: str = "") -> str:
+    """Return why a call has failed; "" if it has not failed.
+
+    Args:
+        tried: the addresses and reasons of `Call.tried`.
+        host: the host that was called. If it has several addresses, they are shown. Defaults to "",
+            which shows no addresses.
+    """
     whys = list(dict.fromkeys(tried.values()))
-    return UNPROVEN if UNPROVEN in whys else ", ".join(whys)
+    if UNPROVEN in whys:
+        return UNPROVEN
+    if not host or len(tried) == 1:
+        return ", ".join(whys)
+    return ", ".join(f"{where}: {why}" for where, why in tried.items() if where != host)
+
+
+class OwnTask(Leader):
+    """The leader of the store of any other task than task 0. It sets the key `task`.
+
+    Args:
+        rank: the rank of this task.
+        run: the random name for this start of this task.
+
+    Attributes:
+        failure: why this task cannot reach task 0; "" if it can, or has not tried.
+        is_reached_by_task_0: whether task 0 has probed this task.
+    """
+
+    def __init__(self, rank: int, run: str):
+        self.failure, self.is_reached_by_task_0 = "", False
+        self._task: dict[str, Any] = {"rank": rank, "run": run}
+        self._sent: dict[str, Any] = {}
+
+    def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
+        """Note whether task 0 has probed this task, see `store.Leader`."""
+        del ends
+        self.is_reached_by_task_0 |= key.startswith("0/") and value is not None
+
+    def decide(self, now: float) -> dict[str, Any]:
+        """Return new values of keys, see `store.Leader`."""
+        del now
+        task = {**self._task, "failure": self.failure}
+        if task == self._sent:
+            return {}
+        self._sent = task
+        return {"task": task}

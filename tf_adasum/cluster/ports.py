@@ -12,10 +12,12 @@ import os
 import pwd
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 
 from tf_adasum.cluster import addresses
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import POLL_SECONDS
 from tf_adasum.errors import see
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
@@ -30,6 +32,10 @@ _HIGHEST = 65_535
 _USUAL_RANGE = (32_768, _HIGHEST)
 
 _BACKLOG = 1024  # callers that wait in the kernel
+
+_SECONDS_FOR_A_SERVER = 15.0
+# A gRPC server begins each HTTP/2 connection with a SETTINGS frame. Byte 3 of a frame is its type.
+_FRAME_TYPE_INDEX, _SETTINGS_FRAME = 3, 0x04
 
 
 def hold(port: int, *, shared: bool = False) -> socket.socket:
@@ -228,3 +234,26 @@ def _reserved(settings: str) -> set[int]:
             first, _, last = part.partition("-")
             reserved.update(range(int(first), int(last or first) + 1))
     return reserved
+
+
+def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> None:
+    """Wait until TensorFlow's server listens at an address; return after the timeout in any case.
+
+    The other tasks register with worker 0's server, which uses the port of the rendezvous. If a
+    task registers while the server starts, it may wait for an answer that never comes (observed
+    with TensorFlow 2.15, once in three starts of four workers on a busy machine).
+
+    Args:
+        address: "host:port" of worker 0.
+        timeout: seconds. Defaults to 15.
+    """
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection(addresses.split(address), timeout=1) as connection:
+                begun = connection.recv(_FRAME_TYPE_INDEX + 1, socket.MSG_WAITALL)
+        except OSError:
+            begun = b""
+        if len(begun) > _FRAME_TYPE_INDEX and begun[_FRAME_TYPE_INDEX] == _SETTINGS_FRAME:
+            return
+        time.sleep(POLL_SECONDS)

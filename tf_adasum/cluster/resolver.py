@@ -8,7 +8,7 @@ import typing
 import tensorflow as tf
 
 from tf_adasum import environment_variables
-from tf_adasum.cluster import detection, joining, tasks, tf_config
+from tf_adasum.cluster import detection, rendezvous, tasks, tf_config
 
 
 class ResolvedCluster(typing.NamedTuple):
@@ -40,7 +40,7 @@ def resolve(
     Raises:
         ValueError: if `cluster_resolver` is not a ClusterResolver; if the cluster, or this task's
             rank in the cluster, is missing or wrong.
-        OSError, TimeoutError: as in `joining.join`.
+        OSError, TimeoutError: as in `rendezvous.join`.
     """
     resolvers = tf.distribute.cluster_resolver
     if cluster_resolver is None:
@@ -75,7 +75,7 @@ def _resolve_environment(timeout: float | None) -> typing.Any:
             resolvers.TFConfigClusterResolver() if text is None else empty, None, ""
         )
     seconds = environment_variables.start_timeout(timeout)
-    cluster = joining.join(config, seconds, os.environ)
+    cluster = rendezvous.join(config, seconds, os.environ)
     resolver = resolvers.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
         task_type="worker",

@@ -33,7 +33,6 @@ class Session:
         rank: the rank of this worker.
         run: the random name for this start of this worker.
         secret: the `Secret`.
-        deadline: the deadline of calls, by `time.monotonic`.
         describe: function that returns the value of this worker's key for the connection to
             worker 0.
 
@@ -57,7 +56,6 @@ class Session:
         rank: int,
         run: str,
         secret: Secret,
-        deadline: float,
         describe: Callable[[Channel], dict[str, Any]],
     ):
         self.last = self._current = Call()
@@ -66,7 +64,7 @@ class Session:
         self.unauthenticated_since: float | None = None
         self.refused_since: float | None = None
         self._address, self._rank, self._secret = address, rank, secret
-        self._deadline, self._describe = deadline, describe
+        self._describe = describe
         self._own_key = f"{rank}/{run}"
         self._keys: dict[str, Any] = {}
         self._client: StoreClient | None = None
@@ -97,7 +95,7 @@ class Session:
         Args:
             address: "host:port" at which worker 0 then accepts connections.
         """
-        self._address, self._stays, self._deadline = address, True, math.inf
+        self._address, self._stays = address, True
         if client := self._client:
             client.lease = math.inf
 
@@ -177,7 +175,7 @@ class Session:
         return store_client.call(
             self._address,
             self._secret,
-            self._deadline,
+            math.inf,
             rank=self._rank,
             seconds_to_connect=_SECONDS_TO_CONNECT,
             is_stopped=self._ended.is_set,
@@ -186,7 +184,7 @@ class Session:
 
     def _keep_calling(self) -> None:
         pause = POLL_SECONDS
-        while not self._ended.is_set() and time.monotonic() < self._deadline:
+        while not self._ended.is_set():
             call = self._current = Call()
             channel = self._call(call)
             now = time.monotonic()

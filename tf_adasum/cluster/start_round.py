@@ -4,9 +4,11 @@ Each worker has a session of worker 0's store (`store`), in which it owns a key 
 
     member/RANK/RUN      set by each worker. RUN is a random name for this start of the worker
     result               the result for all workers, or the error with which the start fails
-    missing              the names of the workers that have not joined
+    missing              the names of the workers for which worker 0 waits
     refused/RANK/RUN     an error for this worker only
-    failures, task       only in the rendezvous, see `rendezvous_round` and `port_probes`
+    failures             sentences about workers that cannot reach each other
+    addresses            the addresses of all workers, if they do not know them
+    task                 the rank of this worker, see `port_probes`
 
 A worker that has read the result sets its key to `HAS_RESULT`. The session of a worker ends with
 its process, so a restarted worker replaces its old process. Two live sessions with the same rank
@@ -15,26 +17,38 @@ are an error. Standard library only.
 
 from __future__ import annotations
 
-import abc
 import collections
-import itertools
+import dataclasses
 import re
 import threading
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
+from tf_adasum.cluster import addresses
 from tf_adasum.cluster.json_lines import printable
+from tf_adasum.cluster.members import LONGEST_JOB, Member, all_addresses
+from tf_adasum.cluster.messages import (
+    different_secrets,
+    different_settings,
+    failure_sentences,
+    lost,
+)
 from tf_adasum.cluster.store import Leader
+from tf_adasum.cluster.tasks import Cluster, listed
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS
-from tf_adasum.environment_variables import SECRET, SECRET_FILE
+from tf_adasum.environment_variables import INTERFACE
 from tf_adasum.errors import WorkerLostError, see
+
+if TYPE_CHECKING:
+    from tf_adasum.cluster.port_probes import PortProbes
 
 HAS_RESULT = {"has_result": True}
 
 # Two live sessions with one rank are an error only after this time. Until then, one of them may be
 # the session of a process on a lost host, which ends within `LEASE_SECONDS`.
 _GRACE_SECONDS = LEASE_SECONDS + 1.0
-_LONGEST_ERROR, _LONGEST_VALUE = 4000, 1500  # characters
+_LONGEST_ERROR = 4000  # characters
+_MOST_SENTENCES = 8
 _KEY = re.compile(r"(-?[0-9]{1,9})/([0-9a-f]{16})")
 _ERRORS = {"": ValueError, "late": TimeoutError, "lost": WorkerLostError}
 
@@ -51,74 +65,42 @@ def error_of(result: Any) -> Exception | None:
 class StartRound(Leader):
     """The leader of worker 0's store, see `store.Leader`.
 
+    If the workers do not know all addresses, it first collects them. Then it compares the settings
+    of all workers, and waits until the workers have reached each other.
+
     Args:
-        count: the number of workers.
+        cluster: the `Cluster`, as worker 0 knows it at first.
         run: the random name for this start of worker 0.
+        own: the value that the key of worker 0 would have.
+        has_secret: whether worker 0 has a secret.
 
     Attributes:
+        cluster: the `Cluster`, with all addresses as soon as all workers have joined.
         result: the value of the key `result`; None until it is set.
         unauthenticated: dict from the ranks that clients without the secret claim to whether these
             clients claim to have a secret.
         arrived: pairs of a rank and what this worker has sent after the start; None at its end.
     """
 
-    def __init__(self, count: int, run: str):
+    def __init__(self, cluster: Cluster, run: str, own: dict[str, Any], has_secret: bool):
+        self.cluster, self._run, self._own, self._has_secret = cluster, run, own, has_secret
+        self._count = cluster.num_workers
         self.result: dict[str, Any] | None = None
         self.unauthenticated: dict[int, bool] = {}
-        self._count, self._run = count, run
-        self._members: dict[int, dict[str, Any]] = {}  # from ranks to live runs
-        self._runs: dict[int, str] = {}  # of the workers for which the start has succeeded
+        self._settings: dict[str, Any] | None = None  # of worker 0, until `begin` is called
+        self._payload: dict[str, Any] = {}
+        self._probes: PortProbes
+        self._members: dict[int, dict[str, Member]] = {}  # from ranks to live runs
+        self._runs: dict[int, str] = {}  # of the workers that have all joined
         self._duplicate_since: dict[int, float] = {}  # ranks with several live runs
+        self._known: set[int] = set()  # ranks that have had a session
         self._informed: set[int] = set()  # ranks that have read the result
-        self._changes: dict[str, Any] = {}  # keys that the server has to set
+        # keys that the server has to set
+        self._changes: dict[str, Any] = {"task": {"rank": 0, "run": run}}
         self.arrived: collections.deque[tuple[int, Any]] = collections.deque()
         self._has_news = threading.Event()
         self._updates: dict[str, Any] = {}  # the last result of `_news`
         self._next_update = 0.0
-
-    # ---- methods for subclasses ------------------------------------------------------------------
-
-    @abc.abstractmethod
-    def _parsed(self, value: Any, ends: tuple[str, str]) -> Any:
-        """Return the member in the value of a key.
-
-        Args:
-            value: the value, which a client has sent.
-            ends: the IP addresses of worker 0 and of the client in the client's connection.
-
-        Raises:
-            ValueError: if the value is not valid.
-        """
-
-    @abc.abstractmethod
-    def _address(self, rank: int, member: Any) -> str:
-        """Return the address of a worker, for messages.
-
-        Args:
-            rank: the rank of the worker.
-            member: the member; None for worker 0, and for any worker after the start has succeeded.
-        """
-
-    @abc.abstractmethod
-    def _wrong(self, rank: int, member: Any) -> str:
-        """Return why the start fails because of a worker; "" if it does not."""
-
-    @abc.abstractmethod
-    def _decide(self, members: dict[int, Any], now: float) -> None:
-        """Decide from the workers that have joined whether the start succeeds or fails."""
-
-    @abc.abstractmethod
-    def _news(self) -> dict[str, Any]:
-        """Return the values of keys such as `missing`, which are sent if they have changed."""
-
-    @abc.abstractmethod
-    def named(self, ranks: Iterable[int]) -> str:
-        """Return the names of some workers, for messages."""
-
-    def _of_another_job(self, member: Any) -> str:
-        """Return the error for a worker of another job; "" if it belongs to this job."""
-        del member
-        return ""
 
     # ---- for the server --------------------------------------------------------------------------
 
@@ -131,28 +113,27 @@ class StartRound(Leader):
         if value is None:
             self._members.get(rank, {}).pop(run, None)
             self._changes[f"refused/{key}"] = None
-        is_new = not isinstance(value, dict) or "settings" not in value
-        if is_new and self.result is not None and self._runs.get(rank, run) == run:
-            if value is not None:
-                self._informed.add(rank)
-            if self._runs and value != HAS_RESULT:
-                self.arrived.append((rank, value))
-        if is_new:
+        if not isinstance(value, dict) or "cluster" not in value:
+            if self.result is not None and self._runs.get(rank, run) == run:
+                if value is not None:
+                    self._informed.add(rank)
+                if self._runs and value != HAS_RESULT:
+                    self.arrived.append((rank, value))
             return
         try:
-            member = self._parsed(value, ends)
+            member = Member.parsed(
+                value, ends, not self.cluster.addresses or "coordinator" in value
+            )
         except ValueError:
             return
-        if wrong := self._of_another_job(member):
-            self._refuse(rank, run, wrong)
-            return
-        wrong = self._wrong(rank, member) or self._wrong_rank(rank, member)
-        if self._runs:
-            if self._runs.get(rank) != run:
-                self._refuse(rank, run, wrong or self._two_of(rank, member))
-        elif wrong:
+        wrong = self._of_another_job(member)
+        if not wrong and self._runs.get(rank, "" if self._runs else run) != run:
+            wrong = self._wrong(rank, member) or self._two_of(rank, member)
+        if wrong:
+            self._changes[f"refused/{key}"] = {"wrong": wrong}
+        elif wrong := self._wrong(rank, member):
             self.end(wrong)
-        if not wrong:
+        else:
             self.unauthenticated.pop(rank, None)
             self._members.setdefault(rank, {})[run] = member
 
@@ -165,9 +146,9 @@ class StartRound(Leader):
         """Return new values of keys, see `store.Leader`."""
         if self.result is None:
             self._end_or_decide(now)
-        if now >= self._next_update and not self._runs:
+        if now >= self._next_update and self.result is None:
             self._next_update = now + HEARTBEAT_SECONDS
-            news = self._news()
+            news = {"missing": self.absent(), "failures": " ".join(self.failures())}
             sent = self._updates
             self._changes |= {key: each for key, each in news.items() if each != sent.get(key)}
             self._updates = news
@@ -177,27 +158,92 @@ class StartRound(Leader):
         return changes
 
     def _end_or_decide(self, now: float) -> None:
-        """End the start if two sessions of one rank stay; else let the subclass decide."""
+        """End the start if two sessions of one rank stay; else decide."""
         several = {rank for rank, runs in self._members.items() if len(runs) > 1}
         self._duplicate_since = {rank: self._duplicate_since.get(rank, now) for rank in several}
         for rank, since in self._duplicate_since.items():
             if now > since + _GRACE_SECONDS:
                 self.end(self._two_of(rank, list(self._members[rank].values())[-1]))
                 return
-        if not several:
-            members = self._members.items()
-            self._decide({rank: next(iter(runs.values())) for rank, runs in members if runs}, now)
+        if several:
+            return
+        members = {rank: next(iter(runs.values())) for rank, runs in self._members.items() if runs}
+        if not self.cluster.addresses and len(members) == self._count - 1:
+            self._join(members)
+        elif self._settings is not None:
+            self._decide(members, now)
+
+    def _join(self, members: dict[int, Member]) -> None:
+        """Publish the addresses of all workers."""
+        places = {rank: each.place for rank, each in members.items() if each.place}
+        found = all_addresses(self._own["host"], self._own["port"], places)
+        twice = {address for address in found if found.count(address) > 1}
+        if twice:
+            ranks = [str(rank) for rank, each in enumerate(found) if each in twice]
+            self.end(
+                f"Workers {', '.join(ranks)} have the same address: {', '.join(sorted(twice))}. On "
+                f"each of these workers, set {INTERFACE} to the address at which the other workers "
+                f"reach this worker. {see('TFA-206')}"
+            )
+            return
+        self.cluster = dataclasses.replace(self.cluster, addresses=found)
+        self._runs = {rank: next(iter(runs)) for rank, runs in self._members.items() if runs}
+        self._changes["addresses"] = found
+        self._has_news.set()
+
+    def _decide(self, members: dict[int, Member], now: float) -> None:
+        """Decide from the workers with a session whether the start succeeds or fails."""
+        probes = self._probes
+        ready = {rank for rank, each in members.items() if each.settings is not None}
+        probes.update(ready)
+        if text := self.lost(now):
+            self.end(text, "lost")
+            return
+        others = range(1, self._count)
+        unproven = self.unauthenticated.keys() & probes.unproven().keys()
+        if unproven and unproven.union(members).issuperset(others):
+            self.end(different_secrets(self.named(0), self._has_secret, self.unproven()), "secret")
+        elif (
+            len(ready) == len(others)
+            and probes.have_reached_all
+            and all(each.has_reached_all for each in members.values())
+        ):
+            self._runs = {rank: next(iter(runs)) for rank, runs in self._members.items() if runs}
+            self._publish({"payload": self._payload})
 
     # ---- for worker 0 ----------------------------------------------------------------------------
 
+    def begin(self, settings: dict[str, Any], payload: dict[str, Any], probes: PortProbes) -> None:
+        """Begin to compare the settings of all workers, which have all addresses.
+
+        Args:
+            settings: the settings of worker 0.
+            payload: other data of worker 0, for all workers.
+            probes: the `PortProbes` of worker 0.
+        """
+        self._settings, self._payload, self._probes = settings, payload, probes
+        for rank, runs in self._members.items():
+            for member in runs.values():
+                if wrong := self._wrong(rank, member):
+                    self.end(wrong)
+
     def missing(self) -> list[int]:
-        """Return the ranks of the workers that have not joined."""
-        return [rank for rank in range(1, self._count) if not self._members.get(rank)]
+        """Return the ranks of the workers that have not joined, or have not sent their settings."""
+
+        def is_here(member: Member) -> bool:
+            return not self.cluster.addresses or member.settings is not None
+
+        found = [0] if self.cluster.addresses and self._settings is None else []
+        for rank in range(1, self._count):
+            if not any(map(is_here, self._members.get(rank, {}).values())):
+                found.append(rank)
+        return found
 
     def unproven(self) -> dict[str, bool]:
         """Return for the names of workers without the secret whether they claim to have one."""
-        unproven = self.unauthenticated
-        return {self.named([rank]): unproven[rank] for rank in self.missing() if rank in unproven}
+        probed = self._probes.unproven() if self._settings is not None else {}
+        unproven = {**probed, **self.unauthenticated}
+        return {self.named(rank): unproven[rank] for rank in self.missing() if rank in unproven}
 
     def end(self, why: str, kind: str = "") -> bool:
         """Let the start fail on all workers; return False if its result is already known.
@@ -238,30 +284,93 @@ class StartRound(Leader):
 
     def lost(self, now: float) -> str:
         """Return the error if a worker has ended before it has read the result; else ""."""
-        del now
+        live = {rank for rank, runs in self._members.items() if runs}
+        self._known |= live
+        for rank in self._known - live - self._informed:
+            self._probes.again(rank)
+            since = self._probes.refused_since(rank)
+            if since is not None and now > since + LEASE_SECONDS:  # or it may restart
+                return lost(self.cluster, rank)
         return ""
-
-    def _succeed(self, result: dict[str, Any]) -> None:
-        """Publish the result of a start that has succeeded."""
-        self._runs = {rank: next(iter(runs)) for rank, runs in self._members.items() if runs}
-        self._publish(result)
 
     def _publish(self, result: dict[str, Any]) -> None:
         self._changes["result"] = self.result = result
         self._has_news.set()
 
-    def _refuse(self, rank: int, run: str, why: str) -> None:
-        self._changes[f"refused/{rank}/{run}"] = {"wrong": why}
+    # ---- messages --------------------------------------------------------------------------------
 
-    def _wrong_rank(self, rank: int, member: Any) -> str:
-        if not 0 <= rank < self._count:
-            return (
+    def named(self, rank: int) -> str:
+        """Return the name of a worker."""
+        return self.cluster.named([rank])
+
+    def absent(self) -> str:
+        """Return the names of the workers that have not started, or cannot be reached."""
+        return listed([self.named(rank) for rank in self._absent()])
+
+    def _absent(self) -> list[int]:
+        # A worker that has joined answers probes before it sends its settings.
+        has_probes = self._settings is not None and not self._runs
+        reached = self._probes.reached if has_probes else ()
+        return [rank for rank in self.missing() if rank not in reached]
+
+    def failures(self) -> list[str]:
+        """Return sentences about failed connections between workers, with the reasons."""
+        if self._settings is None:
+            return []
+        cluster, probes, absent = self.cluster, self._probes, self._absent()
+        sentences = failure_sentences(cluster, 0, probes.failures())
+        for rank in self.missing():
+            if why := probes.blocked.get(rank):
+                sentences += failure_sentences(cluster, rank, {0: why})
+            elif rank not in absent:
+                sentences.append(f"{cluster.names[rank]} has not reached {self.named(0)}.")
+        for rank in range(1, self._count):
+            for member in self._members.get(rank, {}).values():
+                others = {to: why for to, why in member.failures.items() if to not in absent}
+                sentences += failure_sentences(cluster, rank, others)
+        sentences = list(dict.fromkeys(sentences))
+        more = len(sentences) - _MOST_SENTENCES
+        if more > 0:
+            return [*sentences[:_MOST_SENTENCES], f"There are {more} more such failures."]
+        return sentences
+
+    def _address(self, rank: int, member: Member | None) -> str:
+        if member and member.place:
+            return addresses.joined(member.place.host, member.place.port)
+        known = self.cluster.address(rank) if 0 <= rank < self._count else ""
+        if member is None or not known:
+            return known or (member.host if member else "")
+        return f"{known} (connected from {member.host})"
+
+    def _of_another_job(self, member: Member) -> str:
+        """Return the error for a worker of another job; "" if it belongs to this job."""
+        own, other = self.cluster.job, member.place.job if member.place else ""
+        own = printable(own, LONGEST_JOB)
+        if not own or not other or other == own:
+            return ""
+        return (
+            f"Another job's worker 0 answers at {self.cluster.coordinator}. That worker belongs to "
+            f"job {own}, but this worker belongs to job {other}. Give each job its own "
+            f"coordinator. {see('TFA-212')}"
+        )
+
+    def _wrong(self, rank: int, member: Member) -> str:
+        """Return why the start fails because of a worker; "" if it does not."""
+        is_rank = 0 <= rank < self._count
+        is_known = is_rank and self.cluster.addresses
+        name = self.named(rank) if is_known else f"worker {rank} ({self._address(rank, member)})"
+        names = self.named(0), name
+        wrong = different_settings(self._own["cluster"], member.cluster, *names)
+        if not wrong and self._settings is not None and member.settings is not None:
+            wrong = different_settings(self._settings, member.settings, *names)
+        if not wrong and not is_rank:
+            wrong = (
                 f"A worker's rank must be from 0 to {self._count - 1}, because there are "
-                f"{self._count} workers. Received: worker {rank} ({self._address(rank, member)})"
+                f"{self._count} workers. Received: {name}"
             )
-        return self._two_of(0, member) if rank == 0 and not self._runs else ""
+        return wrong or (self._two_of(0, member) if rank == 0 else "")
 
-    def _two_of(self, rank: int, other: Any) -> str:
+    def _two_of(self, rank: int, other: Member) -> str:
         others = () if self._runs else self._members.get(rank, {}).values()
         one = next((each for each in others if each is not other), None)
         again = " If this worker was restarted after all had joined, restart all workers."
@@ -270,57 +379,3 @@ class StartRound(Leader):
             f"{self._address(rank, other)}. Give each worker its own rank, from 0 to "
             f"{self._count - 1}.{again if self._runs else ''} {see('TFA-206')}"
         )
-
-
-def different_settings(
-    own: dict[str, Any], others: dict[str, Any], own_name: str, other_name: str
-) -> str:
-    """Return the error if settings of worker 0 and of another worker differ; "" if they do not.
-
-    Args:
-        own: the settings of worker 0.
-        others: the settings of the other worker.
-        own_name: the name of worker 0, with its address.
-        other_name: the name of the other worker.
-    """
-    for setting in dict.fromkeys([*own, *others]):
-        if own.get(setting) != others.get(setting):
-            values = _shown(own.get(setting), others.get(setting))
-            return (
-                f"All workers must be started with the same {printable(setting, 100)}. Received: "
-                f"{values[0]} on {own_name}, {values[1]} on {other_name} {see('TFA-207')}"
-            )
-    return ""
-
-
-def _shown(*values: Any) -> list[str]:
-    """Return two values that differ, as texts; of long lists, only the first place that differs."""
-    texts = [printable(str(each), _LONGEST_VALUE + 1) for each in values]
-    if max(map(len, texts)) > _LONGEST_VALUE and all(isinstance(each, list) for each in values):
-        pairs = enumerate(itertools.zip_longest(*values))
-        index = next(index for index, (one, other) in pairs if one != other)
-        texts = [
-            f"{each[index] if index < len(each) else 'nothing'} at index {index} of {len(each)}"
-            for each in values
-        ]
-    return [printable(text, _LONGEST_VALUE) for text in texts]
-
-
-def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -> str:
-    """Return the error message for workers that were started with different secrets.
-
-    Args:
-        name: the name of this worker.
-        has_secret: whether this worker has a secret.
-        others: dict from the names of the other workers to whether they have a secret.
-    """
-    words = {(False, True): "a secret", (True, True): "a different secret"}
-    received = [f"{'a secret' if has_secret else 'no secret'} on {name}"]
-    received += [
-        f"{words.get((has_secret, its), 'no secret')} on {other}" for other, its in others.items()
-    ]
-    return (
-        f"All workers must be started with the same secret, in the variable {SECRET} or "
-        f"in a file that {SECRET_FILE} names. Received: {', '.join(received)} "
-        f"{see('TFA-207')}"
-    )

@@ -26,48 +26,44 @@ def listed(parts: Sequence[str], most: int = 8) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class RendezvousConfig:
-    """The address of worker 0, the rank of this worker, and the number of workers.
+class Cluster:
+    """The workers that train together, and the rank of this one.
 
     Attributes:
-        coordinator: the address "host:port" at which worker 0 waits for the other workers.
-        rank: the rank of this worker, from 0.
-        num_workers: the number of workers, at least 1.
+        addresses: "host:port" of each worker, in rank order: the chief, if there is one, then the
+            workers. Empty until they have joined, if each of them knows only the coordinator.
+        names: the name of each worker, such as "worker 2".
+        rank: the index of this worker.
+        coordinator: the address at which the workers join worker 0; "" if they know all addresses.
         source: the source of this data, for messages, such as "Slurm (SLURM_PROCID)".
         job: the name of the job to which this worker belongs; "" if the name is not known.
-    """
-
-    coordinator: str
-    rank: int
-    num_workers: int
-    source: str
-    job: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class Cluster:
-    """The training tasks of a cluster, and the rank of this task.
-
-    Attributes:
-        addresses: "host:port" of each task, in rank order: the chief, if there is one, then the
-            workers.
-        names: the name of each task, such as "worker 2".
-        rank: the index of this task.
-        is_star_topology: whether the tasks have joined through task 0. If so, it is enough that
-            each task connects to task 0.
     """
 
     addresses: tuple[str, ...]
     names: tuple[str, ...]
     rank: int
-    is_star_topology: bool = dataclasses.field(default=False, repr=False)
+    coordinator: str = dataclasses.field(default="", repr=False)
+    source: str = dataclasses.field(default="", repr=False, compare=False)
+    job: str = dataclasses.field(default="", repr=False, compare=False)
+
+    @property
+    def num_workers(self) -> int:
+        """The number of workers."""
+        return len(self.names)
+
+    def address(self, rank: int) -> str:
+        """Return the address of a worker; "" if it is not known."""
+        if self.addresses:
+            return self.addresses[rank]
+        return "" if rank else self.coordinator
 
     def named(self, ranks: Iterable[int]) -> str:
-        """Return the names and addresses of some tasks, for messages."""
-        return ", ".join(f"{self.names[rank]} ({self.addresses[rank]})" for rank in ranks)
+        """Return the names of some workers, with their addresses if they are known."""
+        of_all = ((self.names[rank], self.address(rank)) for rank in ranks)
+        return ", ".join(f"{name} ({address})" if address else name for name, address in of_all)
 
     def host_and_port(self, rank: int) -> tuple[str, int]:
-        """Return the host and the port of a task."""
+        """Return the host and the port of a worker."""
         return addresses.split(self.addresses[rank])
 
     @property
@@ -91,6 +87,14 @@ class Cluster:
         runs = [len(list(run)) for _, run in itertools.groupby(hosts)]
         is_even = len(runs) == len(set(hosts)) and len(set(runs)) == 1
         return runs[0] if is_even else None
+
+
+def cluster_to_join(
+    coordinator: str, rank: int, num_workers: int, source: str, job: str = ""
+) -> Cluster:
+    """Return the `Cluster` of workers that know only the address of worker 0."""
+    names = tuple(f"worker {each}" for each in range(num_workers))
+    return Cluster((), names, rank, coordinator, source, job)
 
 
 def cluster_from_jobs(
@@ -142,4 +146,4 @@ def cluster_from_jobs(
         except ValueError as error:
             raise ValueError(f"{source} must give each task's address: {error}") from error
     names = tuple(f"{job} {index}" for job, index in members)
-    return Cluster(of_all, names, members.index((task_type, int(task_id))))
+    return Cluster(of_all, names, members.index((task_type, int(task_id))), source=source)

@@ -23,7 +23,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.doctor import (
     cluster_report,
     environment_checks,
@@ -73,8 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     surrounding, others = environment_checks.find(os.environ)
-    is_alone = isinstance(others, Cluster) and len(others.addresses) == 1
-    if others is None or is_alone:
+    if others is None or others.num_workers == 1:
         findings = diagnose(surrounding)
         return _print_one(findings, options.json)
     faulthandler.dump_traceback_later(_SECONDS_IN_ALL, exit=True)
@@ -106,18 +104,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--explain", metavar="CODE", help="print what to do about a message that ends with CODE"
     )
-    parser.add_argument("--links", "--predict", action=_Removed, nargs="*", help=argparse.SUPPRESS)
     commands.add_common_options(parser)
     return parser
-
-
-class _Removed(argparse.Action):
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        parser.error(
-            f"{option_string} was removed. Measure the links between hosts with iperf3, "
-            "ucx_perftest or nccl-tests, and a step of your model with "
-            "tf_adasum.callbacks.StragglerReport"
-        )
 
 
 def diagnose(surrounding: Sequence[Finding] = ()) -> list[Finding]:
@@ -130,8 +118,6 @@ def diagnose(surrounding: Sequence[Finding] = ()) -> list[Finding]:
         installation.check_python,
         installation.check_distributions,
         installation.check_numpy,
-        installation.check_compiler,
-        installation.check_tensorboard,
     )
     findings = [finding for check in checks for finding in run(check)]
     imported = run(installation.check_tensorflow_import)

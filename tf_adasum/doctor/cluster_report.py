@@ -26,9 +26,9 @@ from typing import Any
 
 from tf_adasum import environment_variables
 from tf_adasum._version import series
-from tf_adasum.cluster import joining, rendezvous
+from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.session import Session
-from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
+from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import LEASE_SECONDS, POLL_SECONDS
 from tf_adasum.doctor import exchange
 from tf_adasum.doctor.findings import FAIL, NOTE, Finding, describe
@@ -79,7 +79,7 @@ def report_of(findings: list[Finding]) -> dict[str, Any]:
 
 
 def examine(
-    found: Cluster | RendezvousConfig,
+    found: Cluster,
     look: Callable[[], list[Finding]],
     show: Callable[[Examination], int],
     environment: Mapping[str, str] = os.environ,
@@ -88,7 +88,7 @@ def examine(
     """Examine all workers of the cluster to which this process belongs.
 
     Args:
-        found: the `Cluster` of several tasks, or the `RendezvousConfig` to join a cluster.
+        found: the `Cluster` of several workers.
         look: function that returns the findings of this worker.
         show: function that prints an `Examination` on worker 0, and returns the exit status.
         environment: the variables, such as the secret and the timeout. Defaults to ``os.environ``.
@@ -100,15 +100,13 @@ def examine(
     seconds = environment_variables.start_timeout(timeout, environment)
     name = {"name": f"worker {found.rank}", "address": "?"}
     try:
-        with contextlib.ExitStack() as stack:
-            with contextlib.ExitStack() as joining_alone:
-                if isinstance(found, RendezvousConfig):
-                    cluster = joining.enter(found, seconds, environment, joining_alone)
-                else:
-                    cluster = found
-                name = _name(cluster, found.rank)
-                met = rendezvous.meet(cluster, _SETTINGS, seconds, {}, environment)
-                stack.callback(met.close)
+        met = Participant(found, environment)
+        with contextlib.closing(met):
+            if not found.addresses:
+                met.join(seconds)
+            cluster = met.cluster
+            name = _name(cluster, cluster.rank)
+            met.meet(_SETTINGS, {}, seconds)
             if cluster.rank > 0:
                 return _follow(cluster, met.session, look)
             return _lead(cluster, _Collector(met), look, show)
@@ -133,7 +131,7 @@ def _name(cluster: Cluster, rank: int) -> dict[str, Any]:
 class _Collector:
     """Collects on worker 0 what the other workers have found."""
 
-    def __init__(self, met: rendezvous.Rendezvous):
+    def __init__(self, met: Participant):
         self._met, self._cluster = met, met.cluster
         self._values: dict[int, dict[str, Any]] = {}
         self.findings: list[Finding] = []

@@ -6,11 +6,11 @@ import socket
 from collections.abc import Mapping
 
 from tf_adasum.cluster import detection, tf_config
-from tf_adasum.cluster.tasks import Cluster, RendezvousConfig
+from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, Finding
 
 
-def find(environment: Mapping[str, str]) -> tuple[list[Finding], Cluster | RendezvousConfig | None]:
+def find(environment: Mapping[str, str]) -> tuple[list[Finding], Cluster | None]:
     """Return findings about the cluster in the environment, and how to join it.
 
     The second value is None if there is no cluster, or if its description is wrong. The strategy

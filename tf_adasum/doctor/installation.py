@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
-import shutil
 import sys
 from typing import Any
 
@@ -134,16 +133,6 @@ def check_addons() -> list[Finding]:
     return [_series_finding("addons", f"TensorFlow Addons {version}", version, ADDONS)]
 
 
-def check_tensorboard() -> list[Finding]:
-    """Look for the package that `keras.callbacks.TensorBoard` and `tf.summary` need."""
-    version = installed_version("tensorboard")
-    facts = {"tensorboard": version}
-    if version is None:
-        text = "not installed; only needed for keras.callbacks.TensorBoard: pip install tensorboard"
-        return [Finding(NOTE, "tensorboard", text, facts=facts)]
-    return [Finding(OK, "tensorboard", version, facts=facts)]
-
-
 def check_hooks() -> list[Finding]:
     """Check whether this TensorFlow and this Keras have the functions that the hooks replace."""
     counts: dict[str, int] = {}
@@ -172,14 +161,6 @@ def check_hooks() -> list[Finding]:
             for feature, gone in off.items()
         ),
     ]
-
-
-def check_compiler() -> list[Finding]:
-    """Look for a C++ compiler; it builds the compiled op, without which everything is slower."""
-    path = shutil.which("g++") or shutil.which("c++")
-    if path:
-        return [Finding(OK, "compiler", path)]
-    return [Finding(NOTE, "compiler", "no g++ or c++; only needed to build the compiled op")]
 
 
 def check_custom_op() -> list[Finding]:

@@ -35,7 +35,7 @@ def lines_of(workers: Sequence[dict[str, Any]], exchange: Mapping[str, Any]) -> 
 
 def workers_table(workers: Sequence[dict[str, Any]]) -> str:
     """Return a table with a row for each worker."""
-    rows = [["worker", "host", "address", *_VERSIONS, "op", "TensorBoard", "devices", "usable"]]
+    rows = [["worker", "host", "address", *_VERSIONS, "op", "devices", "usable"]]
     for worker in workers:
         rows.append(
             [
@@ -44,7 +44,6 @@ def workers_table(workers: Sequence[dict[str, Any]]) -> str:
                 worker["address"],
                 *(worker.get(name) or "?" for name in _VERSIONS),
                 worker.get("op") or "?",
-                worker.get("tensorboard") or "-",
                 devices_of(worker),
                 "yes" if worker["usable"] else "NO",
             ]

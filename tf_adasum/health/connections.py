@@ -12,7 +12,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from tf_adasum.cluster.rendezvous import Rendezvous
+from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.store import STATUSES
 
 _ENDED = types.SimpleNamespace(is_open=False, last_received_at=0.0)  # before this worker could look
@@ -22,13 +22,13 @@ class OfWorker0:
     """The connections of worker 0.
 
     Args:
-        met: the `Rendezvous`.
+        met: the `Participant`.
 
     Attributes:
         connections: dict from ranks to `Channel`.
     """
 
-    def __init__(self, met: Rendezvous):
+    def __init__(self, met: Participant):
         self._met, self._keys = met, met.round.runs()
         owners = met.server.owners
         self.connections: dict[int, Any] = {
@@ -57,7 +57,7 @@ class OfWorker0:
 class OfOtherWorker:
     """The connection of any other worker, see `OfWorker0`."""
 
-    def __init__(self, met: Rendezvous):
+    def __init__(self, met: Participant):
         self._session = met.session
         self.wait, self.reconnect = met.session.wait, met.session.reconnect
         self.send, self.close = met.session.set, met.session.close

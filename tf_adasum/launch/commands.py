@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib
 import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from tf_adasum._version import __version__
 
-SHELLS = ("bash", "zsh")
-
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Add ``--version`` and ``--print-completion`` to the parser of a command."""
+    """Add ``--version`` to the parser of a command."""
     parser.add_argument(
         "--version",
         action=_Version,
         help="print the versions of tf_adasum, TensorFlow and Python, and exit",
-    )
-    parser.add_argument(
-        "--print-completion",
-        action=_Completion,
-        choices=SHELLS,
-        help="print a script for the shell's tab completion, and exit (needs the package shtab)",
     )
 
 
@@ -39,17 +30,6 @@ class Parser(argparse.ArgumentParser):
         for similar in difflib.get_close_matches(unknown.partition("=")[0], known, n=1):
             message += f". Do you mean {similar}?"
         super().error(message)
-
-
-class Removed(argparse.Action):
-    """An option that was removed. Its error ends with `const`, the advice what to use."""
-
-    def __init__(self, **options: Any):
-        super().__init__(help=argparse.SUPPRESS, **options)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        """Print the error and exit with status 2."""
-        parser.error(f"{self.option_strings[-1]} was removed. {self.const}")
 
 
 def examples(commands: Iterable[tuple[str, str]]) -> str:
@@ -82,22 +62,4 @@ class _Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         print(versions())
-        parser.exit()
-
-
-class _Completion(argparse.Action):
-    def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, *__: Any) -> None:
-        try:
-            shtab: Any = importlib.import_module("shtab")
-        except ModuleNotFoundError:
-            parser.error("--print-completion needs the package shtab: pip install shtab")
-        for action in parser._actions:
-            if isinstance(action.metavar, str):  # zsh treats the text after a colon as a command
-                action.metavar = action.metavar.replace(":", " ")
-            if action.metavar == "DIR":
-                action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
-            if action.nargs == argparse.REMAINDER:
-                action.complete = shtab.FILE  # type: ignore[attr-defined]
-                action.help = "script and its arguments"  # shtab leaves out arguments without help
-        print(shtab.complete(parser, shell))
         parser.exit()

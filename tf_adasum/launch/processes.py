@@ -22,9 +22,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from tf_adasum.cluster import error_file
-from tf_adasum.launch import failures, live, log_filter, terminal
+from tf_adasum.launch import failures, log_filter, terminal
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
-from tf_adasum.launch.output import Log, Relay
+from tf_adasum.launch.output import Console, Log, Relay
 from tf_adasum.launch.signals import PASSED_ON, signals_sent_to
 from tf_adasum.launch.status import Board
 from tf_adasum.launch.worker_process import (
@@ -53,7 +53,7 @@ class WorkerGroup:
         logs: a file for the output of each of `ranks`; empty without files.
         captures_output: whether output goes through this process. Defaults to True; False lets a
             single worker inherit stdin, stdout and stderr.
-        board: the workers' status, shown with the output. Defaults to None: no status is shown.
+        board: the workers' status, which is printed. Defaults to None: no status is printed.
         cpus: the CPUs of each of `ranks`; empty if each worker runs on the CPUs of this process.
         earlier_starts: how often the workers were started before. Defaults to 0.
     """
@@ -175,7 +175,7 @@ class _Job:
         self._group = group
         self._environments_of = environments_of
         self._grace = grace
-        self._console = live.console(self.events, group.board is not None)
+        self._console = Console(self.events)
         self._running: list[Worker] = []
         self._ends: list[failures.ProcessExit] = []  # of this start, in their order
         self._threads: list[threading.Thread] = []

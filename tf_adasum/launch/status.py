@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import json
 import os
-import re
-import socket
 import time
+from typing import Any
 
 from tf_adasum.health import status_file
 from tf_adasum.launch.failures import in_words
@@ -21,31 +19,7 @@ from tf_adasum.launch.failures import in_words
 # A worker whose status is older than this is shown as silent.
 _SECONDS_TO_WRITE = 10.0
 
-_SECONDS_OF_A_RATE = 10.0  # the time over which steps per second are measured
-
-
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """The status of a worker.
-
-    Attributes:
-        rank: the rank of the worker.
-        host: the name of the worker's machine.
-        state: "starting", "running", "training", "waiting", "silent", "ended" or "failed".
-        more: details of the state, such as "epoch 2" or "12 s"; "" without details.
-        step: the number of steps in the current training; None before the first status.
-        rate: steps per second over about the last 10 seconds; None if it is not known.
-        behind: the number of steps by which the fastest worker is ahead; None before the first
-            status.
-    """
-
-    rank: int
-    host: str
-    state: str
-    more: str = ""
-    step: int | None = None
-    rate: float | None = None
-    behind: int | None = None
+_SECONDS_OF_A_RATE = 60.0  # the time over which steps per second are measured
 
 
 class Board:
@@ -58,7 +32,6 @@ class Board:
 
     def __init__(self, folder: str, ranks: range):
         self._folder, self._ranks = folder, ranks
-        self._host = socket.gethostname()
         self.begin()
 
     def begin(self) -> None:
@@ -82,60 +55,46 @@ class Board:
         """
         self._codes[rank] = code
 
-    def rows(self) -> list[Row]:
-        """Read the files, and return a row for each worker."""
-        rows = [self._row(rank) for rank in self._ranks]
-        fastest = max((row.step for row in rows if row.step is not None), default=0)
-        return [
-            row if row.step is None else dataclasses.replace(row, behind=fastest - row.step)
-            for row in rows
-        ]
-
     def line(self) -> str:
-        """Return the status of all workers in one line."""
-        rows = self.rows()
-        steps = [row.step for row in rows if row.step is not None]
-        rates = [row.rate for row in rows if row.rate is not None]
+        """Read the files, and return the status of all workers in one line."""
+        steps, rates = [], []
         of_state: dict[str, list[int]] = {}
-        for row in rows:
-            of_state.setdefault(row.state, []).append(row.rank)
+        for rank in self._ranks:
+            status = self._read(rank)
+            of_state.setdefault(self._state(rank, status), []).append(rank)
+            if status:
+                steps.append(status["step"])
+                rates.append(self._rate(rank, status["time"], status["step"]))
+        rates = [rate for rate in rates if rate is not None]
         parts = [f"step {max(steps)}"] if steps else []
         parts += [f"slowest at {min(steps)}"] if steps and min(steps) < max(steps) else []
         parts += [f"{min(rates):.1f} steps/s"] if rates else []
         parts += [f"{in_words(ranks)} {state}" for state, ranks in of_state.items()]
         return f"status: {', '.join(parts)}"
 
-    def _path(self, rank):
+    def _path(self, rank: int) -> str:
         return os.path.join(self._folder, f"worker-{rank}.json")
 
-    def _row(self, rank):
-        status = {}
+    def _read(self, rank: int) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError), open(self._path(rank)) as file:
-            status = json.load(file)
-        state, more = self._state(rank, status)
-        if not status:
-            return Row(rank, self._host, state, more)
-        is_over = rank in self._codes
-        rate = None if is_over else self._rate(rank, status["time"], status["step"])
-        return Row(rank, self._host, state, more, status["step"], rate)
+            return json.load(file)
+        return {}
 
-    def _state(self, rank, status):
+    def _state(self, rank: int, status: dict[str, Any]) -> str:
         if rank in self._codes:
-            code = self._codes[rank]
-            return ("failed", f"exit status {code}") if code else ("ended", "")
+            return "failed" if self._codes[rank] else "ended"
         if not status:
-            return "starting", ""
-        silent = time.time() - status["time"]
-        if silent > _SECONDS_TO_WRITE:
-            return "silent", f"{silent:.0f} s"
+            return "starting"
+        if time.time() - status["time"] > _SECONDS_TO_WRITE:
+            return "silent"
         if status["waits"] > 0:
-            return "waiting", f"{status['waits']:.0f} s"
-        if not re.match(r"in (.* )?fit\b", status["doing"]):
-            return "running", status["doing"]
-        epoch = re.search(r"epoch \d+", status["doing"])
-        return "training", epoch[0] if epoch else ""
+            return f"waiting for {status['waits']:.0f} s"
+        return str(status["doing"] or "running")
 
-    def _rate(self, rank, at, step):
+    def _rate(self, rank: int, at: float, step: int) -> float | None:
+        """Return the steps per second over about the last minute; None if they are not known."""
+        if rank in self._codes:
+            return None
         samples = self._samples[rank]
         if samples and step < samples[-1][1]:  # another training has begun
             samples.clear()

@@ -1,42 +1,17 @@
 """The colors and aligned prefixes of the launcher's output on a terminal.
 
-The package `rich`, which Keras 3 requires, renders them. Output is plain text if `rich` is not
-installed, if the output does not go to a terminal, or if ``NO_COLOR`` or ``TERM=dumb`` is set.
+Output is plain text if it does not go to a terminal, or if ``NO_COLOR`` or ``TERM=dumb`` is set.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import rich.console
 
 PROGRAM = "tf-adasum-launch"  # the prefix of a message that no worker wrote
 
-# The colors of workers 0, 1, …; with more workers they repeat.
-_COLORS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
-
-
-def screen(descriptor: int) -> rich.console.Console | None:
-    """Return a console that draws on the terminal of a file descriptor.
-
-    Args:
-        descriptor: 1 or 2.
-
-    Returns:
-        The console; None if the descriptor is not a terminal, if the terminal cannot move its
-        cursor, or if `rich` is not installed.
-    """
-    if not os.isatty(descriptor):
-        return None
-    try:
-        import rich.console
-    except ImportError:
-        return None
-    file = open(descriptor, "w", encoding="utf-8", errors="replace", closefd=False)
-    made = rich.console.Console(file=file, highlight=False)
-    return None if made.is_dumb_terminal else made
+# ECMA-48's numbers of the styles: the colors of workers 0, 1, …; with more workers they repeat.
+_COLORS = (36, 32, 35, 33, 34, 96, 92)
+_BOLD = 1
 
 
 def prefix_of_worker(rank: int, num_workers: int, descriptor: int, always: bool = False) -> bytes:
@@ -56,13 +31,11 @@ def prefix_of_worker(rank: int, num_workers: int, descriptor: int, always: bool 
 
 def prefix_of_launcher(descriptor: int) -> bytes:
     """Return the prefix of each message of the launcher."""
-    return _colored(f"{PROGRAM}:", "bold", 0, descriptor)
+    return _colored(f"{PROGRAM}:", _BOLD, 0, descriptor)
 
 
-def _colored(text, style, width, descriptor):
-    drawing = screen(descriptor)
-    if drawing is None or drawing.no_color:
+def _colored(text: str, style: int, width: int, descriptor: int) -> bytes:
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    if is_plain or not os.isatty(descriptor):
         return f"{text} ".encode()
-    from rich.style import Style
-
-    return f"{Style.parse(style).render(text)}{' ' * (width - len(text))} ".encode()
+    return f"\x1b[{style}m{text}\x1b[0m{' ' * (width - len(text))} ".encode()

@@ -10,10 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import numpy as np
-
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.transport.startup_exchange import Gather, StartupExchange
+from tf_adasum.transport.startup_exchange import StartupExchange
 
 # The fastest of TIMES exchanges counts, for each bit of the ranks (see PAUSE).
 TIMES = 3
@@ -26,18 +24,6 @@ MEDIUM_SECONDS, SLOW_SECONDS = 0.05, 0.5
 PAUSE, MOST_BITS = 0.005, 4
 
 Exchange = Callable[[], float]  # returns the seconds that it took
-
-
-def of_gather(all_workers: StartupExchange, gather: Gather, words: int) -> float:
-    """Return how many seconds TensorFlow takes to gather int64 ``[words]`` from each worker."""
-
-    def exchange() -> float:
-        begun = time.perf_counter()
-        gather(np.zeros(words, np.int64))
-        return time.perf_counter() - begun
-
-    _, seconds = measured(all_workers, exchange)
-    return seconds
 
 
 def measured(all_workers: StartupExchange, exchange: Exchange) -> tuple[str, float]:

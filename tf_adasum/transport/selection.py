@@ -4,8 +4,7 @@ UCX itself has several transports, such as shared memory and TCP; `UCX_TLS` sele
 Within a host, shared memory is the fastest if processes may copy from each other's memory. If
 processes may not (other users, some containers), or if /dev/shm is full, it may be slower
 than TCP, or fail. So each candidate is tried, and has to deliver the bytes that were sent, on all
-workers. The first candidate that works is used unless another one is much faster. For comparison,
-TensorFlow's own collectives gather the same number of bytes.
+workers. The first candidate that works is used unless another one is much faster.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def select(
 
     Args:
         cluster: the `Cluster`.
-        transport: "ucx", or "auto" for the faster transport.
+        transport: "ucx", or "auto" for UCX if it works.
         devices: names of this worker's devices.
         gather: function that takes this worker's int64 array ``[k]`` and returns the arrays of all
             workers, ``[workers, k]``, over TensorFlow's collectives.
@@ -116,7 +115,7 @@ def select(
         candidates, why_not = _candidates(
             cluster, bool(are_given.any()), *map(np.ndarray.tolist, memory_facts)
         )
-        kept = _tried(transport, all_workers, gather, len(devices), failure, candidates, why_not)
+        kept = _tried(transport, all_workers, failure, candidates, why_not)
         _choices[cluster, transport] = kept
     if kept.mesh is None:
         return kept
@@ -128,15 +127,11 @@ def forget() -> None:
     _choices.clear()
 
 
-def choose_fastest(
-    attempts: Sequence[Attempt], stock_seconds: float, transport: str
-) -> tuple[Attempt | None, str]:
+def choose_fastest(attempts: Sequence[Attempt]) -> tuple[Attempt | None, str]:
     """Return the chosen attempt and the reason; the attempt is None for TensorFlow's collectives.
 
     Args:
         attempts: all attempts, in order of preference.
-        stock_seconds: the time of the same exchange over TensorFlow's collectives.
-        transport: "ucx", or "auto" for the faster transport.
     """
     good = [attempt for attempt in attempts if not attempt.failure]
     reasons = [f"{each.name} fails: {each.failure}" for each in attempts if each.failure]
@@ -148,12 +143,7 @@ def choose_fastest(
             best = other
     if best is not first:
         reasons.append(f"{first.name} is slower: {_ms(first.seconds)}")
-    times = f"{_ms(best.seconds)}, TensorFlow's collectives: {_ms(stock_seconds)}"
-    if best.seconds > stock_seconds:
-        if transport == argument.AUTO:
-            return None, "; ".join([f"UCX over {best.name} is slower: {times}", *reasons])
-        reasons.insert(0, "the collectives are faster here")
-    return best, "; ".join([times, *reasons])
+    return best, "; ".join([_ms(best.seconds), *reasons])
 
 
 def large(workers: int) -> int:
@@ -172,8 +162,6 @@ def _missing() -> str:
 def _tried(
     transport: str,
     all_workers: StartupExchange,
-    gather: Gather,
-    devices: int,
     failure: str,
     candidates: Sequence[Sequence[str]],
     why_not: str,
@@ -184,11 +172,7 @@ def _tried(
         best, why = None, f"UCX is not used: {failure}"
     else:
         attempts += [_attempt(all_workers, *each) for each in candidates]
-        stock_seconds = 0.0
-        if not all(each.failure for each in attempts):
-            words = large(len(all_workers.cluster.addresses)) // 8 // devices
-            stock_seconds = exchange_time.of_gather(all_workers, gather, words)
-        best, why = choose_fastest(attempts, stock_seconds, transport)
+        best, why = choose_fastest(attempts)
         why = "; ".join(filter(None, [why, why_not and f"no shared memory: {why_not}"]))
     for each in attempts:
         if each is not best and each.number >= 0:

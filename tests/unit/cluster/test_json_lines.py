@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import threading
 import time
 
 import pytest
@@ -18,24 +17,6 @@ def pair():
     """Two connected sockets."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(each) for each in socket.socketpair()]
-
-
-@contextlib.contextmanager
-def sending(connection, line, pause=0.0):
-    """Send a line in a thread, or again and again with a pause, until the block ends."""
-    done = threading.Event()
-
-    def send():
-        with contextlib.suppress(OSError):
-            connection.sendall(line)
-            while pause and not done.wait(pause):
-                connection.sendall(line)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    yield
-    done.set()
-    thread.join()
 
 
 def arriving(connection, count):
@@ -68,13 +49,6 @@ def test_several_messages_and_a_part_of_one(pair):
     assert connection.is_open
     pair[0].close()
     assert arriving(connection, 1) == [] and not connection.is_open
-
-
-def test_a_line_without_end_is_not_read_to_its_end(pair):
-    connection = Connection(pair[1])
-    with sending(pair[0], b" " * (LONGEST_LINE + (1 << 16))):
-        assert arriving(connection, 1) == [] and not connection.is_open
-        pair[1].close()
 
 
 def test_a_limit_counts_from_the_beginning_of_a_line(pair):

@@ -1,6 +1,6 @@
 """The rendezvous: which tasks meet, and what is reported of those that do not."""
 
-import dataclasses
+import contextlib
 import re
 import socket
 import threading
@@ -8,22 +8,27 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.rendezvous_tasks import SETTINGS, SOON, cluster_of, needs_ipv6, run, tasks
+from support import joining_workers
+from support.joining_workers import configs_of
+from support.rendezvous_tasks import (
+    SETTINGS,
+    SOON,
+    cluster_of,
+    needs_ipv6,
+    run,
+    run_in_threads,
+    tasks,
+)
 from support.worker_group import free_ports
 
-from tf_adasum.cluster import participant, port_probes, rendezvous, rendezvous_round, secret
-from tf_adasum.cluster.rendezvous import Rendezvous
+from tf_adasum.cluster import participant, port_probes, ports, rendezvous, start_round
+from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
 
 # ---- tasks that meet ---------------------------------------------------------------------------
 
 LOCAL = ("127.0.0.1",)
-
-
-def brought_together(count):
-    """Tasks that have joined through task 0."""
-    return [dataclasses.replace(each, is_star_topology=True) for each in tasks(count)]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +47,7 @@ def test_everybody_meets(count, hosts):
     assert run(tasks(count, hosts))[0] == [None] * count
 
 
-@pytest.mark.parametrize("delays", [[0, 0.4], [0.4, 0], [0.5, 0, 0.3, 0, 0.5]])
+@pytest.mark.parametrize("delays", [[0.4, 0], [0.5, 0, 0.3, 0, 0.5]])
 def test_tasks_that_start_late_are_waited_for(delays):
     outcomes, seconds = run(tasks(len(delays)), delays=delays)
     assert outcomes == [None] * len(delays)
@@ -59,29 +64,48 @@ def test_a_task_that_starts_again_while_others_are_waited_for():
         assert waiting.result(SOON)[0] == [None]
 
 
+def listed(count, part):
+    """Let workers that know all addresses take part; return the results and seconds."""
+    clusters = tasks(count)
+    return run_in_threads(lambda place: part(Participant(clusters[place], {})), count)
+
+
+def joined(count, part):
+    """Let workers take part that have joined through worker 0."""
+    return joining_workers.run(configs_of(count), then=part)
+
+
 @pytest.mark.parametrize("gone", [0, 1, 2])
-@pytest.mark.parametrize("made", [tasks, brought_together])
-def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, made):
+@pytest.mark.parametrize("way", [listed, joined])
+def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, way):
     """It is known to task 0, or is task 0, and all wait for a fourth one that never comes."""
-    monkeypatch.setattr(rendezvous, "LEASE_SECONDS", 1.0)
-    monkeypatch.setattr(rendezvous_round, "LEASE_SECONDS", 1.0)
-    clusters = made(4)
-    settings = {"cluster": list(clusters[0].addresses), **SETTINGS}
-    own_part = Rendezvous(clusters[gone], settings, {}, secret.Secret(), SOON)
+    monkeypatch.setattr(participant, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(start_round, "LEASE_SECONDS", 1.0)
+    is_over = threading.Semaphore(0)
 
-    def end():
-        own_part.begin()
-        time.sleep(1.5)
-        own_part.close()
+    def part(own):
+        rank = own.cluster.rank
+        if rank == 3:
+            assert is_over.acquire(timeout=SOON) and is_over.acquire(timeout=SOON)
+        elif rank == gone:
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(own.meet, SETTINGS, {}, 4)
+                time.sleep(1.5)
+                own.close()
+                waiting.exception()
+        else:
+            try:
+                own.meet(SETTINGS, {}, 30)
+            finally:
+                is_over.release()
+                own.close()
 
-    others = [cluster for cluster in clusters[:3] if cluster.rank != gone]
-    with ThreadPoolExecutor(1) as pool:
-        ending = pool.submit(end)
-        outcomes, seconds = run(others, timeout=30)
-        ending.result()
-    for outcome in outcomes:
-        assert isinstance(outcome, WorkerLostError), outcome
-        assert str(outcome).startswith(f"{clusters[0].named([gone])} was lost while the workers")
+    outcomes, seconds = way(4, part)
+    for rank in {0, 1, 2} - {gone}:
+        assert isinstance(outcomes[rank], WorkerLostError), outcomes[rank]
+        text = str(outcomes[rank])
+        assert text.startswith(f"worker {gone} (127.0.0.1:")
+        assert ") was lost while the workers" in text
     assert max(seconds) < SOON
 
 
@@ -94,19 +118,20 @@ def test_a_name_with_two_addresses(monkeypatch):
         return [*refusing, *resolve(host, *arguments, **options)]
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
-    monkeypatch.setattr(rendezvous, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(participant, "LEASE_SECONDS", 1.0)
     assert run(tasks(3, ["127.0.0.1"]), delays=[0, 0, 2.5])[0] == [None] * 3
 
 
 def test_task_0_names_a_task_that_ends_before_it_has_read_the_result(monkeypatch):
-    monkeypatch.setattr(rendezvous_round, "LEASE_SECONDS", 1.0)
-    monkeypatch.setattr(Rendezvous, "_follow", lambda self, session: end_after_the_result(session))
+    monkeypatch.setattr(start_round, "LEASE_SECONDS", 1.0)
 
-    def end_after_the_result(session):
-        while not session.result:
+    def end_after_the_result(self, result):
+        while not self.session.result:
             time.sleep(0.01)
-        session.close()
-        return {"payload": {"of": 0, "port": 1}}
+        self.session.close()
+        return {"of": 0, "port": 1}
+
+    monkeypatch.setattr(Participant, "_follow", end_after_the_result)
 
     (outcome, _), _ = run(tasks(2))
     assert isinstance(outcome, WorkerLostError) and "worker 1" in str(outcome)
@@ -128,40 +153,35 @@ def test_missing_tasks_are_named(count, absent):
         assert 0.5 <= waited < 5
 
 
-def test_who_is_waited_for_is_printed_on_stderr(monkeypatch, capsys):
-    monkeypatch.setattr(participant, "PATIENCE_SECONDS", 0.5)
-    run(tasks(2)[:1], timeout=1.5)
-    shown = capsys.readouterr()
-    assert shown.err.startswith("tf_adasum: waiting for worker 1 (") and shown.out == ""
-
-
 UNKNOWN = "no-such-host.invalid"
 
 
 @pytest.mark.parametrize(
-    ("hosts", "is_star", "most"), [(1, False, 47), (2, False, 47 + 2 * 23 * 24), (4, True, 47)]
+    ("hosts", "is_elsewhere", "most"), [(1, False, 47), (2, False, 47 + 2 * 23 * 24), (4, True, 94)]
 )
-def test_tasks_of_one_host_do_not_probe_each_other(hosts, is_star, most):
+def test_tasks_of_one_host_do_not_probe_each_other(hosts, is_elsewhere, most):
     """Task 0 probes all; the others probe the tasks of other hosts, except task 0."""
     addresses = tuple(f"h{rank * hosts // 48}:{rank + 1}" for rank in range(48))
     names = tuple(f"worker {rank}" for rank in range(48))
-    clusters = [Cluster(addresses, names, rank, is_star) for rank in range(48)]
-    assert sum(len(port_probes.ranks_to_probe(each)) for each in clusters) == most
+    clusters = [Cluster(addresses, names, rank) for rank in range(48)]
+    assert sum(len(port_probes.ranks_to_probe(each, is_elsewhere)) for each in clusters) == most
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", UNKNOWN])
 @pytest.mark.parametrize(
     ("count", "caller", "unreachable"),
-    [(2, 0, 1), (2, 1, 0), (3, 1, 2), (3, 1, 0), (3, 0, 1)],
+    [(2, 0, 1), (3, 1, 2), (3, 1, 0)],
 )
-def test_a_direction_that_does_not_work_is_named_by_all(count, caller, unreachable, host):
+def test_a_direction_that_does_not_work_is_named_by_all(
+    monkeypatch, count, caller, unreachable, host
+):
     """A third task waits for a pair that does not meet, and reports the same."""
     clusters = tasks(count, ("127.0.0.1", "127.0.0.2", "127.0.0.3"))
-    settings = {"cluster": list(clusters[0].addresses), **SETTINGS}
+    monkeypatch.setattr(participant, "_setting", lambda cluster: "the same")
     wrong = [*clusters[0].addresses]
     wrong[unreachable] = f"{host}:{free_ports(1)[0]}"
     clusters[caller] = Cluster(tuple(wrong), clusters[0].names, caller)
-    outcomes, seconds = run(clusters, timeout=4, settings=[settings] * count)
+    outcomes, seconds = run(clusters, timeout=4)
     why = "Connection refused" if host == LOCAL[0] else "[A-Z].*"
     said = rf"worker {caller} cannot reach worker {unreachable} \(\S+\): {why}\."
     for outcome in outcomes:
@@ -194,20 +214,6 @@ def test_a_taken_port_is_named(host):
 # ---- other settings --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"), [("rule", "Sum()"), ("devices per worker", 4), ("more", 1)]
-)
-def test_two_tasks_with_different_settings(setting, value):
-    outcomes, _ = run(tasks(2), settings=[SETTINGS, {**SETTINGS, setting: value}])
-    for outcome in outcomes:
-        assert isinstance(outcome, ValueError) and f"with the same {setting}. Received" in str(
-            outcome
-        )
-        assert f"{value} on worker 1" in str(outcome)
-        assert f"{SETTINGS.get(setting)} on worker 0" in str(outcome)
-    assert len(set(map(str, outcomes))) == 1
-
-
 def test_of_long_clusters_the_first_difference_is_named():
     one = {"cluster": [f"node{n}.example:2222" for n in range(200)]}
     other = {"cluster": [*one["cluster"][:150], "node7.example:1", *one["cluster"][151:]]}
@@ -225,17 +231,19 @@ def test_two_tasks_with_different_clusters():
         assert isinstance(outcome, ValueError) and "with the same cluster" in str(outcome)
 
 
-@pytest.mark.parametrize(
-    ("odd_one", "late"), [(0, None), (1, None), (2, None), (0, 1), (1, 2), (2, 0), (2, 2)]
-)
-@pytest.mark.parametrize("made", [tasks, brought_together])
-def test_all_of_three_tasks_report_that_one_has_different_settings(odd_one, late, made):
+@pytest.mark.parametrize(("odd_one", "late"), [(0, None), (1, 2), (2, 0)])
+@pytest.mark.parametrize("way", [listed, joined])
+def test_all_of_three_tasks_report_that_one_has_different_settings(odd_one, late, way):
     # A task that detects it and leaves must not leave the others to wait for it in vain: each has
     # to receive the difference, also one that starts half a second later.
     settings = [{"rule": "Sum()"} if rank == odd_one else {"rule": "Mean()"} for rank in range(3)]
-    delays = [0.5 if rank == late else 0 for rank in range(3)]
-    outcomes, _ = run(made(3), settings=settings, delays=delays, timeout=5)
-    for outcome in outcomes:
+
+    def part(own):
+        time.sleep(0.5 if own.cluster.rank == late else 0)
+        with contextlib.closing(own):
+            own.meet(settings[own.cluster.rank], {}, 5)
+
+    for outcome in way(3, part)[0]:
         assert isinstance(outcome, ValueError) and "with the same rule. Received" in str(outcome)
         assert "Mean() on worker" in str(outcome) and f"Sum() on worker {odd_one}" in str(outcome)
 
@@ -244,13 +252,21 @@ def test_all_of_three_tasks_report_that_one_has_different_settings(odd_one, late
 
 
 def test_all_of_them_report_who_is_missing():
-    clusters = brought_together(4)
-    outcomes, _ = run(clusters[:3], timeout=3)
-    absent = clusters[0].named([3])
-    assert f"{absent} did not start" in str(outcomes[0])
-    for outcome in outcomes:
+    has_ended = threading.Semaphore(0)
+
+    def part(own):
+        if own.cluster.rank == 3:
+            assert all(has_ended.acquire(timeout=SOON) for _ in range(3))
+            return
+        try:
+            own.meet(SETTINGS, {}, 1.5)
+        finally:
+            has_ended.release()
+
+    outcomes, _ = joined(4, part)
+    for outcome in outcomes[:3]:
         assert isinstance(outcome, TimeoutError)
-        assert f"worker 0 cannot reach {absent}: Connection refused." in str(outcome)
+        assert "but worker 3 (127.0.0.1:" in str(outcome) and "did not start" in str(outcome)
 
 
 # ---- the server that takes a port over ----------------------------------------------------------
@@ -270,12 +286,5 @@ def test_waits_for_a_server_and_takes_nothing_else_for_one():
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, daemon=True).start()
-        rendezvous.wait_for_server(f"127.0.0.1:{listener.getsockname()[1]}", timeout=30)
+        ports.wait_for_server(f"127.0.0.1:{listener.getsockname()[1]}", timeout=30)
     assert seen == greetings
-
-
-def test_a_server_that_does_not_come_is_waited_for_so_long():
-    (port,) = free_ports(1)
-    start = time.monotonic()
-    rendezvous.wait_for_server(f"127.0.0.1:{port}", timeout=0.5)
-    assert 0.5 <= time.monotonic() - start < SOON

@@ -64,7 +64,7 @@ def test_workers_join_as_the_environment_configures(monkeypatch):
         return cluster
 
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    monkeypatch.setattr("tf_adasum.cluster.joining.join", join)
+    monkeypatch.setattr("tf_adasum.cluster.rendezvous.join", join)
     for name, value in (("COORDINATOR", "a:1"), ("RANK", "1"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(f"TF_ADASUM_{name}", value)
     resolver, found, source = resolve(timeout=7.0)

@@ -261,15 +261,6 @@ def session(address):
         yield begin
 
 
-def test_sessions_receive_what_the_leader_publishes_until_they_end(session):
-    first, second = session(), session("2")
-    first.client.set(0)
-    second.client.set([1, {"a": None}])
-    first.eventually(copy=[1, {"a": None}])
-    second.client.close()
-    first.eventually(copy=None)
-
-
 def test_a_silent_session_loses_its_key_and_detects_it(session):
     first, second = session(), session("2")
     first.client.set(0)
@@ -370,21 +361,6 @@ def test_only_the_newest_status_waits_for_a_session_that_does_not_read(handed_ov
     own.eventually(statuses=[2999, "x" * 1000])
 
 
-def test_a_lost_server_is_reported():
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = StoreServer(listener, SECRET, threading.Lock(), Recorder())
-    own = Session(f"127.0.0.1:{listener.getsockname()[1]}")
-    server.close()
-    assert own.is_lost.wait(SOON)
-    own.client.close()
-
-
-@pytest.mark.parametrize("theirs", [Secret(), Secret(b"other")])
-def test_another_secret_is_refused(session, theirs):
-    with pytest.raises(ConnectionError, match="the same secret"):
-        session(secret=theirs)
-
-
 @pytest.mark.parametrize(
     ("is_there", "why"), [(False, "Connection refused"), (True, "another program answers there")]
 )
@@ -423,16 +399,6 @@ def test_unauthenticated_clients_are_disconnected_and_others_served(address, ses
     own = session()
     own.client.set(1)
     own.eventually(copy=1)
-
-
-def test_many_silent_clients_do_not_keep_others_out(address, session):
-    host, port = address.split(":")
-    with contextlib.ExitStack() as stack:
-        for _ in range(100):
-            stack.enter_context(socket.create_connection((host, int(port)), timeout=SOON))
-        own = session()
-        own.client.set(1)
-        own.eventually(copy=1)
 
 
 @pytest.fixture

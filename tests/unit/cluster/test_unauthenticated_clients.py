@@ -11,7 +11,7 @@ import pytest
 from support.joining_workers import impatient  # noqa: F401 - a fixture
 from support.rendezvous_tasks import SOON, connected, program_at, run, tasks
 
-from tf_adasum.cluster import rendezvous_round, store_client
+from tf_adasum.cluster import port_probes, store_client
 from tf_adasum.cluster.ports import listening_socket
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.store import StoreServer
@@ -76,16 +76,6 @@ def test_another_program_at_a_peers_port(program):
         said = f"The program at the address of {second.named([1])} does not answer"
     # A connection that is closed with something unread is reset: no telling who was there.
     assert (said in str(outcome)) or program in ENDS_EARLY
-
-
-@pytest.mark.parametrize("program", ["HTTP", "silent"])
-def test_a_task_that_comes_after_another_program(program):
-    """Such as a program of the last run, which still holds the port."""
-    first, second = tasks(2)
-    with while_one_waits(first):
-        with program_at(second, PROGRAMS[program]):
-            time.sleep(0.3)
-        assert run([second])[0] == [None]
 
 
 # ---- other callers -----------------------------------------------------------------------------
@@ -169,7 +159,7 @@ def test_a_caller_without_the_secret_neither_takes_part_nor_ends_the_others():
 
 def test_a_program_without_the_secret_at_the_address_of_a_task_is_named():
     first, second = tasks(2)
-    leader = rendezvous_round.OwnTask(1, "impostor")
+    leader = port_probes.OwnTask(1, "impostor")
     server = StoreServer(listening_socket(second), Secret(b"guess"), threading.Lock(), leader)
     ((outcome,), _) = run([first], timeout=1, environments=[ONE])
     server.close(0.0)

@@ -9,7 +9,7 @@ import pytest
 from support.rendezvous_tasks import cluster_of, run_in_threads
 
 from tf_adasum.cluster.ports import free_ports
-from tf_adasum.cluster.tasks import RendezvousConfig
+from tf_adasum.cluster.tasks import cluster_to_join
 from tf_adasum.doctor import cluster_report, exchange, tables
 from tf_adasum.doctor.findings import FAIL, OK, Finding
 
@@ -52,7 +52,7 @@ def examined(
         threading.current_thread().name = str(rank)
         cluster = cluster_of(*addresses, rank=rank)
         if invited:
-            cluster = RendezvousConfig(addresses[0], rank, count, "a test")
+            cluster = cluster_to_join(addresses[0], rank, count, "a test")
         found = [Finding(OK, "keras", "3", facts={"keras": "3.15.1"})]
         find = (look or {}).get(rank, lambda: found)
         with contextlib.suppress(SystemExit):

@@ -228,14 +228,6 @@ def test_a_connection_is_tried_while_all_wait(workers, monkeypatch):
     assert "worker 0 (127.0.0.1:1) cannot reach worker 1 (127.0.0.1:2): " in monitors[0].cause
 
 
-def test_progress_is_no_wait(workers, monkeypatch):
-    counts = itertools.count(1)  # in one collective after the other
-    monkeypatch.setattr(call_site, "of_thread", lambda _: (1, ""))
-    monitors = workers(2, timeout=2.0, counters=dict.fromkeys([0, 1], lambda: (next(counts), 0, 0)))
-    time.sleep(3)
-    assert [one.cause for one in monitors] == [None, None]
-
-
 def test_a_start_that_comes_too_late(workers):
     monitors = workers(2)
     cut(monitors[1])

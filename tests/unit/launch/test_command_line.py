@@ -1,6 +1,5 @@
 """The command line of the launcher."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -25,10 +24,6 @@ TWO_NODES = ["-n", "2", "--nnodes", "2", "--node-rank", "1"]
     [
         (["-n", "0", "SCRIPT"], "-n"),
         (["-n", "two", "SCRIPT"], "-n"),
-        (["--hosts", "a:4,b:4", "SCRIPT"], "--hosts was removed. To start workers over ssh, run"),
-        (["--preload", "SCRIPT"], "--preload was removed. Leave it out"),
-        (["-H", "a", "SCRIPT"], "`mpirun --host a:4,b:4 python train.py`"),
-        (["--print-completion", "fish"], "--print-completion"),
         (["-n", "2", "--devices-per-worker", "0", "SCRIPT"], "--devices-per-worker"),
         (["-n", "2", "--timeout", "0", "SCRIPT"], "--timeout"),
         (["-n", "2", "--timeout", "nan", "SCRIPT"], "--timeout"),
@@ -121,16 +116,3 @@ def test_version_is_printed_without_tensorflow(module):
     printed = subprocess.check_output([sys.executable, "-c", code], text=True, cwd=ROOT)
     expected = rf"tf_adasum {re.escape(__version__)} \(TensorFlow 2\.\S+, Python 3\.\S+\)\n"
     assert re.fullmatch(expected, printed)
-
-
-@pytest.mark.parametrize("command", [main, doctor.main])
-def test_completion_is_printed_or_the_package_is_named(capsys, command):
-    is_installed = importlib.util.find_spec("shtab") is not None
-    with pytest.raises(SystemExit, match="0" if is_installed else "2"):
-        command(["--print-completion", "bash"])
-    output = capsys.readouterr()
-    if is_installed:
-        assert "--version" in output.out and "complete -" in output.out
-        subprocess.run(["bash", "-n"], input=output.out, text=True, check=True)
-    else:
-        assert "pip install shtab" in output.err

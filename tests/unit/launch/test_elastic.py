@@ -198,36 +198,6 @@ def test_without_the_coordinators_launcher_all_end(job, number):
         assert "this host leaves the job, because it lost the coordinator. The launcher at" in log
 
 
-def test_the_coordinators_launcher_may_come_back(job):
-    job.begin_with_two()
-    for path in job.files(1, 2).values():
-        path.unlink()
-    job.launchers["a"].kill()
-    job.join("a", nnodes="2:2")
-    assert job.wait_for(1, "a", "b")["a"] == 0
-    job.finish()
-    assert [job.end_of(name)[0] for name in "ab"] == [0, 0]
-
-
-@pytest.mark.parametrize("restarts", [0, 1])
-def test_failures_of_workers_are_counted(job, restarts):
-    for name in "ab":
-        job.join(name, "--max-restarts", str(restarts), nnodes="2:2")
-    for number in range(1, restarts + 2):
-        job.wait_for(number, "a", "b")
-        (job.folder / "fail.b").touch()
-    for name in "ab":
-        status, log = job.end_of(name)
-        assert status == 7
-        assert f"the job has ended: a worker of host {socket.gethostname()} failed" in log
-
-
-def test_too_few_hosts_end_the_job(job):
-    job.join("a", nnodes="2:2", TF_ADASUM_START_TIMEOUT="1")
-    status, log = job.end_of("a")
-    assert status == 1 and "fewer hosts than the minimum, 2, were available" in log
-
-
 def test_the_coordinators_launcher_may_be_suspended(job):
     """For longer than a lease: the hosts meet again, and train."""
     job.begin_with_two()

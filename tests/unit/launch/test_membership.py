@@ -262,15 +262,6 @@ def test_hosts_that_stop_for_a_host_that_leaves_can_make_a_backup():
     assert [host.id for host in job.last.hosts] == [LEADER, "host2"]
 
 
-def test_a_host_that_leaves_gets_no_round_while_it_is_connected():
-    job = begun(3)
-    job.hosts["host1"] = dataclasses.replace(job.hosts["host1"], leaving="received SIGTERM")
-    for name in ("host1", LEADER, "host2"):
-        job.finish(name, 75)
-    job.wait(0.1)
-    assert [host.id for host in job.last.hosts] == [LEADER, "host2"]
-
-
 def test_a_loss_shortens_a_stop_that_waits_for_a_backup():
     job = begun(3)
     job.join("new")
@@ -310,13 +301,6 @@ def test_worker_0_fails_while_it_saves_after_the_others_have_finished(restarts):
         assert isinstance(job.last, Begin) and job.last.round == 2
     else:
         assert job.ended.status == 137
-
-
-def test_a_signal_after_another_host_has_finished_is_not_a_failure():
-    job = begun(2)
-    job.finish("host1")
-    job.finish(LEADER, 75)
-    assert job.ended == End(75, "a worker received a signal")
 
 
 def test_hosts_that_join_and_die_again_and_again_rarely_stop_the_others():

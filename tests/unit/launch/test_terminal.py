@@ -1,7 +1,6 @@
 """The launcher's output on a terminal: colors, aligned prefixes, and plain text where asked for."""
 
 import os
-import sys
 
 import pytest
 from support.launching import on_terminal
@@ -25,7 +24,6 @@ FAILED = "tf-adasum-launch: worker 1 ended with exit status 1"
     [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
 )
 def test_a_terminal_has_colors_unless_they_are_unwanted(script, variables, has_colors):
-    pytest.importorskip("rich")
     code, text = on_terminal("-n", 2, script(ENDS), **variables)
     of_workers = sorted(line for line in text.splitlines() if "line" in line)
     assert code == 1
@@ -36,16 +34,11 @@ def test_a_terminal_has_colors_unless_they_are_unwanted(script, variables, has_c
         assert of_workers == PLAIN and "\x1b" not in text and FAILED in text
 
 
-def test_prefixes_are_aligned_on_a_terminal_and_plain_without_rich(monkeypatch):
-    pytest.importorskip("rich")
+def test_prefixes_are_aligned_on_a_terminal_and_plain_elsewhere(monkeypatch):
     monkeypatch.setattr(os, "isatty", lambda descriptor: descriptor == 1)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("FORCE_COLOR", "1")  # stdout is no terminal here
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert terminal.prefix_of_worker(0, 1, 1) == b""
     assert terminal.prefix_of_worker(3, 12, 1) == b"\x1b[33m[worker 3]\x1b[0m  "
     assert terminal.prefix_of_worker(11, 12, 1) == b"\x1b[34m[worker 11]\x1b[0m "
     assert terminal.prefix_of_worker(3, 12, 2) == b"[worker 3] "
-    monkeypatch.setitem(sys.modules, "rich", None)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert terminal.prefix_of_worker(3, 12, 1) == b"[worker 3] "

@@ -1,23 +1,23 @@
 """Worker 0's decisions, without connections; then what clients and servers may send."""
 
-import contextlib
 import socket
 import threading
-import time
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.fuzzing import fuzz_settings
 from support.joining_workers import assert_together, configs_of, impatient, run  # noqa: F401 - a fixture
-from support.rendezvous_tasks import SOON, cluster_of, connected
+from support.many_members import AllReached
+from support.rendezvous_tasks import SETTINGS
 
-from tf_adasum.cluster import addresses, start_round, store, store_client
-from tf_adasum.cluster.coordinator import WORKERS, Coordinator, Member
+from tf_adasum.cluster import addresses, start_round
+from tf_adasum.cluster.members import Member
+from tf_adasum.cluster.participant import WORKERS
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.start_round import HAS_RESULT, error_of
+from tf_adasum.cluster.start_round import HAS_RESULT, StartRound, error_of
 from tf_adasum.cluster.store import StoreServer
-from tf_adasum.cluster.tasks import RendezvousConfig
+from tf_adasum.cluster.tasks import cluster_to_join
 
 pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
 
@@ -28,17 +28,28 @@ class Decisions:
     """Worker 0 of a job, and the keys that it has set."""
 
     def __init__(self, count, job="", own="a:1", given=""):
-        config = RendezvousConfig(own, 0, count, "a test", job)
-        settings = {WORKERS: count, "tf_adasum": "1.0"}
-        of_0 = {"settings": settings, "host": given, "port": 7000}
-        self.made = Coordinator(config, "0" * 16, of_0)
-        self.settings, self.keys, self.now = settings, {}, 0.0
+        cluster = cluster_to_join(own, 0, count, "a test", job)
+        common = {WORKERS: count, "tf_adasum": "1.0"}
+        of_0 = {"cluster": common, "host": given, "port": 7000}
+        self.made = StartRound(cluster, "0" * 16, of_0, False)
+        self.common, self.keys, self.now = common, {}, 0.0
 
     def join(self, rank, run="a", ends=ENDS, **data):
         """Let a worker join, unless `data` is wrong; then decide."""
         value = {"host": ends[1], "port": 7000 + rank, "coordinator": "a"}
-        value |= {"settings": self.settings, "job": "", **data}
+        value |= {"cluster": self.common, "job": "", **data}
         self.made.changed(f"{rank}/{run * 16}", value, ends)
+        self.decide()
+
+    def begin(self):
+        """Let worker 0, which reaches all, send its settings."""
+        self.made.begin(SETTINGS, {"of": 0}, AllReached())
+        self.decide()
+
+    def meet(self, rank, run="a", **data):
+        """Let a worker that has joined send its settings, and that it reaches all."""
+        value = {"cluster": self.common, "settings": SETTINGS, "has_reached_all": True, **data}
+        self.made.changed(f"{rank}/{run * 16}", value, ENDS)
         self.decide()
 
     def read(self, rank, run="a"):
@@ -67,8 +78,8 @@ def list_of(own, *members, given=""):
     made = Decisions(len(members) + 1, own=own, given=given)
     for rank, (host, called, *ends, is_given) in enumerate(members, 1):
         made.join(rank, host=host, coordinator=called, ends=tuple(ends), is_given=is_given)
-    assert made.keys["result"] == {"addresses": made.made.addresses}
-    return made.made.addresses
+    assert made.keys["addresses"] == made.made.cluster.addresses
+    return list(made.made.cluster.addresses)
 
 
 LOCAL = ("127.0.0.1", "a", "127.0.1.1", "127.0.0.1", False)
@@ -121,12 +132,31 @@ def test_worker_0_may_set_its_address():
 def test_all_have_joined():
     made = Decisions(3)
     made.decide()
-    assert made.keys == {"missing": "worker 1, worker 2"}
+    assert made.keys["missing"] == "worker 1, worker 2"
     made.join(2)
     made.decide(1.0)
-    assert made.keys == {"missing": "worker 1"} and made.made.missing() == [1]
+    assert made.keys["missing"] == "worker 1" and made.made.missing() == [1]
     made.join(1)
-    assert made.keys["result"] == {"addresses": ["a:7000", "a:7001", "a:7002"]}
+    assert made.keys["addresses"] == ("a:7000", "a:7001", "a:7002")
+    assert made.made.missing() == [0, 1, 2] and "result" not in made.keys
+    made.begin()
+    made.meet(1)
+    assert made.made.missing() == [2] and "result" not in made.keys
+    made.meet(2)
+    assert made.keys["result"] == {"payload": {"of": 0}}
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_different_settings_of_workers_that_have_joined(is_first):
+    made = Decisions(2)
+    made.join(1)
+    if is_first:
+        made.begin()
+    made.meet(1, settings={"rule": "Sum()"})
+    if not is_first:
+        assert not made.wrong
+        made.begin()
+    assert "same rule. Received: Adasum() on worker 0 (a:7000), Sum() on worker 1" in made.wrong
 
 
 def test_the_names_of_missing_workers_are_updated_once_per_second():
@@ -134,32 +164,10 @@ def test_the_names_of_missing_workers_are_updated_once_per_second():
     made.decide()
     for rank in range(1, 190):
         made.join(rank)
-    assert made.keys == {
-        "missing": ", ".join(f"worker {n}" for n in range(1, 9)) + ", and 191 more"
-    }
+    first = ", ".join(f"worker {n}" for n in range(1, 9))
+    assert made.keys["missing"] == f"{first}, and 191 more"
     made.decide(1.0)
     assert made.keys["missing"].startswith("worker 190, ")
-
-
-def test_a_worker_that_ends_is_missing_and_a_restarted_worker_replaces_it():
-    made = Decisions(3)
-    made.join(1, "a", port=9)
-    made.leave(1, "a")
-    made.join(2)
-    assert "result" not in made.keys and made.made.missing() == [1]
-    made.join(1, "b")
-    assert made.made.addresses == ["a:7000", "a:7001", "a:7002"]
-
-
-def test_the_session_of_a_restarted_worker_s_old_process_may_end_late():
-    made = Decisions(3)
-    made.join(1, "a", port=9)
-    made.join(1, "b")
-    made.join(2)
-    made.decide(start_round._GRACE_SECONDS)
-    assert "result" not in made.keys
-    made.leave(1, "a")
-    assert made.made.addresses[1] == "a:7001"
 
 
 def test_two_live_sessions_of_one_rank_are_an_error():
@@ -177,15 +185,15 @@ def test_two_live_sessions_of_one_rank_are_an_error():
     [
         (
             1,
-            {"settings": {WORKERS: 3, "tf_adasum": "9.9\x1b"}},
+            {"cluster": {WORKERS: 3, "tf_adasum": "9.9\x1b"}},
             "tf_adasum. Received: 1.0 on worker",
         ),
         (
             1,
-            {"settings": {WORKERS: 3, "tf_adasum": "9.9\x1b"}},
+            {"cluster": {WORKERS: 3, "tf_adasum": "9.9\x1b"}},
             "9.9? on worker 1 (127.0.0.1:7001)",
         ),
-        (1, {"settings": {}}, "the same number of workers. Received: 3 on worker 0 (a:1), None on"),
+        (1, {"cluster": {}}, "the same number of workers. Received: 3 on worker 0 (a:1), None on"),
         (3, {}, "from 0 to 2, because there are 3 workers. Received: worker 3 (127.0.0.1:7003)"),
         (-1, {}, "from 0 to 2, because there are 3 workers. Received: worker -1"),
         (0, {"port": 9}, "Two workers have the rank 0: one at a:1 and one at 127.0.0.1:9"),
@@ -218,7 +226,9 @@ def test_a_late_worker_is_refused_alone():
     made.leave(1, "b")
     assert made.keys["refused/1/" + "b" * 16] is None
     made.leave(5, "c")
-    assert not made.made.has_informed_all()
+    made.begin()
+    made.meet(1)
+    assert made.made.result and not made.made.has_informed_all()
     made.read(1)
     assert made.made.has_informed_all()
 
@@ -229,7 +239,7 @@ def test_a_worker_of_another_job_is_refused_alone():
     wrong = made.keys["refused/1/" + "b" * 16]["wrong"]
     assert "That worker belongs to job 17.0, but this worker belongs to job 18.0." in wrong
     made.join(1)
-    assert made.made.addresses
+    assert made.made.cluster.addresses
 
 
 @pytest.mark.parametrize("kind", ["", "late"])
@@ -273,11 +283,11 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_client_with_invalid_data_is_no_worker(name):
-    valid = {"host": "127.0.0.1", "port": 9, "coordinator": "a", "settings": {}}
-    assert Member.parsed(valid, ENDS).address == "127.0.0.1:9"
+    valid = {"host": "127.0.0.1", "port": 9, "coordinator": "a", "cluster": {}}
+    assert Member.parsed(valid, ENDS, True).place.port == 9
     for value in WRONG[name]:
         with pytest.raises(ValueError):
-            Member.parsed({**valid, name: value}, ENDS)
+            Member.parsed({**valid, name: value}, ENDS, True)
         made = Decisions(2)
         made.join(1, **{name: value})
         assert made.made.missing() == [1]
@@ -297,7 +307,7 @@ RANKS, RUNS = st.sampled_from([1, 2]), st.sampled_from("abc")
 
 
 class Histories(RuleBasedStateMachine):
-    """Workers join, end, are cut off and restart in any order, with a clock of the test.
+    """Workers join, meet, end, are cut off and restart in any order, with a clock of the test.
 
     To worker 0, the session of a worker that is cut off ends as if the worker had ended. The worker
     joins again with the same run if its network is healed, and with another run if it is restarted.
@@ -307,39 +317,55 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.made = Decisions(3)
         self.live = {1: [], 2: []}  # runs with a session
+        self.joined = {}  # the runs that have got the addresses, by their ranks
+        self.met = set()  # ranks whose live session has sent the settings
         self.read_by = set()  # ranks and runs that have confirmed the result
         self.chosen, self.two_since, self.has_given_up = None, {}, False
 
     def after(self):
         """Check what worker 0 decided."""
         result, now = self.made.made.result, self.made.now
-        two = [rank for rank, runs in self.live.items() if len(runs) > 1]
+        two = [rank for rank, runs in self.live.items() if len(runs) > 1 and not self.joined]
         self.two_since = {rank: self.two_since.get(rank, now) for rank in two}
         is_too_long = any(
             now > since + start_round._GRACE_SECONDS for since in self.two_since.values()
         )
-        is_complete = all(len(runs) == 1 for runs in self.live.values())
+        if not self.joined and not self.chosen and not is_too_long and not self.has_given_up:
+            if all(len(runs) == 1 for runs in self.live.values()):
+                self.joined = {rank: runs[0] for rank, runs in self.live.items()}
+                self.made.begin()
+        assert bool(self.made.made.cluster.addresses) == bool(self.joined)
+        has_succeeded = self.met == {1, 2} and not self.has_given_up
         if self.chosen is None and result is not None:
             self.chosen = result
-            self.succeeded = (
-                {rank: runs[0] for rank, runs in self.live.items()} if is_complete else {}
-            )
-            assert is_complete or is_too_long or self.has_given_up
-            assert ("addresses" in result) == (is_complete and not self.has_given_up)
+            assert has_succeeded or is_too_long or self.has_given_up
+            assert ("payload" in result) == has_succeeded
         assert result is self.chosen, "it is final"
-        assert result is not None or not (is_complete or is_too_long)
+        assert result is not None or not (has_succeeded or is_too_long)
 
     @rule(rank=RANKS, run=RUNS)
     def join(self, rank, run):
         if run not in self.live[rank]:
             self.live[rank].append(run)
+        if self.joined.get(rank) == run and not self.chosen:
+            self.met.discard(rank)
         self.made.join(rank, run)
         self.after()
+
+    @precondition(lambda self: self.joined and not self.chosen)
+    @rule(rank=RANKS)
+    def meet(self, rank):
+        if self.joined[rank] in self.live[rank]:
+            self.met.add(rank)
+            self.made.meet(rank, self.joined[rank])
+            self.after()
 
     @rule(rank=RANKS, run=RUNS)
     def leave(self, rank, run):
         if run in self.live[rank]:
             self.live[rank].remove(run)
+        if self.joined.get(rank) == run and not self.chosen:
+            self.met.discard(rank)
         self.made.leave(rank, run)
         self.after()
 
@@ -359,17 +385,16 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def other_runs_are_refused(self):
-        if not self.chosen or "addresses" not in self.chosen:
-            return
-        for rank, runs in self.live.items():
+        for rank, runs in self.live.items() if self.joined else ():
             for each in "abc":
                 refused = self.made.keys.get(f"refused/{rank}/{each * 16}")
-                assert bool(refused) == (each in runs and each != self.succeeded[rank])
+                has_come_later = each in runs and each != self.joined[rank]
+                assert bool(refused) == has_come_later
 
     @invariant()
-    def all_have_read_a_success_if_the_chosen_runs_have(self):
-        if self.chosen and "addresses" in self.chosen:
-            expected = self.read_by.issuperset(self.succeeded.items())
+    def all_have_read_a_success_if_the_runs_that_have_joined_have(self):
+        if self.chosen and "payload" in self.chosen:
+            expected = self.read_by.issuperset(self.joined.items())
             assert self.made.made.has_informed_all() == expected
 
     def teardown(self):
@@ -378,6 +403,10 @@ class Histories(RuleBasedStateMachine):
             for each in runs[1:]:
                 self.leave(rank, each)
             self.join(rank, (self.live[rank] or ["a"])[0])
+        for rank in (1, 2):
+            if self.joined and not self.chosen:
+                self.join(rank, self.joined[rank])
+                self.meet(rank)
         assert self.chosen
 
 
@@ -386,33 +415,6 @@ TestHistories.settings = fuzz_settings(600)
 
 
 # ---- over connections ----------------------------------------------------------------------------
-
-
-def test_silent_clients_do_not_end_the_sessions_of_workers(monkeypatch):
-    monkeypatch.setattr(store, "_MOST_UNAUTHENTICATED", 4)
-    configs = configs_of(4)
-    with contextlib.ExitStack() as stack:
-
-        def connect():
-            for _ in range(20):
-                stack.enter_context(connected(cluster_of(configs[0].coordinator)))
-
-        timer = threading.Timer(0.5, connect)
-        timer.start()
-        assert_together(run(configs, delays=[0, 0, 0, 1])[0], 4)
-
-
-def test_clients_cannot_set_the_result():
-    configs = configs_of(2)
-    listener, made = listener_of(configs), Decisions(2)
-    server = StoreServer(listener, Secret(), threading.Lock(), made.made)
-    channel = store_client.connected(configs[0].coordinator, Secret(), seconds=SOON)
-    channel.send({"op": "set", "key": "result", "value": {"wrong": "forged"}})
-    deadline = time.monotonic() + SOON
-    while channel.is_open and time.monotonic() < deadline:
-        channel.receive()
-    assert not channel.is_open
-    server.close()
 
 
 def listener_of(configs):
@@ -440,10 +442,10 @@ class Forged:
     "response",
     [
         {"missing": [None, "a", 2]},
-        {"result": {"addresses": 3}},
-        {"result": {"addresses": ["127.0.0.1:1"]}},
-        {"result": {"addresses": ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]}},
-        {"result": {"addresses": ["a", "b", "c"]}, "missing": 7},
+        {"addresses": 3},
+        {"addresses": ["127.0.0.1:1"]},
+        {"addresses": ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]},
+        {"addresses": ["a", "b", "c"], "missing": 7},
         {"result": {"wrong": {"a": "b"}}},
         {"result": ["response"]},
         {"result": None},

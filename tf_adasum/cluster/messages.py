@@ -1,0 +1,100 @@
+"""Sentences about workers that do not fit, cannot reach each other, or are lost.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from tf_adasum.cluster.json_lines import printable
+from tf_adasum.cluster.store_client import wrong_program
+from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.environment_variables import SECRET, SECRET_FILE
+from tf_adasum.errors import see
+
+_LONGEST_VALUE = 1500  # characters
+
+
+def different_settings(
+    own: dict[str, Any], others: dict[str, Any], own_name: str, other_name: str
+) -> str:
+    """Return the error if settings of worker 0 and of another worker differ; "" if they do not.
+
+    Args:
+        own: the settings of worker 0.
+        others: the settings of the other worker.
+        own_name: the name of worker 0, with its address.
+        other_name: the name of the other worker.
+    """
+    for setting in dict.fromkeys([*own, *others]):
+        if own.get(setting) != others.get(setting):
+            values = _shown(own.get(setting), others.get(setting))
+            return (
+                f"All workers must be started with the same {printable(setting, 100)}. Received: "
+                f"{values[0]} on {own_name}, {values[1]} on {other_name} {see('TFA-207')}"
+            )
+    return ""
+
+
+def _shown(*values: Any) -> list[str]:
+    """Return two values that differ, as texts; of long lists, only the first place that differs."""
+    texts = [printable(str(each), _LONGEST_VALUE + 1) for each in values]
+    if max(map(len, texts)) > _LONGEST_VALUE and all(isinstance(each, list) for each in values):
+        pairs = enumerate(itertools.zip_longest(*values))
+        index = next(index for index, (one, other) in pairs if one != other)
+        texts = [
+            f"{each[index] if index < len(each) else 'nothing'} at index {index} of {len(each)}"
+            for each in values
+        ]
+    return [printable(text, _LONGEST_VALUE) for text in texts]
+
+
+def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -> str:
+    """Return the error message for workers that were started with different secrets.
+
+    Args:
+        name: the name of this worker.
+        has_secret: whether this worker has a secret.
+        others: dict from the names of the other workers to whether they have a secret.
+    """
+    words = {(False, True): "a secret", (True, True): "a different secret"}
+    received = [f"{'a secret' if has_secret else 'no secret'} on {name}"]
+    received += [
+        f"{words.get((has_secret, its), 'no secret')} on {other}" for other, its in others.items()
+    ]
+    return (
+        f"All workers must be started with the same secret, in the variable {SECRET} or "
+        f"in a file that {SECRET_FILE} names. Received: {', '.join(received)} "
+        f"{see('TFA-207')}"
+    )
+
+
+def lost(cluster: Cluster, rank: int) -> str:
+    """Return the error message for a task that has ended during the rendezvous."""
+    return (
+        f"{cluster.named([rank])} was lost while the workers started: its process has ended "
+        f"without reporting an error. Restart all workers. {see('TFA-501')}"
+    )
+
+
+def failure_sentences(cluster: Cluster, who: int, failures: Mapping[int, str]) -> list[str]:
+    """Return sentences about which tasks a task cannot reach.
+
+    Args:
+        cluster: the `Cluster`.
+        who: the rank of the task.
+        failures: dict from the ranks that it cannot reach to the reasons; "" for no reason.
+    """
+    ranks_of: dict[str, list[int]] = {}
+    for rank, why in sorted(failures.items()):
+        if why and 0 <= rank < cluster.num_workers:
+            ranks_of.setdefault(why, []).append(rank)
+    sentences = []
+    for why, ranks in ranks_of.items():
+        others = cluster.named(ranks)
+        cannot = f"{cluster.names[who]} cannot reach {others}: {why}."
+        sentences.append(wrong_program(why, others) or cannot)
+    return sentences
