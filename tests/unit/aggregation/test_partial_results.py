@@ -9,12 +9,12 @@ from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate
 from tf_adasum.aggregation.partial_results import (
     RunningSum,
     blocks_of,
-    blocks_of_devices,
     check_rule,
+    first_of_blocks,
     partial_results,
 )
 from tf_adasum.aggregation.rules import AdaCons, Adasum, AggregationRule, Mean, Sum
-from tf_adasum.aggregation.rules.adasum import AdasumOfBlocks
+from tf_adasum.aggregation.rules.adasum import AdasumOfNodes
 
 WIDTH = 7
 
@@ -61,14 +61,14 @@ def test_one_device_combines_the_whole_tree(count):
 )
 def test_several_devices_combine_the_same_tree(devices, count):
     vectors = gradients(devices * count, seed=devices)
-    blocks = blocks_of_devices(devices, count)
-    most = len(blocks) // devices
+    nodes = first_of_blocks(devices, count)
+    most = len(nodes) // devices
     rows = []
     for device in range(devices):
         first = device * count
         own = of_device(vectors[first : first + count], first, is_all=False)
         rows += [*own, *[[tf.zeros([WIDTH], tf.float64)] * 2] * (most - len(own))]
-    scheme = Scheme(AdasumOfBlocks(blocks), len(rows))
+    scheme = Scheme(AdasumOfNodes(nodes, devices * count, "variable"), len(rows))
     combined = aggregate(rows, LocalReductionPlanner(scheme))
     for variable in range(2):
         expected = oracle.adasum(vectors[:, variable])

@@ -58,8 +58,7 @@ def test_the_orthogonality_of_the_last_reduction():
     application = types.SimpleNamespace(
         measures_orthogonality=True,
         state={},
-        orthogonality=lambda: tf.constant([0.75, 0.25, 0.5], tf.float64),
-        gram_terms=lambda: tf.constant([[4.0, 5.0], [1.0, 2.0]], tf.float64),
+        measures=lambda: tf.constant([[3.0, 1.0], [4.0, 4.0], [5.0, 6.0]], tf.float64),
     )
     assert state.orthogonality is None and state.version == 0
     assert not state.measures_orthogonality
@@ -70,7 +69,7 @@ def test_the_orthogonality_of_the_last_reduction():
     with strategy.scope():
         state.keep(application, [2, 0], 0)
     np.testing.assert_array_equal(state.orthogonality, [0.25, np.nan, 0.75, 0.5])
-    np.testing.assert_array_equal(state.gram_terms, [[5, 0, 4], [2, 0, 1]])
+    np.testing.assert_array_equal(state.gram_terms, [[4, 0, 4], [2, 0, 1]])
     with strategy.scope():
         state.measure_orthogonality()
         assert state.version == 1, "it is measured already"
