@@ -22,8 +22,8 @@ from tf_adasum.aggregation import (
 )
 from tf_adasum.aggregation.divided_group import DividedGroup, classes_of, pairs_of
 from tf_adasum.aggregation.groups import CollectiveGroup
-from tf_adasum.aggregation.partial_results import blocks_of_devices
-from tf_adasum.aggregation.rules.adasum import AdasumOfBlocks
+from tf_adasum.aggregation.partial_results import first_of_blocks
+from tf_adasum.aggregation.rules.adasum import AdasumOfNodes
 from tf_adasum.aggregation.rules.checks import is_built_in
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
@@ -221,9 +221,9 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         if options.parts == 1:
             return self.scheme
         per_device = tf.distribute.get_strategy()._virtual_replicas.per_device
-        blocks = blocks_of_devices(self.replicas, per_device)
-        rule = AdasumOfBlocks(blocks, self.scheme.rule.granularity)
-        return dataclasses.replace(self.scheme, rule=rule, replicas=len(blocks), radix_plan=None)
+        nodes, virtual = first_of_blocks(self.replicas, per_device), self.replicas * per_device
+        rule = AdasumOfNodes(nodes, virtual, self.scheme.rule.granularity)
+        return dataclasses.replace(self.scheme, rule=rule, replicas=len(nodes), radix_plan=None)
 
     def _sent_rows(self, rows, local, group):
         """Return the `SentRows` of a local replica, whose variable is on the CPU."""
@@ -271,20 +271,21 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         return DividedGroup(collectives, member_of_rank, member, pairs)
 
     def _part(self, local, options, stride, radix):
-        first, kind = self._first_and_kind(local, stride, radix)
-        return self.part(local, kind * self.replicas + first, radix, options)
+        _, key = self._first_and_key(local, stride, radix)
+        return self.part(local, key, radix, options)
 
-    def _first_and_kind(self, local, stride, radix):
-        """Return the first replica of a local replica's group, and a number for stride and radix.
+    def _first_and_key(self, local, stride, radix, part=0):
+        """Return the first replica of a local replica's group, and a key that no other group has.
 
-        All groups with the same stride and the same radix get the same number.
+        `part` is 0 for the whole group, and i for its i-th pair of classes, counted from 1.
         """
         replica = self._first_replica + local
+        first = replica - replica // stride % radix * stride
         # Stride and radix are factors of the number of replicas N, and fewer than N groups have
         # this stride and this radix.
         factors = [factor for factor in range(1, self.replicas + 1) if self.replicas % factor == 0]
-        kind = factors.index(stride) * len(factors) + factors.index(radix)
-        return replica - replica // stride % radix * stride, kind
+        kind = (part * len(factors) + factors.index(stride)) * len(factors) + factors.index(radix)
+        return first, kind * self.replicas + first
 
     def _pairs_of_classes(self, options, stride, radix):
         """Return `pairs` for each local replica's `DividedGroup`; empty for an undivided group."""
@@ -295,12 +296,12 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         self._pairs[stride, radix] = pairs
         exchanges: dict[int, list] = {}  # from the number of a pair to the local replicas in it
         for local in range(devices):
-            first, kind = self._first_and_kind(local, stride, radix)
+            first, _ = self._first_and_key(local, stride, radix)
             member = (self._first_replica + local - first) // stride
             classes = classes_of((first + stride * np.arange(radix)) // devices)
             for number, members in enumerate([] if classes is None else pairs_of(classes)):
                 if member in members:
-                    key = self._key_of_pair(kind, first, number)
+                    _, key = self._first_and_key(local, stride, radix, part=number + 1)
                     part = self.part(local, key, len(members), options)
                     rank = int(np.searchsorted(members, member))
                     exchanges.setdefault(number, []).append((local, members, rank, part))
@@ -311,12 +312,6 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
             for (local, members, rank, part), ranks in zip(own, found, strict=True):
                 pairs[local].append((members, CollectiveGroup(part, ranks, rank)))
         return pairs
-
-    def _key_of_pair(self, kind, first, number):
-        """Return a unique key for a pair of classes, larger than the keys of all whole groups."""
-        factors = sum(self.replicas % factor == 0 for factor in range(1, self.replicas + 1))
-        whole_groups = factors**2 * self.replicas
-        return whole_groups * (1 + number) + kind * self.replicas + first
 
     def _members_of_ranks(self, options, stride, radix):
         """Return, for each local replica, an array with the member of its group at each rank.

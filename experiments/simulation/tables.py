@@ -13,7 +13,7 @@ import tensorflow as tf
 from experiments.simulation import training_loop
 from experiments.simulation.combination import RULES
 from tf_adasum import ops, rules
-from tf_adasum.aggregation.orthogonality import orthogonality, squared_norms
+from tf_adasum.aggregation.orthogonality import measures, orthogonality
 from tf_adasum.aggregation.sparse import SparsePlan, coalesced
 
 
@@ -72,7 +72,7 @@ class SparseTraining:
         for gradient in self.model.gradients(tables, x, y):
             _, rows, segments = self._plan(*gradient)
             grams.append(ops.segment_gram(rows, segments))
-        return orthogonality(*squared_norms(tf.concat(grams, axis=0)))
+        return orthogonality(measures(tf.concat(grams, axis=0)))
 
     def _steps(self, tables, x, y, order, rates, begin, end):
         """Take the steps from `begin` to before `end`; arguments as in `Training`."""

@@ -9,7 +9,7 @@ from experiments.simulation import training_loop
 from experiments.simulation.combination import Combination
 from experiments.simulation.updates import UPDATES
 from tf_adasum import ops
-from tf_adasum.aggregation.orthogonality import orthogonality, squared_norms
+from tf_adasum.aggregation.orthogonality import measures, orthogonality
 
 
 class Training:
@@ -121,7 +121,7 @@ class Training:
     def orthogonality(self, weights, x, y):
         """Return the orthogonality of the replicas' gradients ``[V + 1]``, the last one overall."""
         gram = ops.segment_gram(self.gradients(weights, x, y), list(self.offsets))
-        return orthogonality(*squared_norms(gram))
+        return orthogonality(measures(gram))
 
     def measure(self, state, x, y):
         """Return loss and score of a state on a split."""

@@ -12,6 +12,7 @@ A block whose left neighbour belongs to another device waits until the end. The 
 at the end are combined with the blocks of the other devices.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,24 +77,20 @@ class Tree:
             number: its number, int or scalar tensor.
             nodes: the nodes of `slots`. An unused node has any value.
         """
-        kept = dict(zip(self.slots, nodes, strict=True))
-        arrives = tf.constant(True)
-        for level in range(1 + max(level for level, _ in self.slots)):
-            block = number // 2**level
-            is_right = tf.equal(block % 2, 1)
-            has_left = is_right & ((block - 1) * 2**level >= self._first)
-            for waits in (True, False):
-                slot = (level, waits)
-                if slot in kept:
-                    stays = arrives & ~has_left & tf.not_equal(is_right, waits)
-                    kept[slot] = _either(stays, lambda n=node: n, lambda s=kept[slot]: s)
-            arrives = arrives & has_left
-            if (level, True) in kept:
-                left = kept[level, True]
+        slots = [self._slot(each) for each in range(self._first, self._first + self._count - 1)]
+        final_level = tf.constant([level for level, _ in slots])[number - self._first]
+        place = tf.constant([self.slots.index(slot) for slot in slots])[number - self._first]
+        for (level, waits), left in zip(self.slots, nodes, strict=True):
+            if waits:
                 node = _either(
-                    arrives, lambda a=left, b=node: self._combine(a, b), lambda n=node: n
+                    level < final_level,
+                    lambda left=left, node=node: self._combine(left, node),
+                    lambda node=node: node,
                 )
-        return [kept[slot] for slot in self.slots]
+        return [
+            _either(tf.equal(place, own), lambda: node, lambda kept=kept: kept)
+            for own, kept in enumerate(nodes)
+        ]
 
     def blocks(self, node: Node, nodes: Sequence[Node], is_all: bool) -> list[Node]:
         """Return the blocks that are left, in order, when the last gradient `node` has arrived.
@@ -105,15 +102,11 @@ class Tree:
         """
         kept = dict(zip(self.slots, nodes, strict=True))
         before = blocks_of(self._first, self._count - 1)
-        left = [kept[level, number % 2 == 0] for level, number in before]
-        level, number = 0, self._first + self._count - 1
-        while before and before[-1] == (level, number - 1) and number % 2 == 1:
-            before.pop()
-            node = self._combine(left.pop(), node)
-            level, number = level + 1, number // 2
-        while is_all and left:
-            node = self._combine(left.pop(), node)
-        return [*left, node]
+        found = [*(kept[level, number % 2 == 0] for level, number in before), node]
+        most = 1 if is_all else len(blocks_of(self._first, self._count))
+        while len(found) > most:
+            found[-2:] = [self._combine(*found[-2:])]
+        return found
 
 
 class RunningSum:
@@ -157,16 +150,19 @@ def partial_results(
     return Tree(combine, first, count)
 
 
-def blocks_of_devices(devices: int, count: int) -> list[tuple[int, int] | None]:
-    """Return the blocks that are left on all devices; each has equally many, None if it has fewer.
+def first_of_blocks(devices: int, count: int) -> list[int | None]:
+    """Return the first replica of each block that is left, on all devices.
+
+    All devices have equally many. None fills up those of a device with fewer blocks.
 
     Args:
         devices: the number of devices.
         count: the number of virtual replicas of each.
     """
-    found = [blocks_of(device * count, count) for device in range(devices)]
-    most = max(map(len, found))
-    return [block for own in found for block in [*own, *[None] * (most - len(own))]]
+    blocks = [blocks_of(device * count, count) for device in range(devices)]
+    firsts = [[number << level for level, number in own] for own in blocks]
+    padded = itertools.zip_longest(*firsts)  # the first block of each device, and so on
+    return [first for own in zip(*padded, strict=True) for first in own]
 
 
 def check_rule(rule: AggregationRule) -> None:
@@ -203,10 +199,4 @@ def _sum(left: Node, right: Node) -> list[Gradient]:
 
 def _either(predicate: tf.Tensor, then: Callable, otherwise: Callable) -> Node:
     """Return the result of one of two functions, which return nodes, as `tf.cond` does."""
-    like = otherwise()
-
-    def flat(function: Callable) -> Callable:
-        return lambda: tf.nest.flatten([function()], expand_composites=True)
-
-    found = tf.cond(predicate, flat(then), flat(otherwise))
-    return tf.nest.pack_sequence_as([list(like)], found, expand_composites=True)[0]
+    return tf.cond(predicate, lambda: list(then()), lambda: list(otherwise()))

@@ -28,9 +28,9 @@ class RuleApplication:
         groups: ints ``[V]``: for each gradient, the number of its group.
         state: the rule's state: dict of tensors ``[P, ...]``, which `coefficients` replaces.
             Defaults to no state.
-        measures_orthogonality: whether `orthogonality` will be called. Defaults to `False`.
+        measures_orthogonality: whether `measures` will be called. Defaults to `False`.
         local_reduction_size: number of neighbours whose mean counts as one gradient, for
-            `orthogonality`. Defaults to `1`.
+            `measures`. Defaults to `1`.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class RuleApplication:
         self.state = dict(state or {})
         self.measures_orthogonality = measures_orthogonality
         self._local_reduction_size = local_reduction_size
-        self._norms: dict[int, tuple[tf.Tensor, ...]] = {}
+        self._measures: dict[int, tf.Tensor] = {}
 
     @classmethod
     def of_first_step(cls, scheme: Scheme, variables: int) -> "RuleApplication":
@@ -97,13 +97,8 @@ class RuleApplication:
                 non-finite coefficients for a finite Gram matrix.
         """
         if self.measures_orthogonality:
-            size = self._local_reduction_size
-            norms = (
-                *orthogonality.squared_norms(gram_SRR, size),
-                *orthogonality.gram_terms(gram_SRR, size),
-            )
-            pairs = zip(*map(tf.unstack, norms), strict=True)
-            self._norms |= dict(zip(indices, pairs, strict=True))
+            measures_3S = orthogonality.measures(gram_SRR, self._local_reduction_size)
+            self._measures |= dict(zip(indices, tf.unstack(measures_3S, axis=1), strict=True))
         groups, position = _numbered(self.groups[list(indices)])
         is_alone = len(groups) == len(position)
         gram_PRR = (
@@ -121,19 +116,11 @@ class RuleApplication:
         c_PR = tf.where(is_finite_P[:, None], c_PR, tf.constant(np.nan, tf.float64))
         return c_PR if is_alone else tf.gather(c_PR, position)
 
-    def orthogonality(self) -> tf.Tensor:
-        """Return float64 ``[V + 1]``: for each variable (NaN without gradient), and for all."""
-        combined_V, separate_V, *_ = self._measured()
-        return orthogonality.orthogonality(combined_V, separate_V)
-
-    def gram_terms(self) -> tf.Tensor:
-        """Return `orthogonality.gram_terms` of each variable, float64 ``[2, V]``."""
-        return tf.stack(self._measured()[2:])
-
-    def _measured(self) -> list[tf.Tensor]:
-        nothing = (tf.constant(0.0, tf.float64),) * 4
-        norms = [self._norms.get(index, nothing) for index in range(self._variables)]
-        return [tf.stack(each) for each in zip(*norms, strict=True)]
+    def measures(self) -> tf.Tensor:
+        """Return `orthogonality.measures`, float64 ``[3, V]``: zeros without a gradient."""
+        nothing = tf.zeros([3], tf.float64)
+        columns = [self._measures.get(index, nothing) for index in range(self._variables)]
+        return tf.stack(columns, axis=1)
 
 
 def _numbered(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -72,30 +72,24 @@ class SparsePlan:
         return [(self.indices[0], tf.IndexedSlices(values, indices, self._like.dense_shape))]
 
 
-class JoinedPlan(SparsePlan):
-    """The rows of all replicas, multiplied by coefficients that do not depend on them.
+class MeanPlan(SparsePlan):
+    """The rows of all replicas, divided by their number R.
 
     Rows with the same index are not added up, because on one device they are not added up either,
     and some optimizers, such as Adam, would take another step.
     """
 
     def __init__(self, index: int, like: tf.IndexedSlices, slices: Any, rule: AggregationRule):
+        del rule
         self.indices, self.levels = (index,), []
-        replicas = len(slices)
         self._like = like
-        coefficients_R = rule.coefficients(tf.zeros([1, replicas, replicas], tf.float64))[0]
-        self._rows = [
-            (indices, values * tf.cast(coefficient, values.dtype))
-            for (indices, values), coefficient in zip(
-                slices, tf.unstack(coefficients_R), strict=True
-            )
-        ]
+        self._union, rows = (tf.concat(each, axis=0) for each in zip(*slices, strict=True))
+        self._mean = rows * tf.constant(1 / len(slices), rows.dtype)
 
     def split(self, gradients: Any) -> list[tuple[tf.Tensor, None]]:
         """Return the rows ``[K, d]`` of all replicas."""
         del gradients
-        self._union, values = (tf.concat(each, axis=0) for each in zip(*self._rows, strict=True))
-        return [(values, None)]
+        return [(self._mean, None)]
 
 
 def plans(
@@ -109,7 +103,7 @@ def plans(
         is_mean: whether the rows are averaged, and not added up where indices are equal. Defaults
             to `False`.
     """
-    kind, prepared = (JoinedPlan, _flat) if is_mean else (SparsePlan, coalesced)
+    kind, prepared = (MeanPlan, _flat) if is_mean else (SparsePlan, coalesced)
     sparse = [
         index
         for index, gradient in enumerate(gradients[0])

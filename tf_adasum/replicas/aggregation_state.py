@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum.aggregation import RuleApplication
+from tf_adasum.aggregation import RuleApplication, orthogonality
 from tf_adasum.aggregation.rules import granularity
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import see
@@ -147,7 +147,7 @@ class AggregationState:
         count = max(self._groups, default=-1) + 1
         arrays = scheme.single_level_rule.initial_state(count, scheme.replicas)
         self.rule_state = RuleState(arrays) if arrays else None
-        self._orthogonality = None
+        self._measures = None
         self.version = 0  # increases if newly traced functions contain other operations
 
     def _number(self, paths):
@@ -189,16 +189,16 @@ class AggregationState:
 
     def measure_orthogonality(self):
         """Create a variable for the orthogonality; functions traced from now on assign it."""
-        if self._orthogonality is None:
+        if self._measures is None:
             self.version += 1
-            self._orthogonality = tf.Variable(
-                np.full([3, len(self.paths) + 1], np.nan), trainable=False, dtype=tf.float64
+            self._measures = tf.Variable(
+                np.zeros([3, len(self.paths)]), trainable=False, dtype=tf.float64
             )
 
     def stop_measuring_orthogonality(self):
         """Remove the variable of the orthogonality, which functions traced later do not compute."""
         self.version += 1
-        self._orthogonality = None
+        self._measures = None
 
     def groups_of(self, indices):
         """Return the group number of each given variable, as a list of ints."""
@@ -207,7 +207,7 @@ class AggregationState:
     @property
     def measures_orthogonality(self):
         """Whether functions traced now measure the orthogonality."""
-        return self._orthogonality is not None
+        return self._measures is not None
 
     @property
     def orthogonality(self):
@@ -216,9 +216,9 @@ class AggregationState:
         Each of the first V values belongs to one variable, the last value to all variables
         together. A value is NaN before the first reduction, and for gradients that are all zero.
         """
-        if self._orthogonality is None:
+        if self._measures is None:
             return None
-        return tf.convert_to_tensor(self._on(0, self._orthogonality))[0]
+        return orthogonality.orthogonality(self._on(0, self._measures))
 
     @property
     def num_combined(self):
@@ -228,7 +228,7 @@ class AggregationState:
     @property
     def gram_terms(self):
         """The mean of ``‖g‖²``, and of the inner products of two replicas, as ``[2, V]``."""
-        return tf.convert_to_tensor(self._on(0, self._orthogonality))[1:, :-1]
+        return orthogonality.gram_terms(self._on(0, self._measures), self.num_combined)
 
     def application(self, indices, local):
         """Return the `RuleApplication` for one reduction, on a local replica.
@@ -258,25 +258,21 @@ class AggregationState:
             for name, variable in self.rule_state.variables_of(local).items():
                 variable.assign(application.state[name])
         if application.measures_orthogonality:
-            terms, measured = application.gram_terms(), application.orthogonality()
-            self.keep_measured(measured, terms, indices, local)
+            self.keep_measures(application.measures(), indices, local)
 
-    def keep_measured(self, orthogonality, gram_terms, indices, local=None):
+    def keep_measures(self, measures, indices, local=None):
         """Store what a reduction measured.
 
         Args:
-            orthogonality: float64 ``[variables + 1]``, for the given variables and for all.
-            gram_terms: float64 ``[2, variables]``.
+            measures: `orthogonality.measures` of the given variables.
             indices: as in `application`.
             local: as in `application`. Defaults to the current replica.
         """
-        terms = tf.pad(gram_terms, [[0, 0], [0, 1]])
-        *of_variables, of_all = tf.unstack(tf.concat([orthogonality[None], terms], 0), axis=1)
-        by_index = dict(zip(indices, of_variables, strict=True))
-        unused = tf.constant([np.nan, 0, 0], tf.float64)
-        values = [by_index.get(index, unused) for index in range(len(self.paths))]
-        own = self._orthogonality if local is None else self._on(local, self._orthogonality)
-        own.assign(tf.stack([*values, of_all], axis=1))
+        by_index = dict(zip(indices, tf.unstack(measures, axis=1), strict=True))
+        nothing = tf.zeros([3], tf.float64)
+        columns = [by_index.get(index, nothing) for index in range(len(self.paths))]
+        own = self._measures if local is None else self._on(local, self._measures)
+        own.assign(tf.stack(columns, axis=1))
 
     def _on(self, local, variable):
         return tf.distribute.get_strategy().experimental_local_results(variable)[local]

@@ -30,8 +30,8 @@ class EmptyReplicas:
         self._rows: dict[int, tf.Tensor | int | None] = {}
         # From the id of a replica with micro-batches to the rows of its step and of all replicas.
         self._of_steps: dict[int, tuple] = {}
-        # From the id of a replica to tensors that were computed in it, by name and graph.
-        self._computed: dict[int, dict] = {}
+        # From the id of a replica to the number of rows of all replicas, and the graph that has it.
+        self._totals: dict[int, tuple] = {}
         # From a tf.function to the function that `noting` returns for it.
         self._noting: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
@@ -66,7 +66,7 @@ class EmptyReplicas:
         """Delete all notes, because their tensors belong to one graph."""
         self._rows.clear()
         self._of_steps.clear()
-        self._computed.clear()
+        self._totals.clear()
 
     def rows_of_replica(self, number):
         """Return the number of rows of a local replica: int, int64 scalar tensor, or None."""
@@ -76,13 +76,11 @@ class EmptyReplicas:
         """Set the rows of a micro-batch, of this replica's step, and of all replicas."""
         own = tensorflow_compat.replica()
         self._of_steps[own], self._rows[own] = (rows_of_step, total), rows
-        self._computed.pop(own, None)
 
     def after_step(self):
         """Let the rows of this replica be those of all its micro-batches again."""
         own = tensorflow_compat.replica()
         self._rows[own], _ = self._of_steps.pop(own, (self.rows, None))
-        self._computed.pop(own, None)
 
     @property
     def rows(self):
@@ -94,33 +92,25 @@ class EmptyReplicas:
         """Whether this replica has no rows: boolean scalar tensor or True; None if it has rows."""
         if not isinstance(self.rows, tf.Tensor):
             return True if self.rows == 0 else None
-        return self._once("is_empty", lambda: tf.equal(self.rows, 0))
-
-    def _once(self, name, compute):
-        """Return a value of this replica, which is computed once in each graph."""
-        own = self._computed.setdefault(tensorflow_compat.replica(), {})
-        if not self._has(name):
-            graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-            own[name] = graph, compute()
-        return own[name][1]
-
-    def _has(self, name):
-        own = self._computed.get(tensorflow_compat.replica(), {})
-        return name in own and _is_visible_from(own[name][0])
+        return tf.equal(self.rows, 0)
 
     @property
     def has_total(self):
         """Whether `total_rows` needs no exchange, because this replica has called it before."""
-        return tensorflow_compat.replica() in self._of_steps or self._has("total")
+        own = tensorflow_compat.replica()
+        return own in self._of_steps or (own in self._totals and _is_visible(self._totals[own][1]))
 
     def total_rows(self):
         """Return the number of rows of all replicas, float32; every replica calls this method.
 
         It is an int if this process has all replicas, and their numbers are known and equal.
         """
-        if tensorflow_compat.replica() in self._of_steps:
-            return self._of_steps[tensorflow_compat.replica()][1]
-        return self._once("total", self._exchanged_total)
+        own = tensorflow_compat.replica()
+        if own in self._of_steps:
+            return self._of_steps[own][1]
+        if not self.has_total:
+            self._totals[own] = self._exchanged_total(), _current_graph()
+        return self._totals[own][0]
 
     def _exchanged_total(self):
         context = tf.distribute.get_replica_context()
@@ -177,9 +167,13 @@ class EmptyReplicas:
         ]
 
 
-def _is_visible_from(graph):
+def _current_graph():
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def _is_visible(graph):
     """Return whether the current graph is a graph or within it; None is eager code."""
-    current = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    current = _current_graph()
     while current is not None and current is not graph:
         current = getattr(current, "outer_graph", None)
     return current is graph

@@ -38,7 +38,7 @@ def is_shared(variable):
     Args:
         variable: a Keras or TensorFlow variable, created under a strategy or not.
     """
-    variable = _tf_variable(variable)
+    variable = keras_compat.tensorflow_variable(variable)
     is_reduced = variable.aggregation != tf.VariableAggregation.NONE
     is_own = variable.synchronization == tf.VariableSynchronization.ON_READ
     return (variable.trainable or is_reduced) and not is_own
@@ -98,7 +98,7 @@ def check(strategy, variables=None):
     digests = np.zeros([len(local_replicas), len(variables)], np.int64)
     for number, variable in enumerate(variables):
         if variable is not None:
-            digests[:, number] = _digests(strategy, _tf_variable(variable), len(local_replicas))
+            digests[:, number] = _digests(strategy, variable, len(local_replicas))
     gather = functools.partial(_from_all_replicas, strategy._workers)
     counts_and_sums = gather([[len(variables), zlib.crc32(own.tobytes())] for own in digests])
     if (counts_and_sums == counts_and_sums[0]).all():
@@ -154,7 +154,7 @@ def _digests(strategy, variable, local_replicas):
 
     A variable that was created without a strategy has only one copy, so its digest is repeated.
     """
-    copies = strategy.experimental_local_results(variable)
+    copies = strategy.experimental_local_results(keras_compat.tensorflow_variable(variable))
     digests = [_digest(copy.numpy()) for copy in copies]
     return digests if len(digests) == local_replicas else digests[:1] * local_replicas
 
@@ -182,7 +182,3 @@ def _message(variable, replicas, differing, devices):
         "weights in a step. "
         f"Received: values that differ from replica 0 on {', '.join(where)} {see('TFA-508')}"
     )
-
-
-def _tf_variable(variable):
-    return keras_compat.tensorflow_variable(variable)

@@ -24,8 +24,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_adasum.aggregation import partial_results, row_weights
-from tf_adasum.aggregation.orthogonality import orthogonality
-from tf_adasum.aggregation.partial_results import RunningSum
+from tf_adasum.aggregation.partial_results import RunningSum, Tree
 from tf_adasum.aggregation.sparse import coalesced
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
@@ -61,7 +60,7 @@ class Step:
         self.number: Any = self._first
         self.hands_over, self.is_within_update = True, False
         self._begin_micro_batch()
-        self._groups: list[list[int]] = []  # for each optimizer, the groups of its values
+        self._trees: list[Tree | RunningSum] = []  # for each optimizer
         self._measured = 0  # how many gradients of an optimizer are measured
         self._variables: list[tuple] = []  # see `before_assignment`
 
@@ -146,8 +145,10 @@ class Step:
         """
         self._measured = measured
         self._handed.append((optimizer, values))
-        if len(self._groups) < len(self._handed):
-            self._groups.append(groups)
+        if len(self._trees) < len(self._handed):
+            rule = self._strategy.aggregation
+            tree = partial_results.partial_results(rule, groups, self._first, self._count)
+            self._trees.append(tree)
 
     def note(self, name: str, value: Any) -> None:
         """Keep a scalar of this micro-batch for `noted`."""
@@ -167,30 +168,28 @@ class Step:
         devices = self._strategy.num_replicas_in_sync
         number = [each for each, _ in self._handed].index(optimizer)
         nodes = self._state["nodes"][number]
-        own = self._partial_results(number).blocks(self._weighted(values), nodes, devices == 1)
+        own = self._trees[number].blocks(self._weighted(values), nodes, devices == 1)
         if devices > 1 and self._strategy.aggregation.is_tree_of_pairs:
-            most = len(partial_results.blocks_of_devices(devices, self._count)) // devices
+            most = len(partial_results.first_of_blocks(devices, self._count)) // devices
             own += [_zeros_like(values)] * (most - len(own))
         return own
 
-    def measure(self, values: list, combined: list, keep: Callable) -> None:
-        """Measure the orthogonality of an optimizer's gradients.
+    def measures(self, values: list, combined: list) -> tf.Tensor:
+        """Return `orthogonality.measures` of the gradients of all virtual replicas.
 
-        The inner products of two replicas are those of the virtual replicas of each device.
+        The inner products of two devices are estimated by those within devices.
 
         Args:
             values: the gradients of the last micro-batch.
             combined: the combined gradients.
-            keep: function of the orthogonality and the `gram_terms`.
         """
-        k = self._count
         squares_V, *sums = self._measures(values, self._state["measured"])
-        inner_V = (_squares(sums) - squares_V) / (k * (k - 1))
         context = tf.distribute.get_replica_context()
-        squares_V, inner_V = tf.unstack(context.all_reduce("SUM", tf.stack([squares_V, inner_V])))
-        devices = context.num_replicas_in_sync
-        terms_2V = tf.stack([squares_V / (devices * k), inner_V / devices])
-        keep(orthogonality(_squares(combined), squares_V), terms_2V)
+        own_2V = tf.stack([squares_V, _squares(sums) - squares_V])
+        squares_V, others_V = tf.unstack(context.all_reduce("SUM", own_2V))
+        replicas = context.num_replicas_in_sync * self._count
+        others_V *= (replicas - 1) / (self._count - 1)
+        return tf.stack([_squares(combined), squares_V, squares_V + others_V])
 
     def before_assignment(self, variable: Any) -> None:
         """Remember the value of a variable before the first micro-batch assigns it."""
@@ -209,28 +208,25 @@ class Step:
     def run(self, function: Callable, results: Callable[[], list]) -> Any:
         """Call the function for each micro-batch, and return the result of the step."""
         state = self._state_after(0, self._call(function, 0, ()), None)
-        flat = tf.nest.flatten(state, expand_composites=True)
         optimizers = [each for each, _ in self._handed]
 
-        def body(index: tf.Tensor, *flat: tf.Tensor) -> list:
-            before = tf.nest.pack_sequence_as(state, flat, expand_composites=True)
+        def body(index: tf.Tensor, before: dict) -> tuple[tf.Tensor, dict]:
             self.number = self._first + index
             self._begin_micro_batch()
             result = self._call(function, index, before)
             if [each for each, _ in self._handed] != optimizers:
                 raise ValueError(SEVERAL_UPDATES)
-            after = self._state_after(index, result, before)
-            return [index + 1, *tf.nest.flatten(after, expand_composites=True)]
+            return index + 1, self._state_after(index, result, before)
 
         if self._count > 2:
-            _, *flat = tf.while_loop(
-                lambda index, *_: index < self._count - 1,
+            _, state = tf.while_loop(
+                lambda index, _: index < self._count - 1,
                 body,
-                [tf.constant(1), *flat],
-                shape_invariants=[tf.TensorShape([]), *_shapes(state)],
+                (tf.constant(1), state),
+                shape_invariants=(tf.TensorShape([]), tf.nest.map_structure(_shape, state)),
                 parallel_iterations=1,
             )
-        self._state = tf.nest.pack_sequence_as(state, flat, expand_composites=True)
+        self._state = state
         self._updates, self.number, self.hands_over = 0, self._first + self._count - 1, False
         result = self._call(function, self._count - 1, self._state)
         totals = map(tf.add, self._state["sums"], self._summands(result))
@@ -247,7 +243,7 @@ class Step:
         """Return what is kept after a micro-batch, and reset variables for the next micro-batch."""
         state: dict[str, Any] = {"nodes": [], "notes": {}, "sums": self._summands(result)}
         for number, (_, values) in enumerate(self._handed):
-            tree, node = self._partial_results(number), self._weighted(values)
+            tree, node = self._trees[number], self._weighted(values)
             first = [node] * len(tree.slots)
             own = tree.placed(node, self.number, before["nodes"][number]) if before else first
             state["nodes"].append(own)
@@ -278,10 +274,6 @@ class Step:
             squares += before[0]
             (sums,) = RunningSum().placed(gradients, None, [before[1:]])
         return [squares, *sums]
-
-    def _partial_results(self, number: int) -> Any:
-        rule, groups = self._strategy.aggregation, self._groups[number]
-        return partial_results.partial_results(rule, groups, self._first, self._count)
 
     def _weighted(self, values: list) -> list:
         """Return gradients, weighted by the rows of the micro-batch if the rule is the mean."""
@@ -329,12 +321,7 @@ def _zeros_like(values: list) -> list:
     ]
 
 
-def _shapes(state: dict) -> list[tf.TensorShape]:
-    """Return the shapes of a state's tensors; sparse gradients may have any number of rows."""
-    shapes: list[tf.TensorShape] = []
-    for value in tf.nest.flatten(state):
-        parts = tf.nest.flatten(value, expand_composites=True)
-        is_sparse = isinstance(value, tf.IndexedSlices)
-        rows = [tf.TensorShape([None, *part.shape[1:]]) for part in parts[: 2 * is_sparse]]
-        shapes += [*rows, *(part.shape for part in parts[len(rows) :])]
-    return shapes
+def _shape(value: Any) -> tf.TensorShape:
+    """Return the shape of a gradient in a loop; a sparse gradient may have any number of rows."""
+    is_sparse = isinstance(value, tf.IndexedSlices)
+    return tf.TensorShape([None, *value.values.shape[1:]]) if is_sparse else value.shape

@@ -6,9 +6,8 @@ import tensorflow as tf
 from support import oracle
 
 from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate
-from tf_adasum.aggregation.partial_results import blocks_of_devices, partial_results
-from tf_adasum.aggregation.rules import Adasum
-from tf_adasum.aggregation.rules.adasum import AdasumOfBlocks
+from tf_adasum.aggregation.partial_results import first_of_blocks, partial_results
+from tf_adasum.aggregation.rules.adasum import AdasumOfNodes
 
 WIDTH = 7
 
@@ -38,15 +37,15 @@ def of_device(vectors, first, is_all):
 )
 def test_devices_combine_the_whole_tree(devices, count):
     vectors = gradients(devices * count, seed=devices)
-    blocks = blocks_of_devices(devices, count)
-    most = len(blocks) // devices
+    nodes = first_of_blocks(devices, count)
+    most = len(nodes) // devices
     rows = []
     for device in range(devices):
         first = device * count
         own = of_device(vectors[first : first + count], first, is_all=devices == 1)
         assert devices > 1 or len(own) == 1
         rows += [*own, *[[tf.zeros([WIDTH], tf.float64)] * 2] * (most - len(own))]
-    scheme = Scheme(AdasumOfBlocks(blocks), len(rows))
+    scheme = Scheme(AdasumOfNodes(nodes, devices * count, "variable"), len(rows))
     combined = aggregate(rows, LocalReductionPlanner(scheme))
     for variable in range(2):
         expected = oracle.adasum(vectors[:, variable])

@@ -80,62 +80,48 @@ class Adasum(AggregationRule):
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
         """Return ``[S, R]``, float64; see `AggregationRule.coefficients`."""
-        gram_SRR = tf.convert_to_tensor(gram, tf.float64)
-        error = ops.gram_relative_error(gram_SRR)
-        segments, replicas = tf.shape(gram_SRR)[0], gram_SRR.shape[-1]
-        nodes_SMR = tf.eye(replicas, batch_shape=[segments], dtype=tf.float64)
-        while nodes_SMR.shape[1] > 1:
-            even = nodes_SMR.shape[1] // 2 * 2
-            combined_SPR = _combine_pairs(gram_SRR, nodes_SMR[:, :even], error)
-            carried = nodes_SMR[:, even:]
-            nodes_SMR = tf.concat([combined_SPR, carried], axis=1)
-        finite_S = tf.reduce_all(tf.math.is_finite(gram_SRR), axis=[1, 2])
-        not_a_number = tf.constant(np.nan, tf.float64)
-        return tf.where(finite_S[:, None], nodes_SMR[:, 0], not_a_number)
+        return _coefficients(gram, np.eye(gram.shape[-1]))
 
 
-class AdasumOfBlocks(Adasum):
-    """Adasum's rule for the nodes of its tree that devices with several virtual replicas hold.
+class AdasumOfNodes(Adasum):
+    """Adasum's rule for nodes of its tree over V replicas. The rows of the Gram matrix are nodes.
 
-    A node of level i with the number b is the combination of the gradients b 2^i to (b + 1) 2^i - 1
-    of all virtual replicas.
+    A node is placed where its first replica is, with zeros at the places of its other replicas.
+    This gives the same tree, because ``adasum(a, 0) = a``.
 
     Args:
-        blocks: for each row of the Gram matrix the level and the number of its node, or None if the
-            row is zero. The nodes cover all virtual replicas.
+        first_replicas: for each row the number of the first replica in its node, or None if the row
+            is zero. The nodes cover all V replicas.
+        replicas: V.
         granularity: as for `Adasum`.
     """
 
     def __init__(
-        self, blocks: Sequence[tuple[int, int] | None], granularity: Granularity = "variable"
+        self, first_replicas: Sequence[int | None], replicas: int, granularity: Granularity
     ):
         super().__init__(granularity)
-        self.blocks, self.works_in_levels = list(blocks), False
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {"blocks": self.blocks, "granularity": self.granularity}
+        self.works_in_levels = False
+        numbers = np.array([-1 if first is None else first for first in first_replicas])
+        self._leaves_VR = (np.arange(replicas)[:, None] == numbers).astype(np.float64)
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
         """Return ``[S, R]``, float64; see `AggregationRule.coefficients`."""
-        gram_SRR = tf.convert_to_tensor(gram, tf.float64)
-        error = ops.gram_relative_error(gram_SRR)
-        rows = tf.eye(len(self.blocks), batch_shape=tf.shape(gram_SRR)[:1], dtype=tf.float64)
-        found = {block: rows[:, row] for row, block in enumerate(self.blocks) if block}
-        level = 0
-        while len(found) > 1:
-            here = sorted(number for height, number in found if height == level)
-            nodes = {number: found.pop((level, number)) for number in here}
-            left = [number for number in here if number % 2 == 0 and number + 1 in nodes]
-            if left:
-                pairs = [nodes[number + side] for number in left for side in (0, 1)]
-                combined = _combine_pairs(gram_SRR, tf.stack(pairs, axis=1), error)
-                nodes |= {number: combined[:, place] for place, number in enumerate(left)}
-            level += 1
-            found |= {(level, number // 2): nodes[number] for number in here if number % 2 == 0}
-        (root,) = found.values()
-        finite_S = tf.reduce_all(tf.math.is_finite(gram_SRR), axis=[1, 2])
-        return tf.where(finite_S[:, None], root, tf.constant(np.nan, tf.float64))
+        return _coefficients(gram, self._leaves_VR)
+
+
+def _coefficients(gram: tf.Tensor, leaves_MR: np.ndarray) -> tf.Tensor:
+    """Return the root of the tree over some leaves, which are linear combinations of the rows."""
+    gram_SRR = tf.convert_to_tensor(gram, tf.float64)
+    error = ops.gram_relative_error(gram_SRR)
+    nodes_SMR = tf.broadcast_to(leaves_MR, [tf.shape(gram_SRR)[0], *leaves_MR.shape])
+    while nodes_SMR.shape[1] > 1:
+        even = nodes_SMR.shape[1] // 2 * 2
+        combined_SPR = _combine_pairs(gram_SRR, nodes_SMR[:, :even], error)
+        carried = nodes_SMR[:, even:]
+        nodes_SMR = tf.concat([combined_SPR, carried], axis=1)
+    finite_S = tf.reduce_all(tf.math.is_finite(gram_SRR), axis=[1, 2])
+    not_a_number = tf.constant(np.nan, tf.float64)
+    return tf.where(finite_S[:, None], nodes_SMR[:, 0], not_a_number)
 
 
 def _combine_pairs(gram_SRR: tf.Tensor, nodes_SMR: tf.Tensor, error: float) -> tf.Tensor:

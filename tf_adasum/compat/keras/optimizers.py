@@ -1,7 +1,6 @@
 """Reduces the gradients of optimizers (Keras 2 and 3)."""
 
 import contextlib
-import functools
 import math
 import weakref
 
@@ -146,8 +145,7 @@ class Optimizers:
         count = len(gradients) + len(scalars)
         combined = context.all_reduce("SUM", values, options=marker)[:count]
         if virtual and state.measures_orthogonality:
-            keep = functools.partial(state.keep_measured, indices=indices)
-            virtual.measure(gradients, combined[: len(gradients)], keep)
+            state.keep_measures(virtual.measures(gradients, combined[: len(gradients)]), indices)
         return combined
 
     def hand_over(self, optimizer, gradients, variables, scalars):
