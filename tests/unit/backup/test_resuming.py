@@ -131,6 +131,13 @@ def test_called_alone_it_names_the_list_of_callbacks(tmp_path):
         backup.on_train_begin()
 
 
+def test_a_model_that_is_not_compiled_is_refused(tmp_path):
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
+    made = keras.callbacks.CallbackList([BackupAndRestore(tmp_path)], model=model)
+    with pytest.raises(ValueError, match=r"model\.compile\(optimizer=optimizer\)"):
+        made.on_train_begin()
+
+
 def stopped(fitted, stop, code=75):
     """What is seen in a training that a signal stops, or kills if it is SIGINT."""
     with pytest.raises(KeyboardInterrupt if stop.number == INT else SystemExit) as ended:
