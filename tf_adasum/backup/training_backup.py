@@ -127,7 +127,8 @@ class TrainingBackup:
         """Restore the newest good backup, if there is one; called when training begins.
 
         Raises:
-            ValueError: if the model is not built, or the backup belongs to another model.
+            ValueError: if the model is not built or not compiled, or the backup belongs to another
+                model.
             tf_adasum.errors.DamagedBackupError: if there are backups, but none can be read.
             OSError: if worker 0 cannot write backups.
         """
@@ -136,6 +137,12 @@ class TrainingBackup:
                 "BackupAndRestore needs a model that is built before `fit`. Give it a keras.Input, "
                 "or call it on a batch before `fit`. "
                 f"Received: {model.name!r}, which is not built {see('TFA-603')}"
+            )
+        if not model.compiled:
+            raise ValueError(
+                "BackupAndRestore saves the optimizer that the model is compiled with. In a custom "
+                "loop, call model.compile(optimizer=optimizer) before on_train_begin. "
+                f"Received: {model.name!r}, which is not compiled"
             )
         training_state.build_optimizer(model)
         self._batches_since, self._resumed, self.position = 0, None, (0, 0)

@@ -21,8 +21,8 @@ class BackupAndRestore(BackupArguments):
     With the same data and number of replicas, training resumes bit for bit, also within an epoch.
     Pass it to `fit` on every worker: worker 0 writes, and all resume from the newest backup that
     any of them has. It restores before and saves after all other callbacks, whose state is not
-    saved. In a custom loop, call it through a `keras.callbacks.CallbackList`, and begin at
-    `position`.
+    saved. In a custom loop, compile the model with the loop's optimizer, call a
+    `keras.callbacks.CallbackList` with this callback, and begin at `position`.
 
     SIGTERM or SIGUSR1 to any worker stops all workers at the same batch, with a backup and exit
     status 75 (`SystemExit`). On another number of replicas, weights are restored exactly, and
@@ -48,7 +48,7 @@ class BackupAndRestore(BackupArguments):
 
     Raises:
         ValueError: if an argument is wrong; with Keras 2; when training begins, if the model is not
-            built, or the backup belongs to another model or optimizer.
+            built or not compiled, or the backup belongs to another model or optimizer.
         tf_adasum.errors.DamagedBackupError: if there are backups but none can be read.
         OSError: if worker 0 cannot write a backup.
         FloatingPointError: when a backup is due, if a trainable weight is not finite.

@@ -7,6 +7,7 @@ from support import oracle
 
 from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate
 from tf_adasum.aggregation.partial_results import first_of_blocks, partial_results
+from tf_adasum.aggregation.rules import Adasum
 from tf_adasum.aggregation.rules.adasum import AdasumOfNodes
 
 WIDTH = 7

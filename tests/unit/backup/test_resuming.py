@@ -109,6 +109,13 @@ def assert_same_state(one, other):
             np.testing.assert_array_equal(variable, value)
 
 
+def test_a_model_that_is_not_compiled_is_refused(tmp_path):
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
+    made = keras.callbacks.CallbackList([BackupAndRestore(tmp_path)], model=model)
+    with pytest.raises(ValueError, match=r"model\.compile\(optimizer=optimizer\)"):
+        made.on_train_begin()
+
+
 def stopped(fitted, stop, code=75):
     """What is seen in a training that a signal stops, or kills if it is SIGINT."""
     with pytest.raises(KeyboardInterrupt if stop.number == INT else SystemExit) as ended:
