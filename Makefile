@@ -11,7 +11,7 @@
 #   make test-addons  the tests of `test` with TensorFlow 2.15, Keras 2 and TensorFlow Addons
 #   make test-versions  the tests that depend on versions, on the corners of the table of
 #                TensorFlow, Keras and Python versions, in build/versions; CORNER=2.16 selects the
-#                corners of one TensorFlow
+#                corners of one TensorFlow, RECORD=--record updates the docs
 #   make lint    ruff, clang-format, and the import rules of pyproject.toml
 #   make types   mypy, on the public API, aggregation, ops, cluster, health, doctor and transport
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan, in build/sanitize
@@ -109,7 +109,7 @@ test-addons:
 	$(MAKE) -C $(ADDONS) PYTHON=python3.11 EXTRA=keras2-cpu PART="$(PART)" test
 
 test-versions:
-	$(PYTHON) tests/support/corners.py $(CORNER)
+	$(PYTHON) tests/support/corners.py $(CORNER) $(RECORD)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """Time the exchange of gradients: Adasum against TensorFlow's own SUM all-reduce.
 
     python benchmarks/exchange.py            writes benchmarks/results/DATE-exchange.md
+    python benchmarks/exchange.py --extend   rewrites the generated parts of README and the docs
     python benchmarks/exchange.py --transport  UCX against TensorFlow, and against Horovod if it
                                              is installed: DATE-exchange_transport.md
 
@@ -14,10 +15,12 @@ import argparse
 import os
 from unittest import mock
 
+import generated_tables
 import horovod_worker
 import numpy as np
 import report
 from exchange_worker import WIRE_DTYPES, on_workers
+from generated_tables import ROUNDING
 
 # The values of UCX_TLS: for processes on one host, and for processes on several hosts.
 TRANSPORTS = {"shared memory": "posix,cma,self", "TCP": "tcp,self"}
@@ -132,9 +135,9 @@ def compare(steps, memory_runs):
         )
     scales = [1.0, 1e-6]
     body += (
-        "\n\n## Rounding on the wire\n\nRelative error ‖result - exact‖ / ‖exact‖ of Adasum of "
-        "float32 gradients, scale · (mean + noise of each replica), 10⁶ elements, all standard "
-        "normal. Exact is Adasum of the same gradients in float64.\n\n"
+        f"\n\n{ROUNDING}\n\nRelative error ‖result - exact‖ / ‖exact‖ of Adasum of float32 "
+        "gradients, scale · (mean + noise of each replica), 10⁶ elements, all standard normal. "
+        "Exact is Adasum of the same gradients in float64.\n\n"
         + report.table(
             ["workers", "radix plan", "on the wire", *(f"scale {scale:g}" for scale in scales)],
             [row for workers in PLANS for row in rounding_rows(workers, scales)],
@@ -204,12 +207,17 @@ def compare_transports(shapes, steps, counts):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--extend", action="store_true", help="rewrite the generated parts of the docs"
+    )
     parser.add_argument("--transport", action="store_true", help="UCX, on --workers")
     parser.add_argument("--workers", type=int, nargs="+", default=list(PLANS))
     parser.add_argument("--steps", type=int, help="default: 7, of --transport 9")
     parser.add_argument("--memory-runs", type=int, default=1, help="0 leaves the memory out")
     arguments = parser.parse_args()
-    if arguments.transport:
+    if arguments.extend:
+        generated_tables.main()
+    elif arguments.transport:
         compare_transports(SMALL_SHAPES | SHAPES, arguments.steps or 9, arguments.workers)
     else:
         compare(arguments.steps or 7, arguments.memory_runs)

@@ -19,6 +19,7 @@ import signal
 import sys
 import tempfile
 
+import generated_tables
 import reliability
 import report
 
@@ -130,7 +131,7 @@ def write(kept):
     names = {case.name for case in network_cases.CASES}
     kept = {name: kept[name] for name in sorted(kept) if name in names}
     KEPT.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
-    PAGE.write_text(report.rewritten(PAGE.read_text(), {"networks": table(kept)}))
+    PAGE.write_text(generated_tables.rewritten(PAGE.read_text(), {"networks": table(kept)}))
 
 
 def main():

@@ -6,7 +6,6 @@ import json
 import os
 import pathlib
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -97,26 +96,6 @@ def tables(text):
         else:
             rows.append(dict(zip(header, cells, strict=True)))
     return rows
-
-
-def rewritten(document, generated):
-    """Return the document with the generated parts between their markers.
-
-    Raises:
-        ValueError: if the markers of a part do not occur exactly once; the message names the part.
-    """
-    for name, text in generated.items():
-        begin, end = f"<!-- begin: {name} -->", f"<!-- end: {name} -->"
-        pattern = f"({re.escape(begin)}).*?({re.escape(end)})"
-        document, count = re.subn(
-            pattern,
-            lambda found, text=text: f"{found[1]}\n{text}\n{found[2]}",
-            document,
-            flags=re.S,
-        )
-        if count != 1:
-            raise ValueError(f"Expected {begin} … {end} once in the document. Received: {count}")
-    return document
 
 
 def this_machine():

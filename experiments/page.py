@@ -29,7 +29,7 @@ def markdown(header, rows):
 
 def rewritten(document, parts):
     """Return the document with the parts between their markers."""
-    return of_benchmarks("report").rewritten(document, parts)
+    return of_benchmarks("generated_tables").rewritten(document, parts)
 
 
 def anchor_of(heading):

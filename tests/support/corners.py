@@ -5,8 +5,9 @@
     python3 tests/support/corners.py --today    # a part of them on one, another each day: `.ci/run`
 
 Each corner has a folder in build/versions, with a virtual environment and a copy of the sources,
-because a compiled op fits one TensorFlow; both are kept. The last lines of the output say what came
-of each; the table in docs/install.md has them. Standard library only: any Python runs it.
+because a compiled op fits one TensorFlow; both are kept. The results are written to
+build/versions/results.jsonl. `--record` also writes them to benchmarks/results/versions.jsonl, and
+updates the table in docs/install.md. Standard library only: any Python runs it.
 """
 
 import argparse
@@ -15,15 +16,21 @@ import functools
 import hashlib
 import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "build" / "versions"
+KEPT = ROOT / "benchmarks" / "results" / "versions.jsonl"
+PAGE = ROOT / "docs" / "install.md"
+BEGIN, END = "<!-- begin of results -->\n", "<!-- end of results -->\n"
 
 
 class Corner(NamedTuple):
@@ -159,15 +166,91 @@ def run_tests(corner, tests):
         [python, "-m", "tf_adasum.doctor", "--json"], cwd=folder, capture_output=True, text=True
     )
     found = json.loads(doctor.stdout)
-    begin = time.monotonic()
+    begin, report = time.monotonic(), folder / "report.xml"
+    report.unlink(missing_ok=True)
     command = [python, "-m", "pytest", "-m", "not further", "-q", "-p", "no:cacheprovider"]
     try:
-        code = subprocess.run([*command, *tests], cwd=folder, timeout=LIMIT).returncode
+        code = subprocess.run(
+            [*command, f"--junitxml={report}", *tests], cwd=folder, timeout=LIMIT
+        ).returncode
     except subprocess.TimeoutExpired:
         code = 124
-    versions = {name: found.get(name) for name in ("tensorflow", "keras", "python", "op", "numpy")}
-    is_good = code == 0 and found["usable"]
-    return {**versions, "is_good": is_good, "seconds": round(time.monotonic() - begin)}
+    return {
+        **{name: found.get(name) for name in ("tensorflow", "keras", "python", "op", "numpy")},
+        "doctor": "ok" if found["usable"] else "FAIL",
+        **counts(report),
+        "code": code,
+        "seconds": round(time.monotonic() - begin),
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
+
+
+def counts(report):
+    """Return how many tests passed and were skipped, and which failed, from pytest's report."""
+    found = {"passed": 0, "skipped": 0, "failed": []}
+    cases = xml.etree.ElementTree.parse(report).iter("testcase") if report.exists() else ()
+    for case in cases:
+        outcomes = {child.tag for child in case}
+        if outcomes & {"failure", "error"}:
+            name = f"{case.get('classname').replace('.', '/')}::{case.get('name')}"
+            found["failed"].append(name)
+        else:
+            found["skipped" if "skipped" in outcomes else "passed"] += 1
+    return found
+
+
+def is_good(result):
+    """Whether everything that ran was right, and something did."""
+    return (result["code"], result["doctor"]) == (0, "ok") and result["passed"] > 0
+
+
+# ---- results -----------------------------------------------------------------------------------
+
+
+def series(version):
+    """The first two numbers of a version."""
+    return ".".join(version.split(".")[:2])
+
+
+def corner_of(result):
+    """Return the corner that a result is of."""
+    return Corner(*(series(result[name]) for name in ("tensorflow", "keras", "python")))
+
+
+def results_in(path):
+    """Return the results in a file of JSON lines, by corner."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {corner_of(result): result for result in map(json.loads, lines)}
+
+
+def keep(path, result):
+    """Write a result in the place of an earlier one of its corner."""
+    results = results_in(path) | {corner_of(result): result}
+    path.write_text("".join(json.dumps(results[corner]) + "\n" for corner in sorted(results)))
+
+
+def renewed(text, results):
+    """Return the page with the table of some results."""
+    section = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    return section.sub(lambda match: BEGIN + table_of(results) + END, text)
+
+
+def table_of(results):
+    """Return the rows of results, in the order of the corners; corners that were not run, too."""
+    lines = [
+        "| TensorFlow | Keras | Python | NumPy | tests passed | skipped | failed | minutes | on |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for corner in CORNERS:
+        own = results.get(corner)
+        if own is None:
+            lines.append(f"| {' | '.join(corner)} | – | not run | | | | |")
+            continue
+        found = [own[name] for name in ("tensorflow", "keras", "python", "numpy", "passed")]
+        found += [own["skipped"], "; ".join(own["failed"]) or 0, f"{own['seconds'] / 60:.0f}"]
+        lines.append(f"| {' | '.join(map(str, found))} | {own['date']} |")
+    return "\n".join(lines) + "\n"
 
 
 # ------------------------------------------------------------------------------------------------
@@ -198,14 +281,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("tensorflow", nargs="*", help="series, as 2.16; all without one")
     parser.add_argument("--today", action="store_true", help="one corner, another one each day")
+    parser.add_argument("--record", action="store_true", help="keep the results for the page")
     arguments = parser.parse_args()
+    if arguments.today and arguments.record:
+        parser.error("--record takes all tests: leave --today out")
     results = []
     for corner in chosen(arguments):
         print(f"== {corner.name}", flush=True)
-        results.append(run_tests(corner, TESTS_OF_TODAY if arguments.today else TESTS))
+        result = run_tests(corner, TESTS_OF_TODAY if arguments.today else TESTS)
+        results.append(result)
+        keep(FOLDER / "results.jsonl", result)
+        if arguments.record:
+            keep(KEPT, result)
+            PAGE.write_text(renewed(PAGE.read_text(), results_in(KEPT)))
     for result in results:
-        print(("ok    " if result["is_good"] else "FAIL  ") + json.dumps(result), flush=True)
-    sys.exit(not all(result["is_good"] for result in results))
+        print(("ok    " if is_good(result) else "FAIL  ") + json.dumps(result), flush=True)
+    sys.exit(not all(map(is_good, results)))
 
 
 if __name__ == "__main__":
