@@ -23,6 +23,17 @@ def test_the_mean_equals_one_device(group):
             assert all(is_close), (case, found)
 
 
+@on("1x2", "2x1")
+def test_logs_under_adasum_cover_all_rows(group):
+    """A last batch with fewer rows counts as much as others in the losses of outputs."""
+    cases = [("two outputs", "sum", "partial", "", "SGD")]
+    starts = [one_device.weights_in(one_device.train_all(None, cases), 0)]
+    expected = one_device.train_all(None, cases, starts=starts)
+    for actual in group.run(one_device.train_all, cases=cases, rule="adasum", starts=starts):
+        found = one_device.differences(expected, actual, 0)
+        assert max(found) < 1e-5, found
+
+
 @on("2x1")
 def test_losses_that_tensorflow_divides(group):
     """The values are summed over the replicas; the gradients are not N times too small."""

@@ -16,15 +16,14 @@ def update_mean(original, self, values, sample_weight=None):
     A `train_step` or `test_step` passes such losses to its metrics. One NaN in the last batch would
     make the mean of the whole epoch NaN. A loss is a scalar, or has a scalar weight. If a model
     has several outputs, Keras gives each batch the same weight in the losses of the outputs, so
-    the rule mean weights the replicas' losses by their rows.
+    the replicas' losses are weighted by their rows.
     """
     context = our_replica_context()
     if not context:
         return original(self, values, sample_weight)
     rows = context.strategy._empty_replicas
-    number, is_mean = tf.convert_to_tensor(values), context.strategy.aggregation.is_mean
-    is_loss_of_output = sample_weight is None and number.shape.rank == 0 and is_computing_loss()
-    if is_loss_of_output and is_mean:
+    number = tf.convert_to_tensor(values)
+    if sample_weight is None and number.shape.rank == 0 and is_computing_loss():  # of an output
         sample_weight = weight_of_replica()
     is_empty = rows.is_empty
     if is_empty is None:
