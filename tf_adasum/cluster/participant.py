@@ -99,7 +99,8 @@ class Participant:
         self._held = contextlib.ExitStack()  # this worker's port, until `forget`
         self._own_task = OwnTask(self._rank, self._run)
         where = cluster.coordinator if self._joins else cluster.addresses[0]
-        self.session = Session(where, self._rank, self._run, self._secret, self._description)
+        key = f"{self._rank}/{self._run}"
+        self.session = Session(where, key, self._secret, self._description, self._rank)
         self._own: dict[str, Any] = {"cluster": {"cluster": _setting(cluster)}}
         if self._joins:
             common = {WORKERS: cluster.num_workers, "tf_adasum": __version__}
