@@ -75,7 +75,7 @@ class Participant:
 
     Attributes:
         cluster: the `Cluster`; after `join`, with all addresses.
-        is_over: whether `meet` has begun; it can be called once.
+        is_over: whether `meet` or `close` was called; `meet` can be called once.
         payload: after `meet`, on all workers, the other data of worker 0.
         round: on worker 0, the `StartRound`, which reads and publishes the keys of the store.
         server: on worker 0, the `StoreServer`.
