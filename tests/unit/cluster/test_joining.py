@@ -15,6 +15,8 @@ from support.rendezvous_tasks import SETTINGS, SOON, cluster_of, needs_ipv6, pro
 
 import tf_adasum
 from tf_adasum.cluster import addresses, participant, rendezvous, store_client
+from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.tasks import cluster_to_join
 from tf_adasum.environment_variables import INTERFACE, SECRET, START_TIMEOUT
 
@@ -241,6 +243,51 @@ def test_a_worker_with_another_secret_is_named_on_all(environments, of_first, of
     on_other = f"Received: {of_last[0]} on worker 2, {of_last[1]} on {first}"
     assert_all_raise(outcomes[2:], ValueError, on_other)
     assert isinstance(outcomes[1], (ValueError, TimeoutError)) and "worker 2" in str(outcomes[1])
+
+
+# ---- answers that make no sense -------------------------------------------------------------------
+
+
+def listener_of(configs):
+    return socket.create_server(addresses.split(configs[0].coordinator))
+
+
+class Forged:
+    """A leader that answers each worker with the same keys."""
+
+    def __init__(self, response):
+        self._response, self._changes = response, {}
+
+    def changed(self, key, value, ends):
+        self._changes = self._response if value else {}
+
+    def authentication_failed(self, rank, has_secret):
+        raise AssertionError
+
+    def decide(self, now):
+        changes, self._changes = self._changes, {}
+        return changes
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        {"missing": [None, "a", 2]},
+        {"addresses": 3},
+        {"addresses": ["127.0.0.1:1"]},
+        {"addresses": ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]},
+        {"addresses": ["a", "b", "c"], "missing": 7},
+        {"result": {"wrong": {"a": "b"}}},
+        {"result": ["response"]},
+        {"result": None},
+    ],
+)
+def test_responses_that_make_no_sense_end_no_worker(response):
+    configs = configs_of(3)
+    server = StoreServer(listener_of(configs), Secret(), threading.Lock(), Forged(response))
+    ((outcome,), _) = run(configs[1:2], timeout=0.5)
+    server.close(0.0)
+    assert type(outcome) is TimeoutError and "but other workers did not" in str(outcome), outcome
 
 
 # ---- many workers --------------------------------------------------------------------------------
