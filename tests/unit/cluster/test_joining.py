@@ -245,7 +245,7 @@ def test_a_worker_with_another_secret_is_named_on_all(environments, of_first, of
     assert isinstance(outcomes[1], (ValueError, TimeoutError)) and "worker 2" in str(outcomes[1])
 
 
-# ---- answers that make no sense -------------------------------------------------------------------
+# ---- answers that make no sense ------------------------------------------------------------------
 
 
 def listener_of(configs):
