@@ -115,7 +115,8 @@ def call(
                 return found
             if time.monotonic() > since + HEARTBEAT_SECONDS:  # for other threads
                 found.tried[str(where[0])] = NO_ANSWER
-        found.tried[str(where[0])] = NO_ANSWER if channel.is_open else _why_closed(channel)
+        why = ANOTHER_PROGRAM if channel.is_unknown else "the connection was closed at once"
+        found.tried[str(where[0])] = NO_ANSWER if channel.is_open else why
         # If neither end has a secret, any program with this protocol can make a valid proof. So a
         # wrong proof comes from another program, not from a worker with another secret.
         if channel.is_refused and (secret.key or channel.claims_secret):
@@ -123,7 +124,3 @@ def call(
             found.tried[str(where[0])] = UNPROVEN
         channel.close()
     return found
-
-
-def _why_closed(channel: Channel) -> str:
-    return ANOTHER_PROGRAM if channel.is_unknown else "the connection was closed at once"
