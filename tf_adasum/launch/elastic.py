@@ -39,10 +39,11 @@ from tf_adasum.cluster.timeouts import LEASE_SECONDS, PATIENCE_SECONDS, POLL_SEC
 from tf_adasum.environment_variables import SECRET, SECRET_FILE, START_TIMEOUT, start_timeout
 from tf_adasum.errors import see
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
-from tf_adasum.launch.job_leader import JobLeader, Round, listener_at
+from tf_adasum.launch.job_leader import JobLeader, listener_at
 from tf_adasum.launch.jobs import check, check_machine, run_job
 from tf_adasum.launch.membership import (
     LOST_GRACE_SECONDS,
+    Begin,
     End,
     Host,
     Membership,
@@ -72,7 +73,7 @@ class _Refused:
     reason: str
 
 
-_Decision = Round | End | _Refused | _Lost
+_Decision = Begin | End | _Refused | _Lost
 
 
 def launch_elastic(
@@ -308,21 +309,21 @@ class _ElasticJob:
                 was_asked = self._own.status == EXIT_STOP_REQUESTED  # and has made a backup
                 status = EXIT_STOP_REQUESTED if was_asked else 128 + event
                 return self._end(status, f"received {event.name}")
-            if self._own.id not in event.ids:
-                self._other_round, self._message_at = event.number, 0.0
+            if self._own.id not in [host.id for host in event.hosts]:
+                self._other_round, self._message_at = event.round, 0.0
                 continue
             result = self._train(event, deadline)
             if result.stopped_by is not None:
-                self._leave(event.number, result, f"received {result.stopped_by.name}")
+                self._leave(event.round, result, f"received {result.stopped_by.name}")
                 return self._end(result.code, f"received {result.stopped_by.name}")
             is_late = deadline is not None and time.monotonic() > deadline
             if is_late and result.code:
                 status = EXIT_TIMEOUT if result.code != EXIT_STOP_REQUESTED else result.code
-                self._leave(event.number, result, "reached its --timeout")
+                self._leave(event.round, result, "reached its --timeout")
                 return self._end(status, "reached its --timeout")
             if is_late:  # but the workers have finished, so the other hosts will soon finish
                 deadline = time.monotonic() + _SECONDS_FOR_THE_END
-            self._report_end(event.number, result)
+            self._report_end(event.round, result)
             self._message_at = time.monotonic() + _SECONDS_BEFORE_MESSAGE
 
     @property
@@ -330,24 +331,25 @@ class _ElasticJob:
         """Whether the workers of this host have exited with status 0 in their last round."""
         return self._own.ended > 0 and self._own.status == 0
 
-    def _train(self, event: Round, deadline: float | None) -> RunResult:
+    def _train(self, event: Begin, deadline: float | None) -> RunResult:
         """Run the workers of this host in a round."""
         with self._control.fork_lock:
-            if self._stopped >= event.number:
+            if self._stopped >= event.round:
                 return RunResult(128 + signal.SIGTERM)
             self._discard_stop_requests()
-            self._running = event.number
-        rank, count = event.ids.index(self._own.id), len(event.ids)
-        workers = sum(event.workers)
+            self._running = event.round
+        rank, count = [each.id for each in event.hosts].index(self._own.id), len(event.hosts)
+        of_hosts = tuple(each.workers for each in event.hosts)
+        workers = sum(of_hosts)
         total = f"{workers} worker{'s' * (workers > 1)} on {count} host{'s' * (count > 1)}"
-        self._console.say(f"round {event.number}: {total}")
+        self._console.say(f"round {event.round}: {total}")
         try:
             return run_job(
                 num_workers=self._own.workers,
                 timeout=None if deadline is None else max(0.1, deadline - time.monotonic()),
-                nodes=Nodes(count, rank, event.coordinator, event.workers) if count > 1 else None,
+                nodes=Nodes(count, rank, event.coordinator, of_hosts) if count > 1 else None,
                 control=self._control,
-                earlier_starts=event.number - 1,
+                earlier_starts=event.round - 1,
                 captures_output=True,
                 **self._settings,
             )
@@ -437,7 +439,8 @@ class _ElasticJob:
         if kind == "leader":
             self._leaders.put(value)
         elif kind == "round":
-            self._decisions.put(Round(**value))
+            value["hosts"] = [Host(**each) for each in value["hosts"]]
+            self._decisions.put(Begin(**value))
         elif kind == "stop":
             self._stopped = value["round"]
             if self._running == self._stopped:

@@ -333,7 +333,7 @@ def test_a_launcher_that_reached_another_store_decides_nothing():
     assert leader.decide(0.0) == {"leader": "own"} and leader.decide(1e6) == {}
     leader.changed("own", {**other, "host": dataclasses.asdict(Host("own", "a", 1))}, ("", ""))
     with leader:
-        assert leader.decide(1e6)["round/1"]["ids"] == ["own"]
+        assert leader.decide(1e6)["round/1"]["hosts"][0]["id"] == "own"
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
