@@ -75,7 +75,7 @@ BUGS = [
     (
         "wire format: a message that arrives in two parts is lost",
         "cluster",
-        "tf_adasum/cluster/json_lines.py",
+        "tf_adasum/cluster/channel.py",
         '*lines, self._incoming = self._incoming.split(b"\\n")',
         'lines, self._incoming = self._incoming.split(b"\\n"), b""',
     ),

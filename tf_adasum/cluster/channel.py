@@ -19,6 +19,7 @@ in error messages.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -33,6 +34,7 @@ from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.timeouts import POLL_SECONDS
 
 LONGEST_MESSAGE = 1 << 16  # bytes, as a line, that a server accepts
+_LONGEST_ANSWER = 1 << 20  # bytes, as a line, that a client accepts
 _LONGEST_HANDSHAKE = 1 << 9  # bytes of a line before the other end has proved the secret
 _MOST_UNSENT = 1 << 22  # bytes; a peer that reads so slowly is disconnected
 _NONCE = re.compile(r"[0-9a-f]{32}")
@@ -48,6 +50,7 @@ class Channel:
         rank: the rank of the client, which it sends before it authenticates. Defaults to None.
 
     Attributes:
+        socket: the socket, on which the caller can wait for data.
         is_open: False after either end has closed the connection, after an invalid message, or when
             more than 4 MiB wait to be sent because the other end reads too slowly.
         is_authenticated: whether the other end has proved that it has the secret.
@@ -69,9 +72,11 @@ class Channel:
         is_server: bool,
         rank: int | None = None,
     ):
-        self._connection = json_lines.Connection(connection, _LONGEST_HANDSHAKE)
-        self._secret = secret
-        self._longest_message = LONGEST_MESSAGE if is_server else json_lines.LONGEST_LINE
+        connection.setblocking(False)
+        self.socket, self._secret = connection, secret
+        self._longest_line = _LONGEST_HANDSHAKE
+        self._longest_message = LONGEST_MESSAGE if is_server else _LONGEST_ANSWER
+        self._incoming, self._has_ended = b"", False
         self._own, self._other = ("server", "client") if is_server else ("client", "server")
         self._nonces: list[str] = []  # of the server and of the client
         self._sent = self._received = 0
@@ -87,11 +92,6 @@ class Channel:
         if is_server:
             self._nonces = [secrets.token_hex(16)]
             self._write({"nonce": self._nonces[0], "secret": bool(secret.key)})
-
-    @property
-    def socket(self) -> socket.socket:
-        """The socket, on which the caller can wait for data."""
-        return self._connection.socket
 
     @property
     def has_unsent(self) -> bool:
@@ -141,7 +141,8 @@ class Channel:
     def receive(self) -> list[Any]:
         """Return the messages that have arrived; a wrong message closes the channel."""
         received = []
-        for line in self._connection.receive():
+        lines, has_other_data = self._lines()
+        for line in lines:
             if self.is_authenticated:
                 text, proof = line.get("text"), line.get("proof")
                 if not isinstance(text, str):
@@ -161,23 +162,54 @@ class Channel:
             elif not self._authenticate(line):
                 self.is_unknown = True
                 break
-        self.is_unknown |= not self.is_authenticated and self._connection.has_other_data
-        self.is_open &= self._connection.is_open and not self.is_unknown
+        self.is_unknown |= not self.is_authenticated and has_other_data
+        self.is_open &= not self._has_ended and not self.is_unknown
         if received:
             self.last_received_at = time.monotonic()
         return received
 
+    def _lines(self) -> tuple[list[dict[str, Any]], bool]:
+        """Return the lines that have arrived, and whether other data has arrived.
+
+        If very much data has arrived, at most the longest line and one byte of it are processed,
+        and the rest is left for the next call. After a longer line, the connection has ended.
+        """
+        try:
+            while (room := self._longest_line + 1 - len(self._incoming)) > 0:
+                piece = self.socket.recv(min(room, 1 << 16))
+                if not piece:
+                    self._has_ended = True
+                    break
+                self._incoming += piece
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._has_ended = True
+        *lines, self._incoming = self._incoming.split(b"\n")
+        messages = [json_lines.decode(line) for line in lines]
+        is_cut = bool(self._incoming) and self._has_ended
+        if len(self._incoming) > self._longest_line:
+            self._has_ended, is_cut, self._incoming = True, True, b""
+        return [each for each in messages if each is not None], is_cut or None in messages
+
     def close(self, deadline: float = 0.0) -> None:
         """Close the connection when the other end has read all data, or at the deadline.
+
+        A connection with unread data would be reset, and its last messages would be lost.
 
         Args:
             deadline: a time, by `time.monotonic`. Defaults to 0, which closes at once.
         """
         self.flush()
-        while self._unsent and self._connection.is_open and time.monotonic() < deadline:
+        while self._unsent and not self._has_ended and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
             self.flush()
-        self._connection.close(deadline)
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+            while not self._has_ended and time.monotonic() < deadline:
+                json_lines.wait([self.socket], deadline - time.monotonic())
+                self._lines()
+        self.socket.close()
         self.is_open = False
 
     def _authenticate(self, line: dict[str, Any]) -> bool:
@@ -201,7 +233,7 @@ class Channel:
         self.is_authenticated = self._secret.proves(proof, self._other, *self._nonces)
         self.is_refused = not self.is_authenticated
         if self.is_authenticated:
-            self._connection.longest_line = self._longest_message
+            self._longest_line = self._longest_message
         if self._own == "server":
             own = self._secret.proof("server", *self._nonces)
             self._write({"refused": True} if self.is_refused else {"proof": own})

@@ -75,7 +75,7 @@ class Participant:
 
     Attributes:
         cluster: the `Cluster`; after `join`, with all addresses.
-        is_over: whether `meet` has begun; it can be called once.
+        is_over: whether `meet` or `close` was called; `meet` can be called once.
         payload: after `meet`, on all workers, the other data of worker 0.
         round: on worker 0, the `StartRound`, which reads and publishes the keys of the store.
         server: on worker 0, the `StoreServer`.
@@ -99,7 +99,8 @@ class Participant:
         self._held = contextlib.ExitStack()  # this worker's port, until `forget`
         self._own_task = OwnTask(self._rank, self._run)
         where = cluster.coordinator if self._joins else cluster.addresses[0]
-        self.session = Session(where, self._rank, self._run, self._secret, self._description)
+        key = f"{self._rank}/{self._run}"
+        self.session = Session(where, key, self._secret, self._description, self._rank)
         self._own: dict[str, Any] = {"cluster": {"cluster": _setting(cluster)}}
         if self._joins:
             common = {WORKERS: cluster.num_workers, "tf_adasum": __version__}

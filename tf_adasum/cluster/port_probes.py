@@ -100,10 +100,10 @@ class PortProbes:
         self._begun[rank] = now
         self._sessions[rank] = Session(
             self._cluster.addresses[rank],
-            self._cluster.rank,
-            self._run,
+            f"{self._cluster.rank}/{self._run}",
             self._secret,
             lambda channel: {"is_probe": True},
+            self._cluster.rank,
         ).__enter__()
 
     def _end(self, rank: int) -> None:

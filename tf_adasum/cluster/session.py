@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import math
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +17,8 @@ from tf_adasum.cluster import json_lines, start_round, store_client
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.store import MEMBERS, REFUSED
-from tf_adasum.cluster.store_client import ANSWERS, Call, StoreClient
-from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, POLL_SECONDS
+from tf_adasum.cluster.store_client import ANSWERS, Call
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS, POLL_SECONDS
 
 _SECONDS_TO_CONNECT = 2.0
 _LONGEST_TEXT = 4000  # characters
@@ -30,11 +33,15 @@ class Session:
 
     Args:
         address: "host:port" of worker 0's store.
-        rank: the rank of this worker.
-        run: the random name for this start of this worker.
+        key: the key of this worker, without ``member/``.
         secret: the `Secret`.
-        describe: function that returns the value of this worker's key for the connection to
-            worker 0.
+        describe: function that returns the value of the key for the connection to worker 0.
+        rank: the rank of this worker, for worker 0's error messages. Defaults to None.
+        fork_lock: as for `StoreServer`. Defaults to a new lock.
+        deliver: function that receives each key that changes, and its value; None if the key was
+            deleted. It runs with `fork_lock` held, and must not wait. Defaults to nothing.
+        lost: function that is called with `fork_lock` held when the first session has ended by
+            itself. Then worker 0 is not called again. Defaults to None: it is called again.
 
     Attributes:
         last: the last `Call` on worker 0.
@@ -53,21 +60,24 @@ class Session:
     def __init__(
         self,
         address: str,
-        rank: int,
-        run: str,
+        key: str,
         secret: Secret,
         describe: Callable[[Channel], dict[str, Any]],
+        rank: int | None = None,
+        fork_lock: threading.Lock | None = None,
+        deliver: Callable[[str, Any], None] = lambda key, value: None,
+        lost: Callable[[], None] | None = None,
     ):
         self.last = self._current = Call()
         self.is_connected = self.was_connected = False
         self.sent: dict[str, Any] | None = None
         self.unauthenticated_since: float | None = None
         self.refused_since: float | None = None
-        self._address, self._rank, self._secret = address, rank, secret
-        self._describe = describe
-        self._own_key = f"{rank}/{run}"
+        self._address, self._own_key, self._secret = address, key, secret
+        self._describe, self._rank, self._lost = describe, rank, lost
+        self._lock, self._deliver = fork_lock or threading.Lock(), deliver
         self._keys: dict[str, Any] = {}
-        self._client: StoreClient | None = None
+        self._client: Channel | None = None  # the connection, while it can be used
         self._stays = self.is_over = False
         self._replacement: Channel | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name="tf_adasum session")
@@ -81,8 +91,11 @@ class Session:
     def __exit__(self, *exception: object) -> None:
         """End the session, without waiting for it."""
         self._ended.set()
-        if client := self._client:
-            client.stop()
+        if channel := self._client:
+            with self._lock:
+                channel.flush()
+            with contextlib.suppress(OSError):
+                channel.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """End the session, and wait until worker 0 has read all data, for at most a second."""
@@ -96,8 +109,6 @@ class Session:
             address: "host:port" at which worker 0 then accepts connections.
         """
         self._address, self._stays = address, True
-        if client := self._client:
-            client.lease = math.inf
 
     def reconnect(self) -> None:
         """Replace the connection, which is silent, by a new one, in a separate thread."""
@@ -159,17 +170,25 @@ class Session:
 
     def set(self, value: dict[str, Any]) -> None:
         """Set this worker's key, if the session has begun."""
-        client = self._client
-        if client is not None:
+        channel = self._client
+        if channel is not None:
             self.sent = value
-            client.set(value)
+            self._send(channel, value)
+
+    def _send(self, channel: Channel, value: dict[str, Any]) -> None:
+        text = json.dumps({"op": "set", "key": MEMBERS + self._own_key, "value": value})
+        with self._lock:
+            channel.send_newest(text)
 
     def _run(self) -> None:
         try:
             self._keep_calling()
-        finally:
+        finally:  # even if a function of the caller has raised an error
             self.is_over = True
             self._news.set()
+            if self._lost and not self._ended.is_set():
+                with self._lock:
+                    self._lost()
 
     def _call(self, call: Call) -> Channel | None:
         return store_client.call(
@@ -198,7 +217,7 @@ class Session:
             while channel:
                 self._follow(channel)
                 channel, self._replacement = self._replacement, None
-            if self._stays:
+            if self._stays or (self._lost and self.was_connected):
                 return
             pause = POLL_SECONDS if call.channel else min(HEARTBEAT_SECONDS, pause * 1.5)
             self._ended.wait(pause)
@@ -206,20 +225,34 @@ class Session:
     def _follow(self, channel: Channel) -> None:
         """Follow the keys of worker 0 until the session ends."""
         self._keys = {}
-        value = self.sent if self._stays else self._describe(channel)
-        client = StoreClient(channel, self._own_key, threading.Lock(), self._deliver)
-        client.lease = math.inf if self._stays else client.lease
+        value = self.sent if self._stays and self.sent else self._describe(channel)
         self.sent, self.channel = value, channel  # before another thread can set a newer value
-        client.set(value)
-        self._client = client
+        self._send(channel, value)
+        self._client = channel
         self.is_connected = self.was_connected = True
-        if not self._ended.is_set():
-            client.follow()
-        self.is_connected = False
-        if not self._stays:
-            self._client = None
-        client.close(HEARTBEAT_SECONDS if self._ended.is_set() else 0.0)
+        try:
+            self._receive(channel)
+        finally:
+            self.is_connected = False
+            if not self._stays:
+                self._client = None
+            channel.close(time.monotonic() + HEARTBEAT_SECONDS if self._ended.is_set() else 0.0)
 
-    def _deliver(self, key: str, value: Any) -> None:
-        self._keys[key] = value
-        self._news.set()
+    def _receive(self, channel: Channel) -> None:
+        heartbeat_at = 0.0
+        while not self._ended.is_set() and channel.is_open:
+            # If this process is suspended in the wait, the server must not count as silent.
+            now = time.monotonic()
+            json_lines.wait([channel.socket], HEARTBEAT_SECONDS)
+            with self._lock:
+                if now > heartbeat_at and not self._stays:
+                    heartbeat_at = now + HEARTBEAT_SECONDS
+                    channel.send({"op": "heartbeat"})
+                for message in channel.receive():
+                    if isinstance(message, dict) and isinstance(message.get("key"), str):
+                        self._keys[message["key"]] = message.get("value")
+                        self._deliver(message["key"], message.get("value"))
+                        self._news.set()
+                channel.flush()
+                is_silent = now >= channel.last_received_at + LEASE_SECONDS
+                channel.is_open &= self._stays or not is_silent

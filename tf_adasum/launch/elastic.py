@@ -32,16 +32,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_adasum._version import __version__
-from tf_adasum.cluster import addresses, secret, store_client
+from tf_adasum.cluster import addresses, secret
+from tf_adasum.cluster.session import Session
 from tf_adasum.cluster.store import StoreServer
-from tf_adasum.cluster.store_client import StoreClient
-from tf_adasum.cluster.timeouts import LEASE_SECONDS
-from tf_adasum.environment_variables import START_TIMEOUT, start_timeout
+from tf_adasum.cluster.timeouts import LEASE_SECONDS, PATIENCE_SECONDS, POLL_SECONDS
+from tf_adasum.environment_variables import SECRET, SECRET_FILE, START_TIMEOUT, start_timeout
+from tf_adasum.errors import see
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
-from tf_adasum.launch.job_leader import JobLeader, Round, listener_at
+from tf_adasum.launch.job_leader import JobLeader, listener_at
 from tf_adasum.launch.jobs import check, check_machine, run_job
 from tf_adasum.launch.membership import (
     LOST_GRACE_SECONDS,
+    Begin,
     End,
     Host,
     Membership,
@@ -57,7 +59,6 @@ _SECONDS_TO_LEAVE = 2.0  # until the leader has read that this host leaves
 _SECONDS_BEFORE_RECONNECTING = 0.5
 # While a launcher waits for hosts, and after the end of a round.
 _SECONDS_BETWEEN_MESSAGES, _SECONDS_BEFORE_MESSAGE = 30.0, 1.0
-_POLL_SECONDS = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +73,7 @@ class _Refused:
     reason: str
 
 
-_Decision = Round | End | _Refused | _Lost
+_Decision = Begin | End | _Refused | _Lost
 
 
 def launch_elastic(
@@ -230,21 +231,46 @@ class _ElasticJob:
             self._server = StoreServer(listener, key, lock, self._leader, clients=nnodes[1])
             self._stack.callback(self._server.close)
         with self._stack.pop_all() as stack:  # closes the server if the next line raises
-            channel = store_client.connected(
+            self._session = Session(
                 coordinator,
+                self._own.id,
                 key,
-                seconds=seconds,
-                is_stopped=waiting.is_over,
-                is_pointless=waiting.is_pointless,
-                report=lambda why: self._console.say(f"waiting for {coordinator}: {why}"),
+                lambda channel: self._value(),
+                fork_lock=lock,
+                deliver=self._deliver,
+                lost=self._lose,
             )
-            self._client = StoreClient(channel, self._own.id, lock, self._deliver)
-            self._client.begin(self._lose)
+            stack.callback(self._session.__enter__().close)
+            self._connect(seconds, waiting)
             self._stack = stack.pop_all()
+
+    def _connect(self, seconds: float, waiting: _Waiting) -> None:
+        """Wait until the session has begun."""
+        session, until = self._session, time.monotonic() + seconds
+        report_at = time.monotonic() + PATIENCE_SECONDS
+        while not session.was_connected:
+            if waiting.is_over() or waiting.is_pointless():
+                raise InterruptedError
+            reason = next(reversed(session.tried.values()), "no answer")
+            if session.last.unauthenticated is not None:
+                raise ConnectionError(
+                    "All launchers must be started with the same secret, in the variable "
+                    f"{SECRET} or in a file that {SECRET_FILE} names. Received: this launcher's "
+                    f"secret is not the secret of the launcher at {self._coordinator}, or one of "
+                    f"them has no secret {see('TFA-207')}"
+                )
+            if time.monotonic() > until:
+                raise ConnectionError(
+                    f"The launcher at {self._coordinator} did not start, or cannot be reached "
+                    f"({reason}) {see('TFA-201')}"
+                )
+            if time.monotonic() > report_at:
+                report_at += PATIENCE_SECONDS
+                self._console.say(f"waiting for {self._coordinator}: {reason}")
+            session.wait(POLL_SECONDS)
 
     def __enter__(self):
         """Join the job."""
-        self._report()
         if self._leader is not None and not self._has_reached_own_store():
             self._console.say(f"joining the launcher that already runs at {self._coordinator}")
             self._server.close(0.0)
@@ -261,7 +287,6 @@ class _ElasticJob:
         """Leave the job."""
         if error is not None:
             self._end(1, f"failed with {kind.__name__}: {error}")
-        self._client.close()
         self._stack.close()  # the server waits until the others have read the end
 
     def run(self, deadline: float | None) -> int | None:
@@ -284,21 +309,21 @@ class _ElasticJob:
                 was_asked = self._own.status == EXIT_STOP_REQUESTED  # and has made a backup
                 status = EXIT_STOP_REQUESTED if was_asked else 128 + event
                 return self._end(status, f"received {event.name}")
-            if self._own.id not in event.ids:
-                self._other_round, self._message_at = event.number, 0.0
+            if self._own.id not in [host.id for host in event.hosts]:
+                self._other_round, self._message_at = event.round, 0.0
                 continue
             result = self._train(event, deadline)
             if result.stopped_by is not None:
-                self._leave(event.number, result, f"received {result.stopped_by.name}")
+                self._leave(event.round, result, f"received {result.stopped_by.name}")
                 return self._end(result.code, f"received {result.stopped_by.name}")
             is_late = deadline is not None and time.monotonic() > deadline
             if is_late and result.code:
                 status = EXIT_TIMEOUT if result.code != EXIT_STOP_REQUESTED else result.code
-                self._leave(event.number, result, "reached its --timeout")
+                self._leave(event.round, result, "reached its --timeout")
                 return self._end(status, "reached its --timeout")
             if is_late:  # but the workers have finished, so the other hosts will soon finish
                 deadline = time.monotonic() + _SECONDS_FOR_THE_END
-            self._report_end(event.number, result)
+            self._report_end(event.round, result)
             self._message_at = time.monotonic() + _SECONDS_BEFORE_MESSAGE
 
     @property
@@ -306,24 +331,25 @@ class _ElasticJob:
         """Whether the workers of this host have exited with status 0 in their last round."""
         return self._own.ended > 0 and self._own.status == 0
 
-    def _train(self, event: Round, deadline: float | None) -> RunResult:
+    def _train(self, event: Begin, deadline: float | None) -> RunResult:
         """Run the workers of this host in a round."""
         with self._control.fork_lock:
-            if self._stopped >= event.number:
+            if self._stopped >= event.round:
                 return RunResult(128 + signal.SIGTERM)
             self._discard_stop_requests()
-            self._running = event.number
-        rank, count = event.ids.index(self._own.id), len(event.ids)
-        workers = sum(event.workers)
+            self._running = event.round
+        rank, count = [each.id for each in event.hosts].index(self._own.id), len(event.hosts)
+        of_hosts = tuple(each.workers for each in event.hosts)
+        workers = sum(of_hosts)
         total = f"{workers} worker{'s' * (workers > 1)} on {count} host{'s' * (count > 1)}"
-        self._console.say(f"round {event.number}: {total}")
+        self._console.say(f"round {event.round}: {total}")
         try:
             return run_job(
                 num_workers=self._own.workers,
                 timeout=None if deadline is None else max(0.1, deadline - time.monotonic()),
-                nodes=Nodes(count, rank, event.coordinator, event.workers) if count > 1 else None,
+                nodes=Nodes(count, rank, event.coordinator, of_hosts) if count > 1 else None,
                 control=self._control,
-                earlier_starts=event.number - 1,
+                earlier_starts=event.round - 1,
                 captures_output=True,
                 **self._settings,
             )
@@ -347,7 +373,7 @@ class _ElasticJob:
             if time.monotonic() >= self._message_at:
                 self._say_what_it_waits_for()
             with contextlib.suppress(queue.Empty):
-                event = self._control.events.get(timeout=_POLL_SECONDS)
+                event = self._control.events.get(timeout=POLL_SECONDS)
                 if isinstance(event, signal.Signals):
                     return event
         return None
@@ -384,7 +410,7 @@ class _ElasticJob:
             self._report_end(number, result, reason)
             until = time.monotonic() + _SECONDS_TO_LEAVE
             while self._stopped < number and time.monotonic() < until:
-                time.sleep(_POLL_SECONDS)
+                time.sleep(POLL_SECONDS)
 
     def _report_end(self, number: int, result: RunResult, leaving: str = "") -> None:
         """Report that the workers of a round have ended on this host."""
@@ -399,8 +425,10 @@ class _ElasticJob:
         self._report()
 
     def _report(self):
-        value = {"job": self._job, "host": dataclasses.asdict(self._own)}
-        self._client.set(value)
+        self._session.set(self._value())
+
+    def _value(self) -> dict[str, Any]:
+        return {"job": self._job, "host": dataclasses.asdict(self._own)}
 
     # ---- called in the client's thread, which holds the lock -----------------------------------
 
@@ -411,7 +439,8 @@ class _ElasticJob:
         if kind == "leader":
             self._leaders.put(value)
         elif kind == "round":
-            self._decisions.put(Round(**value))
+            value["hosts"] = [Host(**each) for each in value["hosts"]]
+            self._decisions.put(Begin(**value))
         elif kind == "stop":
             self._stopped = value["round"]
             if self._running == self._stopped:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import errno
 import socket
-from collections.abc import Sequence
 from typing import Any
 
 from tf_adasum.cluster import addresses, own_address, ports
@@ -14,23 +13,6 @@ from tf_adasum.cluster.store import Leader
 from tf_adasum.launch.membership import Begin, End, Host, Membership, Stop
 
 _BACKLOG = 256
-
-
-@dataclasses.dataclass(frozen=True)
-class Round:
-    """The value of the key of a round.
-
-    Attributes:
-        number: the number of the round, from 1.
-        ids: the ids of its hosts, in the order of their ranks.
-        workers: the numbers of their workers.
-        coordinator: the address of worker 0.
-    """
-
-    number: int
-    ids: Sequence[str]
-    workers: Sequence[int]
-    coordinator: str
 
 
 class JobLeader(Leader):
@@ -106,15 +88,10 @@ class JobLeader(Leader):
         self._port.close()
         (port,) = self._port.enter_context(ports.free_ports(1, self._ports))
         host, _ = addresses.split(self._coordinator)
-        begun = Round(
-            begin.round,
-            [own.id for own in begin.hosts],
-            [own.workers for own in begin.hosts],
-            addresses.joined(host, port),
-        )
+        begun = dataclasses.replace(begin, coordinator=addresses.joined(host, port))
         for kind in ("round", "stop"):  # hosts that join later receive this round only
-            self._changes[f"{kind}/{begun.number - 1}"] = None
-        self._changes[f"round/{begun.number}"] = dataclasses.asdict(begun)
+            self._changes[f"{kind}/{begun.round - 1}"] = None
+        self._changes[f"round/{begun.round}"] = dataclasses.asdict(begun)
 
     def end(self, end: End) -> None:
         """End the job. The store's lock must be held."""

@@ -106,19 +106,7 @@ def launch(
         >>> launch(["sh", "-c", "exit 3"], num_workers=1)
         3
     """
-    return run_job(
-        command,
-        num_workers,
-        devices_per_worker,
-        timeout,
-        grace=grace,
-        max_restarts=max_restarts,
-        nodes=nodes,
-        log_dir=log_dir,
-        verbose=verbose,
-        status=status,
-        bind_to=bind_to,
-    ).code
+    return run_job(**locals()).code
 
 
 def run_job(

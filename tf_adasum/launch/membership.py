@@ -73,10 +73,17 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Begin:
-    """A decision: these hosts begin a round, in the order of their ranks."""
+    """A decision: hosts begin a round.
+
+    Attributes:
+        round: the number of the round, from 1.
+        hosts: the hosts, in the order of their ranks.
+        coordinator: the address of worker 0; "" until the leader has taken a port.
+    """
 
     round: int
     hosts: Sequence[Host]
+    coordinator: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -80,11 +80,6 @@ class Console:
         while not ended.wait(_SECONDS_BETWEEN_LINES):
             self.say(board.line())
 
-    def lose(self) -> None:
-        """Write nothing more, and ask the job to stop, because the output is closed."""
-        self._lost = True
-        self._events.put(signal.SIGPIPE)
-
     def _write_messages(self, seconds):
         while self._messages:
             others = () if self._redrawn is None else self._redrawn[:1]
@@ -96,21 +91,15 @@ class Console:
         writer = (descriptor, prefix if source is None else source)
         if self._lost:
             return
-        with stopping_if_lost(self):
+        try:
             # Only worker 0's stdout is redrawn; any other line starts below its progress bar.
             if self._redrawn is not None and writer != self._redrawn:
                 _write_all(self._redrawn[0], b"\n")
             _write_all(descriptor, prefix + piece)
+        except OSError:  # the output is closed, as by `tf-adasum-launch ... | head`
+            self._lost = True
+            self._events.put(signal.SIGPIPE)
         self._redrawn = writer if piece.endswith(b"\r") else None
-
-
-@contextlib.contextmanager
-def stopping_if_lost(console: Console) -> Iterator[None]:
-    """Let a job stop if its output is closed, as by `tf-adasum-launch ... | head`."""
-    try:
-        yield
-    except OSError:
-        console.lose()
 
 
 class Log:

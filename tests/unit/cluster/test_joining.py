@@ -15,8 +15,10 @@ from support.rendezvous_tasks import SETTINGS, SOON, cluster_of, needs_ipv6, pro
 
 import tf_adasum
 from tf_adasum.cluster import addresses, participant, rendezvous, store_client
+from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.tasks import cluster_to_join
-from tf_adasum.environment_variables import INTERFACE, SECRET, START_TIMEOUT
+from tf_adasum.environment_variables import INTERFACE, START_TIMEOUT
 
 ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
 pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
@@ -54,13 +56,6 @@ def met(made):
 @pytest.mark.parametrize("count", [1, 4])
 def test_workers_that_have_joined_meet(count):
     assert run(configs_of(count), then=met)[0] == [0] * count
-
-
-@pytest.mark.parametrize("delays", [[0, 0.4, 0], [0.6, 0, 0]])
-def test_workers_that_start_late_are_waited_for(delays):
-    outcomes, seconds = run(configs_of(3), delays=delays)
-    assert_together(outcomes, 3)
-    assert seconds[delays.index(0)] >= max(delays) - 0.05
 
 
 def test_a_worker_may_set_its_address():
@@ -202,45 +197,55 @@ def test_two_workers_0_on_two_machines_are_an_error_on_all(monkeypatch):
     assert max(seconds) < SOON
 
 
-def test_workers_of_two_jobs_are_not_mixed():
-    """The first one to have the port trains; a worker that knows no job is anybody's."""
-    one = [dataclasses.replace(each, job="17.0") for each in configs_of(3)]
-    one[2] = dataclasses.replace(one[2], job="")
-    other = [dataclasses.replace(each, job="18.0") for each in one[:2]]
-    outcomes, _ = run([*one, *other], delays=[0, 1.5, 1.5, 0.4, 0.4])
-    assert_together(outcomes[:3], 3)
-    jobs = "That worker belongs to job 17.0, but this worker belongs to job 18.0."
-    assert_all_raise(outcomes[3:], ValueError, f"answers at {one[0].coordinator}. {jobs}")
-
-
 @pytest.mark.parametrize("value", ["eth77", "192.0.2.1"])
 def test_an_interface_that_is_none(value):
     outcomes, _ = run(configs_of(2)[:1], environments=[{INTERFACE: value}])
     assert_all_raise(outcomes, ValueError, f"{INTERFACE}={value!r}", "lo")
 
 
-# ---- the secret ----------------------------------------------------------------------------------
+# ---- answers that make no sense ------------------------------------------------------------------
 
-ONE, OTHER = {SECRET: "one"}, {SECRET: "other"}
+
+def listener_of(configs):
+    return socket.create_server(addresses.split(configs[0].coordinator))
+
+
+class Forged:
+    """A leader that answers each worker with the same keys."""
+
+    def __init__(self, response):
+        self._response, self._changes = response, {}
+
+    def changed(self, key, value, ends):
+        self._changes = self._response if value else {}
+
+    def authentication_failed(self, rank, has_secret):
+        raise AssertionError
+
+    def decide(self, now):
+        changes, self._changes = self._changes, {}
+        return changes
 
 
 @pytest.mark.parametrize(
-    ("environments", "of_first", "of_last"),
+    "response",
     [
-        ([ONE, ONE, {}], ("a secret", "no secret"), ("no secret", "a secret")),
-        ([{}, {}, ONE], ("no secret", "a secret"), ("a secret", "no secret")),
-        ([ONE, ONE, OTHER], ("a secret", "a different secret"), ("a secret", "a different secret")),
+        {"missing": [None, "a", 2]},
+        {"addresses": 3},
+        {"addresses": ["127.0.0.1:1"]},
+        {"addresses": ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]},
+        {"addresses": ["a", "b", "c"], "missing": 7},
+        {"result": {"wrong": {"a": "b"}}},
+        {"result": ["response"]},
+        {"result": None},
     ],
 )
-def test_a_worker_with_another_secret_is_named_on_all(environments, of_first, of_last):
+def test_responses_that_make_no_sense_end_no_worker(response):
     configs = configs_of(3)
-    first = f"worker 0 ({configs[0].coordinator})"
-    outcomes, _ = run(configs, environments=environments, timeout=2)
-    on_first = f"Received: {of_first[0]} on {first}, {of_first[1]} on worker 2"
-    assert_all_raise(outcomes[:1], ValueError, on_first, SECRET)
-    on_other = f"Received: {of_last[0]} on worker 2, {of_last[1]} on {first}"
-    assert_all_raise(outcomes[2:], ValueError, on_other)
-    assert isinstance(outcomes[1], (ValueError, TimeoutError)) and "worker 2" in str(outcomes[1])
+    server = StoreServer(listener_of(configs), Secret(), threading.Lock(), Forged(response))
+    ((outcome,), _) = run(configs[1:2], timeout=0.5)
+    server.close(0.0)
+    assert type(outcome) is TimeoutError and "but other workers did not" in str(outcome), outcome
 
 
 # ---- many workers --------------------------------------------------------------------------------

@@ -1,25 +1,19 @@
-"""Worker 0's decisions, without connections; then what clients and servers may send."""
-
-import socket
-import threading
+"""Worker 0's decisions, without connections."""
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.fuzzing import fuzz_settings
-from support.joining_workers import assert_together, configs_of, impatient, run  # noqa: F401 - a fixture
 from support.many_members import AllReached
 from support.rendezvous_tasks import SETTINGS
 
-from tf_adasum.cluster import addresses, start_round
+from tf_adasum.cluster import start_round
 from tf_adasum.cluster.members import Member
 from tf_adasum.cluster.participant import WORKERS
-from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.start_round import HAS_RESULT, StartRound, error_of
-from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.tasks import cluster_to_join
 
-pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
+pytestmark = pytest.mark.version_independent
 
 ENDS = "127.0.0.1", "127.0.0.1"
 
@@ -412,48 +406,3 @@ class Histories(RuleBasedStateMachine):
 
 TestHistories = Histories.TestCase
 TestHistories.settings = fuzz_settings(600)
-
-
-# ---- over connections ----------------------------------------------------------------------------
-
-
-def listener_of(configs):
-    return socket.create_server(addresses.split(configs[0].coordinator))
-
-
-class Forged:
-    """A leader that answers each worker with the same keys."""
-
-    def __init__(self, response):
-        self._response, self._changes = response, {}
-
-    def changed(self, key, value, ends):
-        self._changes = self._response if value else {}
-
-    def authentication_failed(self, rank, has_secret):
-        raise AssertionError
-
-    def decide(self, now):
-        changes, self._changes = self._changes, {}
-        return changes
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        {"missing": [None, "a", 2]},
-        {"addresses": 3},
-        {"addresses": ["127.0.0.1:1"]},
-        {"addresses": ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]},
-        {"addresses": ["a", "b", "c"], "missing": 7},
-        {"result": {"wrong": {"a": "b"}}},
-        {"result": ["response"]},
-        {"result": None},
-    ],
-)
-def test_responses_that_make_no_sense_end_no_worker(response):
-    configs = configs_of(3)
-    server = StoreServer(listener_of(configs), Secret(), threading.Lock(), Forged(response))
-    ((outcome,), _) = run(configs[1:2], timeout=0.5)
-    server.close(0.0)
-    assert type(outcome) is TimeoutError and "but other workers did not" in str(outcome), outcome

@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.fuzzing import fuzz_settings
 
 from tf_adasum.cluster import channel as channel_module
-from tf_adasum.cluster import json_lines, store, store_client
-from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel
+from tf_adasum.cluster import store, store_client
+from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.session import Session as StoreSession
 from tf_adasum.cluster.store import StoreServer
-from tf_adasum.cluster.store_client import StoreClient
 from tf_adasum.cluster.timeouts import LEASE_SECONDS
 
 SOON = 20.0
@@ -237,9 +237,15 @@ class Session:
 
     def __init__(self, address, key="1", secret=SECRET):
         self.keys, self.is_lost = {}, threading.Event()
-        made = store_client.connected(address, secret, seconds=SOON)
-        self.client = StoreClient(made, key, threading.Lock(), self.keys.__setitem__)
-        self.client.begin(self.is_lost.set)
+        self.client = StoreSession(
+            address,
+            key,
+            secret,
+            lambda channel: 0,
+            deliver=self.keys.__setitem__,
+            lost=self.is_lost.set,
+        ).__enter__()
+        self.eventually(copy=0)
 
     def eventually(self, **expected):
         deadline = time.monotonic() + SOON
@@ -281,7 +287,7 @@ def test_after_the_hand_over_silence_is_no_end_and_the_port_is_free(monkeypatch)
     port = listener.getsockname()[1]
     server = StoreServer(listener, SECRET, threading.Lock(), leader)
     own = Session(f"127.0.0.1:{port}")
-    own.client.lease = float("inf")
+    own.client.stay("")
     own.client.set(1)
     own.eventually(copy=1)
     server.hand_over(socket.create_server(("127.0.0.1", 0)))
@@ -300,7 +306,7 @@ def handed_over():
     leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
     server = StoreServer(listener, SECRET, threading.Lock(), leader, clients=2)
     own = Session(f"127.0.0.1:{listener.getsockname()[1]}")
-    own.client.lease = float("inf")
+    own.client.stay("")
     own.client.set(0)
     own.eventually(copy=0)
     later = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -361,31 +367,6 @@ def test_only_the_newest_status_waits_for_a_session_that_does_not_read(handed_ov
     own.eventually(statuses=[2999, "x" * 1000])
 
 
-@pytest.mark.parametrize(
-    ("is_there", "why"), [(False, "Connection refused"), (True, "another program answers there")]
-)
-def test_no_server_is_reported_and_then_an_error(monkeypatch, is_there, why):
-    monkeypatch.setattr(store_client, "PATIENCE_SECONDS", 0.2)
-    reports = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        if not is_there:
-            listener.close()
-        else:
-            threading.Thread(target=greet, args=[listener], daemon=True).start()
-        with pytest.raises(ConnectionError, match=why):
-            store_client.connected(address, Secret(), seconds=1.5, report=reports.append)
-    assert set(reports) == {why}
-
-
-def greet(listener):
-    """Answer callers as a mail server does."""
-    with contextlib.suppress(OSError):
-        while True:
-            with listener.accept()[0] as connection:
-                connection.sendall(b"220 mail\r\n")
-
-
 STRANGE = [b"\n", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": 1}\n', b'{"proof": "x"}\n', b"x" * 99_999]
 
 
@@ -417,14 +398,14 @@ def test_a_leader_receives_changes_with_addresses_and_sets_keys(led):
     own.eventually(copy=7)
     own.client.close()
     ends, deadline = ("127.0.0.1", "127.0.0.1"), time.monotonic() + SOON
-    while len(leader.seen) < 2 and time.monotonic() < deadline:
+    while len(leader.seen) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert leader.seen == [("1", 7, ends), ("1", None, ends)]
+    assert leader.seen == [("1", 0, ends), ("1", 7, ends), ("1", None, ends)]
 
 
 @pytest.mark.parametrize("keys", [["copy"], ["member/1", "member/2"], ["member/" + "k" * 200]])
 def test_a_session_has_one_key(led, keys):
-    own = store_client.connected(led[0], SECRET, seconds=SOON)
+    own = store_client.call(led[0], SECRET, time.monotonic() + SOON).channel
     for key in keys:
         own.send({"op": "set", "key": key, "value": 1})
     deadline = time.monotonic() + SOON
@@ -461,75 +442,3 @@ def test_wrong_claims_of_unauthenticated_clients_are_not_reported(led, lines):
             while client.recv(1000):
                 pass
     assert not led[1].seen
-
-
-@pytest.fixture
-def ends():
-    """The two ends of an authenticated connection: the client's and the server's."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(each) for each in socket.socketpair()]
-        server = Channel(sockets[1], SECRET, is_server=True)
-        client = Channel(sockets[0], SECRET, is_server=False)
-        while not (client.is_authenticated and server.is_authenticated):
-            for end in client, server:
-                end.flush()
-                assert not end.receive() and end.is_open
-        yield client, server
-
-
-def received(end, count):
-    messages, deadline = [], time.monotonic() + SOON
-    while len(messages) < count and end.is_open and time.monotonic() < deadline:
-        json_lines.wait([end.socket], 1)
-        messages += end.receive()
-    return messages
-
-
-def test_messages_arrive_in_both_directions_in_order(ends):
-    for first, second in (ends, ends[::-1]):
-        sent = [{"n": number, "text": "ü" * number} for number in range(50)]
-        for message in sent:
-            first.send(message)
-        assert received(second, 50) == sent
-
-
-def test_messages_are_sent_in_parts_to_a_slow_reader(ends):
-    client, server = ends
-    for number in range(40):
-        client.send([number, "x" * 50_000])
-    messages = []
-    while len(messages) < 40:
-        client.flush()
-        messages += received(server, 1)
-    assert [number for number, _ in messages] == list(range(40))
-
-
-def test_a_reader_that_never_reads_is_disconnected(ends):
-    client, _ = ends
-    for _ in range(100):
-        client.send("x" * 60_000)
-    assert not client.is_open
-
-
-@pytest.mark.parametrize("change", ["repeated", "changed", "unproved", "reflected", "long"])
-def test_a_message_without_the_right_proof_closes_the_channel(ends, change):
-    client, server = ends
-    with pytest.MonkeyPatch.context() as patched:
-        for end in ends:  # keeps what it sends
-            patched.setattr(end, "_send_unsent", lambda: None)
-        client.send({"op": "set"})
-        server.send({"op": "set"})
-        line = json_lines.decode((server if change == "reflected" else client)._unsent)
-        client._unsent = server._unsent = b""
-    if change == "changed":
-        line = line | {"text": line["text"].replace("set", "get")}
-    if change == "unproved":
-        line = line | {"proof": None}
-    if change == "long":
-        line = line | {"text": "x" * LONGEST_MESSAGE}
-    for each in [line, line] if change == "repeated" else [line]:
-        client.socket.setblocking(True)
-        client.socket.sendall(json_lines.encode(each))
-    expected = [{"op": "set"}] if change == "repeated" else []
-    assert received(server, 2) == expected
-    assert not server.is_open

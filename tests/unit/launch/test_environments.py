@@ -94,12 +94,6 @@ def test_a_module_runs_as_with_python_m(script, tmp_path):
     assert result.stdout == "__main__ some_module ['-m', 'x']\n", result.stderr
 
 
-def test_output_is_unbuffered_and_the_number_of_devices_is_free():
-    (environment,) = worker_environments(["a:1"], environment={})
-    assert environment["PYTHONUNBUFFERED"] == "1"
-    assert "TF_ADASUM_DEVICES_PER_WORKER" not in environment
-
-
 # GPUs
 
 

@@ -56,12 +56,6 @@ SHOWN = [
 ]
 
 
-def test_only_tensorflow_s_first_messages_are_hidden():
-    for line in [*HIDDEN, *SHOWN]:
-        assert log_filter.is_hidden(line.encode()) == (line in HIDDEN), line
-        assert log_filter.is_hidden(f"{line}\n".encode()) == (line in HIDDEN), line
-
-
 def test_aborted_collectives_are_hidden_with_the_lines_that_belong_to_them():
     traceback = ["Traceback (most recent call last):", '  File "train.py", line 7', *GOES_ON]
     hides = log_filter.Filter().hides

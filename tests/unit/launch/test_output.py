@@ -120,16 +120,6 @@ def test_what_the_launcher_says_waits_for_its_reader():
     assert told == piece + b"tf-adasum-launch: worker 0 failed first\n"
 
 
-def test_a_message_is_not_lost_where_the_reader_is_slow():
-    console = output.Console(queue.SimpleQueue())
-    with stderr_to_a_pipe() as reader:
-        console.write(2, b"", b"x" * 65536)  # all that a pipe takes
-        console.say("worker 0 failed first")
-        os.read(reader, 1 << 16)
-        console.finish(None)
-        assert os.read(reader, 1 << 16) == b"tf-adasum-launch: worker 0 failed first\n"
-
-
 def test_a_line_without_end_is_passed_on_in_parts():
     console, parts = output.Console(queue.SimpleQueue()), []
     console.write = lambda descriptor, prefix, piece, source: parts.append(piece)

@@ -19,7 +19,7 @@ from support.launching import (
     running,
 )
 
-from tf_adasum.launch import GRACE_SECONDS, jobs, launch, processes, signals
+from tf_adasum.launch import GRACE_SECONDS, jobs, launch, processes
 
 
 def have_ended(count, folder):
@@ -59,11 +59,6 @@ def test_a_script_that_reads_the_terminal_gets_a_hint(script, call):
     result = run("-n", 2, script(f"if index == 0: {call}\ntime.sleep(index)"))
     assert result.returncode == 1
     assert "need a terminal: start a single worker with -n 1" in result.stderr
-
-
-def test_a_signal_gives_128_plus_its_number(script):
-    result = run("-n", 2, script("os.kill(os.getpid(), signal.SIGSEGV)"))
-    assert result.returncode == 128 + signal.SIGSEGV
 
 
 def test_workers_and_children_that_ignore_sigterm_are_killed_after_the_grace(script, tmp_path):
@@ -128,19 +123,6 @@ def test_the_end_of_the_reader_leaves_time_for_a_backup(script, tmp_path, closes
             process.send_signal(signal.SIGUSR1)
         assert process.wait(LIMIT) == 75
     assert (tmp_path / "saved0").exists() and (tmp_path / "saved1").exists()
-
-
-def test_a_daemon_that_keeps_the_pipe_open_does_not_hold_the_launcher(script, tmp_path):
-    path = script(
-        "child = subprocess.Popen(['sleep', '300'], start_new_session=True)\n"
-        "print('started')\nopen(os.path.join(sys.argv[1], str(child.pid)), 'w').close()\n"
-    )
-    try:
-        result = run("-n", 2, path, tmp_path)
-        assert result.stdout.count("started") == 2
-    finally:
-        for pid in pids_in(tmp_path):
-            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -248,12 +230,6 @@ def test_the_exit_status_is_known_although_sigchld_was_ignored():
         assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGCHLD, before)
-
-
-def test_signal_handlers_are_restored():
-    before = [signal.getsignal(number) for number in signals._STOP_SIGNALS]
-    assert launch(["true"], 2) == 0
-    assert [signal.getsignal(number) for number in signals._STOP_SIGNALS] == before
 
 
 def test_launch_works_outside_the_main_thread():

@@ -147,12 +147,6 @@ def test_unusable_arguments_are_named(function, options, named):
         run(function, **options)
 
 
-def test_too_few_gpus_are_an_error_here(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    with pytest.raises(ValueError, match=r"1 visible GPUs \(7\)"):
-        run(place, workers=2)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_workers_end_with_the_notebook(script, tmp_path, number):
     path = script(LEAVE_PID + "time.sleep(300)")
