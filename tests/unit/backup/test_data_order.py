@@ -24,5 +24,5 @@ def test_each_pass_has_a_seed_of_its_own_which_no_global_generator_draws():
 
 
 def test_earlier_passes_are_taken_once():
-    order = DataOrder(5, passes=3)
+    order = DataOrder(5, {"passes": 3})
     assert [order.take_passes(), order.take_passes(), order.passes_ahead] == [3, None, None]
