@@ -4,7 +4,8 @@ Read the modules in this order: `rules` (Gram matrix to coefficients), `buckets`
 (variables to vectors), `groups` and `levels` (which replica combines which elements), `scheme` (the
 user's settings), `radix_plans` and `reduction_planner` (how a bucket is exchanged),
 `rule_application` (groups of variables and the rule's state), `fused` (buckets that are not
-packed), and `tf_adasum.ops` (inner products and weighted sums of vectors).
+packed), and `tf_adasum.ops` (inner products and weighted sums of vectors). `row_weights` weights
+the mean by rows, `partial_results` serves virtual replicas, and `orthogonality` serves a callback.
 
 A *plan* describes how one bucket, or one sparse gradient, is combined. A large bucket is cut into
 *pieces*, which are exchanged separately, but get the same coefficients.

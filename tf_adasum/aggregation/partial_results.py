@@ -12,7 +12,6 @@ A block whose left neighbour belongs to another device waits until the end. The 
 at the end are combined with the blocks of the other devices.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -162,8 +161,8 @@ def first_of_blocks(devices: int, count: int) -> list[int | None]:
     """
     blocks = [blocks_of(device * count, count) for device in range(devices)]
     firsts = [[number << level for level, number in own] for own in blocks]
-    padded = itertools.zip_longest(*firsts)  # the first block of each device, and so on
-    return [first for own in zip(*padded, strict=True) for first in own]
+    most = max(map(len, firsts))
+    return [first for own in firsts for first in [*own, *[None] * (most - len(own))]]
 
 
 def check_rule(rule: AggregationRule) -> None:

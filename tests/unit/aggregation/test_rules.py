@@ -202,8 +202,8 @@ ONES = tf.ones([2])
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (None, "`values` must be a list .* Received: None"),
-        ({"a": [1.0]}, "`values` must be a list .* Received: {'a'"),
+        (None, "`values` must be a list .* Received: values=None"),
+        ({"a": [1.0]}, "`values` must be a list .* Received: values={'a'"),
         ([], r"at least one tensor. Received: values=\[\]"),
         ([{"a": [1.0], "b": None}] * 2, "must not contain None"),
         ([[ONES], [ONES, ONES]], "same nested structure"),
