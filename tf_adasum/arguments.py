@@ -1,4 +1,4 @@
-"""Check numbers that users pass. Uses only the standard library.
+"""Check arguments that users pass. Uses only the standard library.
 
 A bool does not count as a number, and neither does NaN or infinity: `True` or NaN as a learning
 rate is a mistake.
@@ -9,6 +9,24 @@ from __future__ import annotations
 import math
 import numbers
 from typing import Any
+
+
+def check(name: str, value: Any, is_valid: bool, expected: str) -> None:
+    """Raise a ValueError unless an argument is valid.
+
+    Args:
+        name: The argument's name.
+        value: The value that the user passed.
+        is_valid: Whether the value is valid.
+        expected: The part of the message after the name, such as "must be True or False".
+
+    Example:
+        >>> check("rescale", "no", False, "must be True or False")
+        Traceback (most recent call last):
+        ValueError: `rescale` must be True or False. Received: rescale='no'
+    """
+    if not is_valid:
+        raise ValueError(f"`{name}` {expected}. Received: {name}={value!r}")
 
 
 def is_number(
@@ -55,18 +73,17 @@ def check_number(name: str, value: Any, expected: str, **bounds: float) -> None:
         Traceback (most recent call last):
         ValueError: `momentum` must be in [0, 1). Received: momentum=2
     """
-    if not is_number(value, **bounds):
-        raise ValueError(f"`{name}` {expected}. Received: {name}={value!r}")
+    check(name, value, is_number(value, **bounds), expected)
 
 
-def is_count(value: Any, at_least: int = 1) -> bool:
-    """Return whether a value is an int of `at_least` or more.
+def is_count(value: Any) -> bool:
+    """Return whether a value is an int of 1 or more.
 
     Example:
         >>> is_count(3), is_count(3.0), is_count(True), is_count(0)
         (True, False, False, False)
     """
-    return isinstance(value, int) and not isinstance(value, bool) and value >= at_least
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def check_count(name: str, value: Any, expected: str = "must be an int of 1 or more") -> None:
@@ -77,5 +94,4 @@ def check_count(name: str, value: Any, expected: str = "must be an int of 1 or m
         value: The value that the user passed.
         expected: The part of the message after the name. Defaults to "must be an int of 1 or more".
     """
-    if not is_count(value):
-        raise ValueError(f"`{name}` {expected}. Received: {name}={value!r}")
+    check(name, value, is_count(value), expected)

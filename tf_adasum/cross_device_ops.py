@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -26,7 +25,7 @@ from tf_adasum.aggregation.partial_results import first_of_blocks
 from tf_adasum.aggregation.rules.adasum import AdasumOfNodes
 from tf_adasum.aggregation.rules.checks import is_built_in
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.errors import see
+from tf_adasum.errors import deprecated, see
 from tf_adasum.transport.collectives import UcxTransport
 
 # If a bucket has at most this many bytes on all replicas together, it is gathered and combined on
@@ -87,7 +86,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         self.scheme = scheme if isinstance(scheme, Scheme) else Scheme(scheme, group_size)
         self.transport: UcxTransport | None = None
         self.transport_summary = ""
-        self._groups_by_stride: dict[tuple[int, int], list] = {}
+        self._members: dict[tuple[int, int], list] = {}
         self._pairs: dict[tuple[int, int], list] = {}
         self._last_totals: dict[int, tf.Variable] = {}
         self.rows_of: Callable[[int], int | tf.Tensor | None] | None = None
@@ -137,8 +136,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
     @property
     def carrier(self) -> str:
         """Deprecated: the old name of `transport_summary`."""
-        text = "This attribute is called transport_summary now."
-        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        deprecated("The attribute `carrier`", "`transport_summary`")
         return self.transport_summary
 
     def rows_of_replicas(self) -> list[int | tf.Tensor] | None:
@@ -263,16 +261,11 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
             collectives = self.collectives(options)[local]
             member_of_rank = self._replica_of_rank
         else:
-            collectives = self._part(local, options, stride, radix)
-            member_of_rank = self._members_of_ranks(options, stride, radix)[local]
+            collectives, member_of_rank = self._parts_and_members(options, stride, radix)[local]
         pairs = self._pairs_of_classes(options, stride, radix)[local]
         if not pairs:
             return CollectiveGroup(collectives, member_of_rank, member)
         return DividedGroup(collectives, member_of_rank, member, pairs)
-
-    def _part(self, local, options, stride, radix):
-        _, key = self._first_and_key(local, stride, radix)
-        return self.part(local, key, radix, options)
 
     def _first_and_key(self, local, stride, radix, part=0):
         """Return the first replica of a local replica's group, and a key that no other group has.
@@ -313,19 +306,21 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
                 pairs[local].append((members, CollectiveGroup(part, ranks, rank)))
         return pairs
 
-    def _members_of_ranks(self, options, stride, radix):
-        """Return, for each local replica, an array with the member of its group at each rank.
+    def _parts_and_members(self, options, stride, radix):
+        """Return, for each local replica, its part of the group, and the member at each rank.
 
         All workers exchange ranks at the same time, when they trace the first exchange that needs
         the ranks.
         """
-        if (stride, radix) not in self._groups_by_stride:
-            replicas = range(self._first_replica, self._first_replica + len(self.local_devices))
-            parts = [self._part(i, options, stride, radix) for i in range(len(replicas))]
+        local = range(len(self.local_devices))
+        keys = [self._first_and_key(each, stride, radix)[1] for each in local]
+        parts = [self.part(each, keys[each], radix, options) for each in local]
+        if (stride, radix) not in self._members:
             with tf.init_scope():
-                found = self.gather_in_subgroups(replicas, parts)
-            self._groups_by_stride[stride, radix] = [each // stride % radix for each in found]
-        return self._groups_by_stride[stride, radix]
+                own = [self._first_replica + each for each in local]
+                found = self.gather_in_subgroups(own, parts)
+            self._members[stride, radix] = [each // stride % radix for each in found]
+        return list(zip(parts, self._members[stride, radix], strict=True))
 
 
 def _parts(gradients, parts):

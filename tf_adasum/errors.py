@@ -45,7 +45,7 @@ def deprecated(old: str, new: str, stacklevel: int = 3) -> None:
 
 @functools.cache
 def hint(text: str) -> None:
-    """Print a hint to stderr; each hint once."""
+    """Print a line to stderr; each line once."""
     print(f"tf_adasum: {text}", file=sys.stderr, flush=True)
 
 

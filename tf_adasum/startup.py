@@ -11,7 +11,6 @@ import contextlib
 import functools
 import logging
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -20,11 +19,12 @@ import tensorflow as tf
 from tf_adasum import environment_variables
 from tf_adasum.aggregation import Scheme
 from tf_adasum.aggregation.rules import AggregationRule
+from tf_adasum.arguments import check
 from tf_adasum.cluster import ports, rendezvous, start_timeout
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.errors import LAUNCHER, WorkerLostError, see
+from tf_adasum.errors import LAUNCHER, WorkerLostError, hint, see
 from tf_adasum.health import beginning, monitor, status_file
 from tf_adasum.health.null_monitor import NullMonitor
 from tf_adasum.transport import argument, mesh, selection
@@ -33,34 +33,21 @@ from tf_adasum.workers import agreement
 from tf_adasum.workers.workers import Workers
 
 
-def checked_options(
+def options_of_collectives(
     options: tensorflow_compat.CommunicationOptions | None,
 ) -> tensorflow_compat.CommunicationOptions:
-    """Check the argument `communication_options` of a strategy, and return it.
+    """Return the argument `communication_options` of a strategy without the timeout.
 
-    For None, new default options are returned.
+    For a timeout, TensorFlow would keep one thread for each collective. `HealthMonitor` limits the
+    wait with one thread for all collectives.
 
     Raises:
         ValueError: for an object of another class.
     """
-    if options is None:
-        return tensorflow_compat.CommunicationOptions()
-    if not isinstance(options, tensorflow_compat.CommunicationOptions):
-        raise ValueError(
-            "`communication_options` must be tf.distribute.experimental.CommunicationOptions. "
-            f"Received: communication_options={options!r}"
-        )
-    return options
-
-
-def options_of_collectives(
-    options: tensorflow_compat.CommunicationOptions,
-) -> tensorflow_compat.CommunicationOptions:
-    """Return the options without the timeout.
-
-    For a timeout, TensorFlow would keep one thread for each collective. `HealthMonitor` limits the
-    wait with one thread for all collectives.
-    """
+    options = tensorflow_compat.CommunicationOptions() if options is None else options
+    is_valid = isinstance(options, tensorflow_compat.CommunicationOptions)
+    expected = "must be tf.distribute.experimental.CommunicationOptions"
+    check("communication_options", options, is_valid, expected)
     return tensorflow_compat.CommunicationOptions(
         bytes_per_pack=options.bytes_per_pack, implementation=options.implementation
     )
@@ -107,11 +94,8 @@ def reduction_size(local_reduction: str | None, cluster: Cluster | None, devices
     """
     if local_reduction is None:
         return 1
-    if local_reduction != "mean":
-        raise ValueError(
-            "`local_reduction` must be 'mean' or None. "
-            f"Received: local_reduction={local_reduction!r}"
-        )
+    is_mean = local_reduction == "mean"
+    check("local_reduction", local_reduction, is_mean, "must be 'mean' or None")
     if cluster is None:
         return devices
     averaged = replicas_per_host(cluster, devices)
@@ -142,13 +126,7 @@ _PREFIX = "[worker 0] tf_adasum: "
 _log = logging.getLogger("tf_adasum")
 
 
-@functools.cache  # a program that creates many strategies prints each line once
-def say(line: str) -> None:
-    """Print a line of this package to stderr."""
-    print(f"tf_adasum: {line}", file=sys.stderr, flush=True)
-
-
-@functools.cache
+@functools.cache  # a program that creates many strategies logs each line once
 def log_details(line: str) -> None:
     """Log the text of `details` at level INFO of the logger "tf_adasum"."""
     _log.info(line)
@@ -222,8 +200,8 @@ def report(
     collectives = tensorflow_compat.cross_device_ops(extended)
     transport = "UCX" if collectives.transport else "TensorFlow's collectives"
     is_by_hand = cluster is None and devices == 1 and LAUNCHER not in os.environ
-    hint = "; to use more, start it with tf-adasum-launch" if is_by_hand else ""
-    say(summary(workers, devices, scheme.rule, transport if workers > 1 else "") + hint)
+    more = "; to use more, start it with tf-adasum-launch" if is_by_hand else ""
+    hint(summary(workers, devices, scheme.rule, transport if workers > 1 else "") + more)
     log_details(details(source, workers, devices, scheme, collectives.transport_summary))
 
 
@@ -387,7 +365,7 @@ def _bounded(cluster, seconds, health) -> Iterator[None]:
 
 def _held_port(cluster) -> contextlib.AbstractContextManager:
     """Hold this worker's port between the rendezvous and the start of TensorFlow's server."""
-    if cluster and ports.can_be_held():
+    if ports.can_be_held():
         # Holding fails if the port is in use. If another process uses it, the rendezvous reports
         # which one. TensorFlow may also use the port, for another strategy of this process.
         with contextlib.suppress(OSError):
@@ -426,8 +404,7 @@ def _saying_what_to_do(cluster) -> Iterator[None]:
     try:
         yield
     except tf.errors.UnknownError as error:
-        port = cluster and cluster.host_and_port(cluster.rank)[1]
-        user = port and ports.user_of(port)
+        user = ports.user_of(cluster.host_and_port(cluster.rank)[1])
         if not user or "Could not start gRPC server" not in str(error):
             raise
         raise ports.port_in_use(cluster, user) from error

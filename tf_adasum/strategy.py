@@ -25,7 +25,6 @@ from tf_adasum.replicas.virtual_replicas import VirtualReplicas, validated_count
 from tf_adasum.transport import argument as transports
 from tf_adasum.workers import agreement
 from tf_adasum.workers import callbacks as worker_callbacks
-from tf_adasum.workers.rank_properties import RankProperties
 from tf_adasum.workers.seeds import Seeds
 from tf_adasum.workers.sharding import Sharding
 from tf_adasum.workers.workers import Workers
@@ -34,7 +33,6 @@ from tf_adasum.workers.workers import Workers
 class AdasumMirroredStrategy(
     GradientReductions,
     GradientAggregatingStrategy,
-    RankProperties,
     tf.distribute.MultiWorkerMirroredStrategy,
 ):
     """Synchronous data-parallel training with adaptive gradient aggregation.
@@ -127,8 +125,7 @@ class AdasumMirroredStrategy(
         with startup.refusing_together(cluster):
             self._aggregation = rules.get(aggregation)
             action = nonfinite_gradients.validated_action(on_nonfinite)
-            options = startup.checked_options(communication_options)
-            self._options = startup.options_of_collectives(options)
+            self._options = startup.options_of_collectives(communication_options)
             names = local_devices(devices)
             transport = transports.requested(transport, names)
             count = len(cluster.addresses) if cluster else 1
@@ -170,8 +167,8 @@ class AdasumMirroredStrategy(
         self._sharding.share_seeds(self._health.seed, earlier)
         self._same_gradients = agreement.SameGradients(self._workers)
         startup.name_failures(extended, self._detecting_failures, self._same_gradients.check)
-        self._empty_replicas = EmptyReplicas()
         self._virtual_replicas = VirtualReplicas(self, virtual_replicas)
+        self._empty_replicas = EmptyReplicas(self._virtual_replicas.steps)
         collectives = tensorflow_compat.cross_device_ops(extended)
         collectives.rows_of = self._empty_replicas.rows_of_replica
         collectives.check_exchange = self._virtual_replicas.check_exchange
@@ -252,7 +249,28 @@ class AdasumMirroredStrategy(
             self._empty_replicas.forget()
             keras_compat.forget_assigned(self)
 
-    # ---- what workers do together --------------------------------------------------------------
+    # ---- the workers ---------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """The rank of this worker, from 0.
+
+        Example:
+            >>> strategy = tf_adasum.AdasumMirroredStrategy()
+            >>> strategy.rank, strategy.num_workers
+            (0, 1)
+        """
+        return self._workers.rank
+
+    @property
+    def num_workers(self) -> int:
+        """The number of workers, at least 1. All workers have the same number of replicas."""
+        return self._workers.count
+
+    @property
+    def is_first_worker(self) -> bool:
+        """Whether this worker writes files and prints: True on the chief, or on worker 0."""
+        return self.rank == 0
 
     @contextlib.contextmanager
     def working_together(self) -> Iterator[None]:

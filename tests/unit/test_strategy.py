@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tf_adasum
-from tf_adasum import environment_variables, ops, rules, startup
+from tf_adasum import environment_variables, errors, ops, rules, startup
 from tf_adasum.cluster import rendezvous
 from tf_adasum.cluster import tasks as cluster_tasks
 from tf_adasum.compat import tensorflow as tensorflow_compat
@@ -166,7 +166,7 @@ def test_devices_by_position_work_with_a_warning():
 
 @pytest.mark.parametrize("rule", ["sum", rules.Adasum()], ids=repr)
 def test_one_device(rule, capfd):
-    startup.say.cache_clear()
+    errors.hint.cache_clear()
     made = make(aggregation=rule, radix_plan=[1])
     line = (
         f"tf_adasum: 1 worker, 1 replica, rule {type(made.aggregation).__name__}; "

@@ -4,7 +4,8 @@ Read the modules in this order: `rules` (Gram matrix to coefficients), `buckets`
 (variables to vectors), `groups` and `levels` (which replica combines which elements), `scheme` (the
 user's settings), `radix_plans` and `reduction_planner` (how a bucket is exchanged),
 `rule_application` (groups of variables and the rule's state), `fused` (buckets that are not
-packed), and `tf_adasum.ops` (inner products and weighted sums of vectors).
+packed), and `tf_adasum.ops` (inner products and weighted sums of vectors). `row_weights` weights
+the mean by rows, `partial_results` serves virtual replicas, and `orthogonality` serves a callback.
 
 A *plan* describes how one bucket, or one sparse gradient, is combined. A large bucket is cut into
 *pieces*, which are exchanged separately, but get the same coefficients.
@@ -30,6 +31,7 @@ from tf_adasum.aggregation.reduction_planner import (
 from tf_adasum.aggregation.rule_application import RuleApplication
 from tf_adasum.aggregation.rules.checks import checked_coefficients
 from tf_adasum.aggregation.scheme import Scheme
+from tf_adasum.arguments import check
 
 __all__ = [
     "CollectiveReductionPlanner",
@@ -73,28 +75,18 @@ def aggregate(
     gradients = _dense_or_sparse_everywhere(gradients)
     application = application or RuleApplication.of_first_step(planner.scheme, len(gradients[0]))
     application.add_groups(len(gradients[0]))
-    combined = list(gradients[0])
-    for plans in plan_batches(gradients, planner, bucket_bytes, application, is_last_early):
-        for index, gradient in combine(plans, gradients, application):
-            combined[index] = gradient
-    return combined
-
-
-def plan_batches(
-    gradients: Sequence[Sequence[Gradient]],
-    planner: ReductionPlanner,
-    bucket_bytes: int | None,
-    application: RuleApplication,
-    is_last_early: bool = False,
-) -> list[list[AnyPlan]]:
-    """Return lists of plans; the coefficients of all plans in a list are computed together."""
-    alone = application.groups_are_variables
-    needs_full_gram = application.measures_orthogonality or not alone
+    is_by_variable = application.groups_are_variables
+    needs_full_gram = application.measures_orthogonality or not is_by_variable
     dense = buckets.assign(gradients[0], bucket_bytes, planner.scheme.spans_hosts, is_last_early)
     plans: list[AnyPlan] = [planner.plan(bucket, needs_full_gram) for bucket in dense]
     is_mean = planner.scheme.rule.is_mean and not needs_full_gram
     plans += sparse.plans(gradients, planner, is_mean)
-    return [[plan] for plan in plans] if alone else [plans] if plans else []
+    combined = list(gradients[0])
+    # A group of variables can be in several plans, whose coefficients are computed together.
+    for together in [[plan] for plan in plans] if is_by_variable else [plans] if plans else []:
+        for index, gradient in combine(together, gradients, application):
+            combined[index] = gradient
+    return combined
 
 
 def combine(
@@ -117,7 +109,7 @@ def combine(
             for level, own in zip(levels, pieces, strict=True)
         ]
         grams = [
-            _gram(level, own, application.needs_gram(rule))
+            _gram(level, own, rule.needs_gram or application.measures_orthogonality)
             for level, own in zip(levels, rows, strict=True)
         ]
         gram_SRR = tf.concat(grams, axis=0)
@@ -218,13 +210,10 @@ def adasum(values: Iterable[Any]) -> Any:
     Reference:
         Maleki et al., MLSys 2021 (arXiv 2006.02924).
     """
-    if not isinstance(values, Iterable) or isinstance(values, Mapping):
-        raise ValueError(
-            f"`values` must be a list of tensors or of structures of tensors. Received: {values!r}"
-        )
+    is_list = isinstance(values, Iterable) and not isinstance(values, Mapping)
+    check("values", values, is_list, "must be a list of tensors or of structures of tensors")
     values = list(values)
-    if not values:
-        raise ValueError("`values` must contain at least one tensor. Received: values=[]")
+    check("values", values, len(values) > 0, "must contain at least one tensor")
     for other in values[1:]:
         try:
             tf.nest.assert_same_structure(values[0], other)

@@ -109,14 +109,6 @@ class LocalGroup:
         return tf.stack(values)
 
 
-class RowsGroup:
-    """A group whose values are already the rows of one tensor."""
-
-    def all_gather(self, rows: tf.Tensor) -> tf.Tensor:
-        """Return the rows unchanged."""
-        return rows
-
-
 def _ordered(rows: tf.Tensor, order: np.ndarray) -> tf.Tensor:
     """Return ``rows[order]``, without a copy if the rows are already in this order."""
     return rows if (order == np.arange(len(order))).all() else tf.gather(rows, order)

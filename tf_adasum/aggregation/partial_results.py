@@ -12,7 +12,6 @@ A block whose left neighbour belongs to another device waits until the end. The 
 at the end are combined with the blocks of the other devices.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -69,14 +68,17 @@ class Tree:
         level, block = blocks_of(self._first, number + 1 - self._first)[-1]
         return level, block % 2 == 0
 
-    def placed(self, node: Node, number: Any, nodes: Sequence[Node]) -> list[Node]:
+    def placed(self, node: Node, number: Any, nodes: Sequence[Node] | None) -> list[Node]:
         """Return the nodes of `slots` after a gradient has arrived.
 
         Args:
             node: the gradient.
             number: its number, int or scalar tensor.
-            nodes: the nodes of `slots`. An unused node has any value.
+            nodes: the nodes of `slots`, of which unused ones have any value; None before the first
+                gradient.
         """
+        if nodes is None:
+            return [node] * len(self.slots)
         slots = [self._slot(each) for each in range(self._first, self._first + self._count - 1)]
         final_level = tf.constant([level for level, _ in slots])[number - self._first]
         place = tf.constant([self.slots.index(slot) for slot in slots])[number - self._first]
@@ -112,17 +114,15 @@ class Tree:
 class RunningSum:
     """The partial result of a linear rule: the sum so far. It has the interface of `Tree`."""
 
-    slots = ((0, True),)
-
-    def placed(self, node: Node, number: Any, nodes: Sequence[Node]) -> list[Node]:
+    def placed(self, node: Node, number: Any, nodes: Sequence[Node] | None) -> list[Node]:
         """Return the new sum."""
         del number
-        return [_sum(nodes[0], node)]
+        return [node if nodes is None else added(nodes[0], node)]
 
     def blocks(self, node: Node, nodes: Sequence[Node], is_all: bool) -> list[Node]:
         """Return the sum with the last gradient."""
         del is_all
-        return self.placed(node, None, nodes) if nodes else [node]
+        return self.placed(node, None, nodes)
 
 
 def partial_results(
@@ -161,8 +161,8 @@ def first_of_blocks(devices: int, count: int) -> list[int | None]:
     """
     blocks = [blocks_of(device * count, count) for device in range(devices)]
     firsts = [[number << level for level, number in own] for own in blocks]
-    padded = itertools.zip_longest(*firsts)  # the first block of each device, and so on
-    return [first for own in zip(*padded, strict=True) for first in own]
+    most = max(map(len, firsts))
+    return [first for own in firsts for first in [*own, *[None] * (most - len(own))]]
 
 
 def check_rule(rule: AggregationRule) -> None:
@@ -183,7 +183,7 @@ def _pair(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     return tf.reshape(ops.pairwise_combine(*flat), left.shape)
 
 
-def _sum(left: Node, right: Node) -> list[Gradient]:
+def added(left: Node, right: Node) -> list[Gradient]:
     """Add gradients. The slices of sparse gradients are joined, as on one device."""
     return [
         tf.IndexedSlices(

@@ -33,7 +33,6 @@ from tf_adasum.aggregation.buckets import Bucket
 from tf_adasum.aggregation.fused import FusedPlan, FusedReduceScatterLevel
 from tf_adasum.aggregation.groups import CollectiveGroup, LocalGroup
 from tf_adasum.aggregation.levels import AllGatherLevel, Level, ReduceScatterLevel, shard_segments
-from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.aggregation.scheme import Scheme
 
 Slices = tuple[tf.Tensor, tf.Tensor]  # indices [K], all different, and rows [K, d]
@@ -194,7 +193,11 @@ class CollectiveReductionPlanner:
 
         levels: list[Level] = []
         stride = 1
-        for radix, rule in self._radices(size, len(bucket.indices), needs_full_gram):
+        if needs_full_gram or self.scheme.num_combined == 1 or self._parts > 1:
+            radices = [(replicas, self.scheme.single_level_rule)]
+        else:
+            radices = self.scheme.levels(self.scheme.plan(size, len(bucket.indices)))
+        for radix, rule in radices:
             column = self._group_of(stride, radix)
             stride *= radix
             levels.append(ReduceScatterLevel(rule, column, self._group_of(1, stride)))
@@ -207,14 +210,6 @@ class CollectiveReductionPlanner:
             fused = FusedReduceScatterLevel(rule, column, column.fused, width, computes_gram)
             return FusedPlan(bucket, fused, wire_dtype)
         return BucketPlan(bucket, levels, pieces, multiple, wire_dtype)
-
-    def _radices(
-        self, size: int, segments: int, needs_full_gram: bool
-    ) -> list[tuple[int, AggregationRule]]:
-        """Return the radix and the rule of each level, for a bucket of `size` bytes."""
-        if needs_full_gram or self.scheme.num_combined == 1 or self._parts > 1:
-            return [(self._replicas, self.scheme.single_level_rule)]
-        return self.scheme.levels(self.scheme.plan(size, segments))
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
         """Return, for each sparse variable, the list of all replicas' gradients.

@@ -88,14 +88,10 @@ class SentRows:
         # The dtype of the last gradient, so that n_i is in the bucket that is sent first.
         dtype = dense[-1] if dense else tf.float32
         narrowest = wire_dtype if wire_dtype and wire_dtype.size < dtype.size else dtype
-        self._base = _base(narrowest, self._replicas)
-        digits = self._rows // self._powers % self._base
+        base = _base(narrowest, self._replicas)
+        self._powers = float(base) ** np.arange(np.ceil(np.log(MOST_ROWS) / np.log(base)))
+        digits = self._rows // self._powers % base
         return [*times(gradients, factor, self._device), tf.cast(digits, dtype)]
-
-    @property
-    def _powers(self) -> np.ndarray:
-        count = int(np.ceil(np.log(MOST_ROWS) / np.log(self._base)))
-        return float(self._base) ** np.arange(count)
 
     def corrected(self, combined: Sequence[Gradient]) -> list[Gradient]:
         """Return the combined gradients, without the digits."""

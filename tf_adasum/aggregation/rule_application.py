@@ -76,10 +76,6 @@ class RuleApplication:
         """Whether no two variables share coefficients."""
         return len(set(self.groups)) == len(self.groups)
 
-    def needs_gram(self, rule: AggregationRule) -> bool:
-        """Return whether the rule or the orthogonality needs the Gram matrix."""
-        return rule.needs_gram or self.measures_orthogonality
-
     def coefficients(
         self, rule: AggregationRule, gram_SRR: tf.Tensor, indices: Sequence[int]
     ) -> tf.Tensor:

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tf_adasum.aggregation import radix_plans, rules
 from tf_adasum.aggregation.rules import checks, granularity
 from tf_adasum.aggregation.rules.nested import nested
+from tf_adasum.arguments import check
 
 LONGEST_SETTING = 1000  # characters
 
@@ -75,11 +76,8 @@ class Scheme:
                 f"`radix_plan` must be None or [{across}] with {rule!r}: the rule needs the inner "
                 f"products of all gradients at once. Received: radix_plan={list(radix_plan)}"
             )
-        if wire_dtype is not None and _name(wire_dtype) not in WIRE_DTYPES:
-            raise ValueError(
-                "`wire_dtype` must be 'bfloat16', 'float16' or None. "
-                f"Received: wire_dtype={wire_dtype!r}"
-            )
+        is_known = wire_dtype is None or _name(wire_dtype) in WIRE_DTYPES
+        check("wire_dtype", wire_dtype, is_known, "must be 'bfloat16', 'float16' or None")
         wire_dtype = WIRE_DTYPES.get(_name(wire_dtype) or "")
         _probe_shapes(rule, across)
         return cls(

@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_adasum.aggregation.buckets import Gradient
-from tf_adasum.aggregation.groups import RowsGroup
+from tf_adasum.aggregation.groups import LocalGroup
 from tf_adasum.aggregation.levels import AllGatherLevel
 from tf_adasum.aggregation.reduction_planner import ReductionPlanner
 from tf_adasum.aggregation.rules import AggregationRule
@@ -42,26 +42,22 @@ class SparsePlan:
         rule: AggregationRule,
     ):
         self.indices = (index,)
-        self.levels = [AllGatherLevel(rule, RowsGroup())]
+        self.levels = [AllGatherLevel(rule, LocalGroup())]
         self._like = like
         self._slices = slices
         self._union = tf.sort(tf.unique(tf.concat([i for i, _ in slices], axis=0))[0])
 
-    def split(self, gradients: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """Return the rows ``[R, U·d]`` of all replicas, as one piece with one segment."""
+    def split(self, gradients: Any) -> list[tuple[list[tf.Tensor], tf.Tensor]]:
+        """Return one piece with one segment: the list of the replicas' vectors ``[U·d]``."""
         del gradients
         rows = tf.size(self._union, tf.int64)
         width = self._slices[0][1].shape[1]
-        spread = [
-            tf.scatter_nd(
-                tf.searchsorted(self._union, indices, out_type=tf.int64)[:, None],
-                values,
-                tf.stack([rows, width]),
-            )
-            for indices, values in self._slices
-        ]
-        rows_RW = tf.reshape(tf.stack(spread), tf.stack([len(spread), rows * width]))
-        return [(tf.ensure_shape(rows_RW, [len(spread), None]), tf.stack([0, rows * width]))]
+
+        def vector(indices: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+            places = tf.searchsorted(self._union, indices, out_type=tf.int64)[:, None]
+            return tf.reshape(tf.scatter_nd(places, values, tf.stack([rows, width])), [-1])
+
+        return [([vector(*own) for own in self._slices], tf.stack([0, rows * width]))]
 
     def join(self, pieces: Sequence[tf.Tensor]) -> list[tuple[int, tf.IndexedSlices]]:
         """Return the variable's index, and the combined gradient, with the U rows of the union."""

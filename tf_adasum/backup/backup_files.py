@@ -28,14 +28,8 @@ SUFFIX = ".backup"
 
 # The limits of the numbers in a file. Larger numbers make no sense, even if the digest is correct.
 COUNTS = ("epoch", "batch", "position", "pass")
-LATER_COUNTS = (
-    "since",
-    "validating",
-    "rows",
-    "batches",
-    "passes",
-    "first",
-)  # not in files of earlier versions
+# Files of earlier versions do not have these.
+LATER_COUNTS = ("since", "validating", "rows", "batches", "passes", "first")
 LARGEST_COUNT, LARGEST_SEED, MOST_COPIES = 10**12, 1 << 64, 1 << 16
 
 
@@ -148,12 +142,10 @@ class Backup:
 
 
 def _check_facts(facts):
-    for name in COUNTS:
-        if not _is_int(facts[name], 0, LARGEST_COUNT):
-            raise ValueError(f"{name} is {facts[name]!r}")
-    for name in LATER_COUNTS:
-        if not _is_int(facts.get(name, 0), 0, LARGEST_COUNT):
-            raise ValueError(f"{name} is {facts[name]!r}")
+    for name in COUNTS + LATER_COUNTS:
+        value = facts.get(name, 0) if name in LATER_COUNTS else facts[name]
+        if not _is_int(value, 0, LARGEST_COUNT):
+            raise ValueError(f"{name} is {value!r}")
     if not _is_int(facts["seed"], -LARGEST_SEED, LARGEST_SEED):
         raise ValueError(f"seed is {facts['seed']!r}")
 

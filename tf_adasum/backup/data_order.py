@@ -18,40 +18,27 @@ class DataOrder:
     Args:
         seed: int, from which the seeds for shuffling are derived; the same on all workers, and in a
             resumed training.
-        batch: int, how many batches are already done in the epoch that `fit` begins with. Defaults
-            to 0.
-        position: int, how many batches of the current pass are already done. Defaults to 0.
-        began: int, the epoch in which the current pass began. Defaults to `None`, which means that
-            a new pass begins.
-        is_validating: whether the epoch that `fit` begins with has no steps left, only its
-            validation. If so, `position` and `began` describe the pass after the validation.
-            Defaults to `False`.
-        passes: int, how many passes of the interrupted training have ended. Defaults to `None`,
-            which means that no training was interrupted.
-        first_epoch: int, the first epoch of the interrupted training. Defaults to `None`, which
-            means the epoch that `fit` begins with.
+        facts: the facts of the `Backup` that the training resumes from. Defaults to `None`: no
+            training was interrupted.
 
     Attributes:
         epoch: the current epoch.
         began: the epoch in which the current pass began.
+        passes_ahead: how many passes of the interrupted training have ended; None without one.
+        first_epoch: the first epoch of the training; None before it has begun.
         has_metrics: whether the metrics of the batches already done in the epoch were restored.
     """
 
-    def __init__(
-        self,
-        seed,
-        batch=0,
-        position=0,
-        began=None,
-        is_validating=False,
-        *,
-        passes=None,
-        first_epoch=None,
-    ):
-        self.seed, self.epoch, self.began = seed, 0, began or 0
-        self.passes_ahead, self.first_epoch = passes, first_epoch
-        self._start, self.has_metrics = (batch, position), False
-        self._resumes, self._is_validating = began is not None, is_validating
+    def __init__(self, seed, facts=None):
+        self._resumes = facts is not None
+        facts = facts or {}
+        self.seed, self.epoch, self.has_metrics = seed, 0, False
+        # After the steps of an epoch, "position" and "pass" describe the pass after its validation.
+        self._is_validating = bool(facts.get("validating", 0))
+        batch = 0 if self._is_validating else facts.get("batch", 0)
+        self._start, self.began = (batch, facts.get("position", 0)), facts.get("pass", 0)
+        self.passes_ahead = facts.get("passes", 0) if self._resumes else None
+        self.first_epoch = facts.get("first")
 
     def seed_of_pass(self, has_ended):
         """Return the seed of a pass that begins now.

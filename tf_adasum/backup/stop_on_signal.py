@@ -62,9 +62,8 @@ class StopOnSignal:
     def before_batch(self, model, batch):
         """Stop before this batch of the training if the workers have agreed to stop here."""
         is_first, self._is_first = self._is_first, False
-        if is_first or batch > 0:
-            if self._stopping.stops_here():
-                self._stop(model, None if is_first else (batch, {"has_begun": True}))
+        if (is_first or batch > 0) and self._stopping.stops_here():
+            self._stop(model, None if is_first else (batch, {"has_begun": True}))
 
     def before_validation(self, model):
         """Keep the metrics of the training, because the validation uses the same variables."""

@@ -6,7 +6,7 @@ to match this file. At a restart, any worker may have the file, and sends it to 
 """
 
 import dataclasses
-import pathlib
+import json
 import random
 import warnings
 
@@ -39,7 +39,7 @@ class OnSignal:
         exit_code: the exit status of all workers.
     """
 
-    numbers: tuple[int, ...]
+    numbers: list[int]
     leaves_handlers: bool
     exit_code: int
 
@@ -49,14 +49,12 @@ class TrainingBackup:
 
     Args:
         workers: the `Workers`.
+        folder: a local directory that is used for nothing else; None for a worker without one.
+        keep: int, how many backups are kept.
         save_freq: "epoch", a number of batches, or False.
         delete: bool, whether the backups are removed at the end of the training.
-        folder: a local directory that is used for nothing else. Defaults to `None`, for a worker
-            without a directory.
-        keep: int, how many backups are kept. Defaults to 1.
-        on_signal: the `OnSignal`. Defaults to `None`: no signal stops the training.
-        refuse_nonfinite: bool, whether to refuse weights with a NaN or infinity. Defaults to
-            `True`.
+        on_signal: dict of the attributes of `OnSignal`.
+        refuse_nonfinite: bool, whether to refuse weights with a NaN or infinity.
 
     Attributes:
         folder: the directory of this worker's backups; None if this worker has no directory.
@@ -68,24 +66,16 @@ class TrainingBackup:
         ValueError: if the directory is not local.
     """
 
-    def __init__(
-        self,
-        workers,
-        save_freq,
-        delete,
-        folder=None,
-        keep=1,
-        on_signal=None,
-        refuse_nonfinite=True,
-    ):
+    def __init__(self, workers, folder, keep, save_freq, delete, on_signal, refuse_nonfinite):
         self._refuse_nonfinite = refuse_nonfinite
-        self.save_freq, self._delete, self._workers = save_freq, delete, workers
-        self.on_signal = on_signal
+        self.save_freq, self._delete = save_freq, delete
+        self._workers, self._is_writer = workers, workers.rank == 0
+        self.on_signal = OnSignal(**on_signal) if on_signal["numbers"] else None
         if folder is not None:
             check_local(folder)
-        self.folder = pathlib.Path(folder) if folder else None
-        self._files = BackupFiles(folder, keep) if folder else None
-        self._epoch = self._batches_since = self._batch = 0
+        self._files = BackupFiles(folder, keep)
+        self.folder = self._files.folder
+        self._batches_since = self._batch = 0
         self._saved = None  # the progress of the last backup
         self._order = self._resumed = self.replicas_before = None
 
@@ -104,12 +94,8 @@ class TrainingBackup:
                 worker whose backup directory is not local.
         """
         own = callbacks[0] if callbacks else None
-        settings = [len(callbacks), *[0] * 6]
-        if own:
-            frequency = {"epoch": 0, False: -1}.get(own.save_freq, own.save_freq)
-            refuse = getattr(own, "refuse_nonfinite", True)  # Keras's class has no such argument
-            settings[1:] = frequency, own.delete_checkpoint, refuse, *_encoded(own)
-        count, frequency, delete, refuse, *stopping = workers.gather(settings)[0].tolist()
+        settings = json.dumps([len(callbacks), own and _settings(own)], default=int)
+        count, settings = json.loads(workers.broadcast_bytes(0, settings.encode()))
         if count > 1:
             raise ValueError(
                 "`callbacks` may have only one BackupAndRestore. "
@@ -117,11 +103,9 @@ class TrainingBackup:
             )
         if count == 0:
             return None
-        save_freq = {0: "epoch", -1: False}.get(frequency, frequency)
         folder = own.backup_dir if own else None
         keep = 2 if own and own.double_checkpoint else 1
-        on_signal = _decoded(*stopping)
-        return cls(workers, save_freq, bool(delete), folder, keep, on_signal, bool(refuse))
+        return cls(workers, folder, keep, **settings)
 
     def begin(self, model):
         """Restore the newest good backup, if there is one; called when training begins.
@@ -156,7 +140,7 @@ class TrainingBackup:
             where = f"batch {batch + 1}"
             if backup.facts.get("validating") or batch == (backup.facts.get("batches") or -1):
                 where = "after its last batch"
-            if self._is_writer():  # Keras's "Epoch 1/4" does not show a resume
+            if self._is_writer:  # Keras's "Epoch 1/4" does not show a resume
                 print(f"tf_adasum: resuming at epoch {epoch + 1}, {where}", flush=True)
         elif self._workers.any(self._is_of_keras()):
             self._restore_as_keras(model)
@@ -167,7 +151,7 @@ class TrainingBackup:
 
     def begin_epoch(self, model, epoch):
         """Restore the metrics of an interrupted epoch; called after Keras resets the metrics."""
-        self._epoch = self._order.epoch = epoch
+        self._order.epoch = epoch
         if self._order.first_epoch is None:
             self._order.first_epoch = epoch
         self._batch = 0
@@ -192,7 +176,7 @@ class TrainingBackup:
         self._batches_since += max(batch + 1 - self._batch, 1)
         self._batch = batch + 1
         if self.saves_within_epochs and self._batches_since >= self.save_freq:
-            self._save(model, self._epoch, self._batch)
+            self._save(model, self._order.epoch, self._batch)
 
     @property
     def exists(self):
@@ -218,7 +202,7 @@ class TrainingBackup:
             # Wait until all workers have reached this line, because the last backup is needed if a
             # worker fails in the last step.
             self._workers.any(False)
-            if self._files and self._is_writer():
+            if self._is_writer:
                 self._files.remove()
                 for name in FILES_OF_KERAS:
                     (self.folder / name).unlink(missing_ok=True)
@@ -238,7 +222,7 @@ class TrainingBackup:
         """
         batch = self._batch if batch is None else batch
         if epoch is None:
-            epoch = self._epoch if batch else self._epoch + 1
+            epoch = self._order.epoch if batch else self._order.epoch + 1
         if self._saved == (epoch, batch) and not is_validating:
             return
         since = self._batches_since
@@ -246,7 +230,7 @@ class TrainingBackup:
         self._save(model, epoch, batch, since=since, **where)
 
     def _save(self, model, epoch, batch, since=0, has_begun=False, is_validating=False):
-        if self._saved is None and self._is_writer():
+        if self._saved is None and self._is_writer:
             if reason := keras_compat.why_not_repeatable(model):
                 warnings.warn(
                     "If training resumes from a backup, some rows of the interrupted epoch will be "
@@ -265,7 +249,7 @@ class TrainingBackup:
                 'AdasumMirroredStrategy(on_nonfinite="skip"). To write such a backup anyway, pass '
                 f"BackupAndRestore(refuse_nonfinite=False) {see('TFA-608')}"
             )
-        if self._is_writer():
+        if self._is_writer:
             rows, batches = keras_compat.batches_of_data(model, begins=False)
             position = max(position, self._order.position_ahead)
             facts = {
@@ -291,7 +275,7 @@ class TrainingBackup:
     def _prepare(self, model):
         """Raise an OSError, on all workers, if worker 0 cannot write backups."""
         trouble = ""
-        if self._is_writer() and self.save_freq is not False:
+        if self._is_writer and self.save_freq is not False:
             try:
                 self._files.prepare(training_state.smallest_size(model))
             except OSError as error:
@@ -310,35 +294,24 @@ class TrainingBackup:
                     f"BackupAndRestore(refuse_nonfinite=False) {see('TFA-608')}"
                 )
 
-        return (self._files or BackupFiles(None)).newest(self._workers, check)
+        return self._files.newest(self._workers, check)
 
     def _with_batch_size(self, model, backup):
         """Return a backup with its position counted in batches of the `fit` that begins."""
         if backup.facts.get("validating", 0):
             return backup
         converted = backup.with_batch_size(*keras_compat.batches_of_data(model, begins=True))
-        if converted.progress != backup.progress and self._files:
+        if converted.progress != backup.progress:
             self._files.keep_only_next()
         return converted
 
     def _restore(self, model, backup, is_within_epoch):
         facts = backup.facts
-        epoch, batch = backup.progress
         self.replicas_before = facts.get("replicas")
         self._assign(model, backup.arrays, training_state.SECTIONS)
-        keras_compat.set_initial_epoch(model, epoch)
+        keras_compat.set_initial_epoch(model, facts["epoch"])
         self._batches_since, self._saved = facts.get("since", 0), backup.progress
-        is_validating = bool(facts.get("validating", 0))
-        done = 0 if is_validating else batch
-        self._order = DataOrder(
-            facts["seed"],
-            done,
-            facts["position"],
-            facts["pass"],
-            is_validating,
-            passes=facts.get("passes", 0),
-            first_epoch=facts.get("first"),
-        )
+        self._order = DataOrder(facts["seed"], facts)
         if is_within_epoch:
             self._resumed = backup
 
@@ -347,7 +320,7 @@ class TrainingBackup:
 
     def _restore_as_keras(self, model):
         """Resume from the files of `keras.callbacks.BackupAndRestore`, if worker 0 has them."""
-        if self._is_of_keras() and self._is_writer():
+        if self._is_of_keras() and self._is_writer:
             warnings.warn(
                 f"{self.folder} holds a backup of keras.callbacks.BackupAndRestore, whose two "
                 "files may come from different batches. The next backup will be a single file. "
@@ -363,22 +336,20 @@ class TrainingBackup:
     def _is_of_keras(self):
         return self.folder is not None and (self.folder / FILES_OF_KERAS[0]).exists()
 
-    def _is_writer(self):
-        return self._workers.rank == 0
 
-
-def _encoded(callback):
-    """Return the signal settings of a callback as ints; the defaults for Keras's own class."""
+def _settings(callback):
+    """Return the settings of a callback, for `TrainingBackup`; Keras's class has only some."""
     on_signal = getattr(callback, "on_signal", "auto")
-    bits = sum(1 << (number - 1) for number in signals.numbers_of(on_signal))
-    bits -= (bits >> 63) << 64  # as a signed int64; signals are numbered from 1 to 64
-    return bits, on_signal == "auto", getattr(callback, "exit_code", EXIT_CODE)
-
-
-def _decoded(bits, leaves_handlers, exit_code):
-    """Return the `OnSignal` for the three ints of `_encoded`; None if there is no signal."""
-    numbers = tuple(each + 1 for each in range(64) if bits >> each & 1)
-    return OnSignal(numbers, bool(leaves_handlers), exit_code) if numbers else None
+    return {
+        "save_freq": callback.save_freq,
+        "delete": callback.delete_checkpoint,
+        "on_signal": {
+            "numbers": signals.numbers_of(on_signal),
+            "leaves_handlers": on_signal == "auto",
+            "exit_code": getattr(callback, "exit_code", EXIT_CODE),
+        },
+        "refuse_nonfinite": getattr(callback, "refuse_nonfinite", True),
+    }
 
 
 def check_local(folder):

@@ -164,10 +164,9 @@ def nonfinite_weight(model, arrays):
     saved = [array for array in arrays if array.section == "model"]
     is_trained = {id(variable) for variable in model.trainable_variables}
     for variable, array in zip(_variables(model, "model"), saved, strict=True):
-        is_floating = tf.as_dtype(variable.dtype).is_floating
-        if id(variable) in is_trained and is_floating:
-            if not all(np.isfinite(copy).all() for copy in array.copies):
-                return keras_compat.path_of(variable)
+        is_checked = id(variable) in is_trained and tf.as_dtype(variable.dtype).is_floating
+        if is_checked and not all(np.isfinite(copy).all() for copy in array.copies):
+            return keras_compat.path_of(variable)
     return None
 
 

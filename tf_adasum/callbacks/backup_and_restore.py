@@ -82,9 +82,7 @@ class BackupAndRestore(BackupArguments):
             arguments.check_count("save_freq", save_freq, expected)
         check_local(backup_dir)
         signals.numbers_of(on_signal)
-        if not arguments.is_count(exit_code) or exit_code > 255:
-            raise ValueError(
-                f"`exit_code` must be an int from 1 to 255. Received: exit_code={exit_code!r}"
-            )
+        is_status = arguments.is_count(exit_code) and exit_code <= 255
+        arguments.check("exit_code", exit_code, is_status, "must be an int from 1 to 255")
         self.on_signal, self.exit_code = on_signal, exit_code
         self.refuse_nonfinite = refuse_nonfinite

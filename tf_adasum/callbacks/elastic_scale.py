@@ -8,6 +8,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from tf_adasum.arguments import check
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import adascale
 
@@ -52,18 +53,13 @@ class ElasticScale(keras.callbacks.Callback):
         super().__init__()
         if isinstance(schedule, dict):
             schedule = {int(epoch): scale for epoch, scale in schedule.items()}
-            if 0 not in schedule:
-                raise ValueError(
-                    "`schedule` must have a scale for epoch 0, with which training begins. "
-                    f"Received: schedule={schedule!r}"
-                )
+            expected = "must have a scale for epoch 0, with which training begins"
+            check("schedule", schedule, 0 in schedule, expected)
             for scale in schedule.values():
                 adascale.check_scale(scale)
-        elif not callable(schedule):
-            raise ValueError(
-                "`schedule` must be a dict from epochs to scales, or a function of the epoch. "
-                f"Received: schedule={schedule!r}"
-            )
+        else:
+            expected = "must be a dict from epochs to scales, or a function of the epoch"
+            check("schedule", schedule, callable(schedule), expected)
         self.schedule, self.make_dataset = schedule, make_dataset
         self.scale = self.scale_of(0)
         self.dataset: tf.data.Dataset | None = None

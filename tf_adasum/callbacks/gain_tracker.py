@@ -15,6 +15,13 @@ if typing.TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+# The attributes of `AdaScale` that are measured.
+MEASURED = (
+    *("gain", "scale_invariant_steps", "effective_learning_rate"),
+    *("gradient_variance", "gradient_squared_norm", "skipped_steps"),
+)
+
+
 @keras.saving.register_keras_serializable("tf_adasum")
 class GainTracker(StepTracker):
     """Callback that adds AdaScale's gain ratio and estimates to the logs, and keeps them.
@@ -60,35 +67,20 @@ class GainTracker(StepTracker):
 
     def measure(self) -> dict[str, float]:
         """Return the values of this step, by name."""
-        optimizer = self._adascale
-        values = {
-            "gain": optimizer.gain,
-            "scale_invariant_steps": optimizer.scale_invariant_steps,
-            "effective_learning_rate": optimizer.effective_learning_rate,
-            "gradient_variance": optimizer.gradient_variance,
-            "gradient_squared_norm": optimizer.gradient_squared_norm,
-            "skipped_steps": optimizer.skipped_steps,
-        }
-        return {name: float(value) for name, value in values.items()}
+        return {name: float(getattr(self._adascale, name)) for name in MEASURED}
 
-    @keras_compat.ignores_batch_logs
-    def on_train_batch_end(self, batch, logs=None):
-        """Measure if a measurement is due, and show the last values."""
-        super().on_train_batch_end(batch, logs)
-        if self.values:
-            self._log(logs, dict(self.values[-1]))
+    def show(self, value: dict[str, float], logs: dict[str, typing.Any]) -> None:
+        """Put values into logs. The progress bar shows only the gain."""
+        hidden = {name: keras_compat.Hidden(each) for name, each in value.items()}
+        logs.update({**hidden, "gain": value["gain"]})
 
     def on_epoch_end(self, epoch, logs=None):
         """Put the values of the epoch into the logs."""
         values = self.measure()
         if self.values_of_epoch:
             values["gain"] = float(np.mean([each["gain"] for each in self.values_of_epoch]))
-        self._log(logs, values)
-
-    def _log(self, logs, values):
         if logs is not None:
-            hidden = {name: keras_compat.Hidden(value) for name, value in values.items()}
-            logs.update({**hidden, "gain": values["gain"]})
+            self.show(values, logs)
 
     def draw(self, axes: Axes) -> None:
         """Draw the gain as a function of the scale-invariant step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keras
 
+from tf_adasum.arguments import check
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.first_worker import FirstWorkerOnly
 
@@ -51,10 +52,8 @@ class OnFirstWorker(FirstWorkerOnly):
     """
 
     def __init__(self, callback: keras.callbacks.Callback):
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise ValueError(
-                f"`callback` must be a keras.callbacks.Callback. Received: callback={callback!r}"
-            )
+        is_callback = isinstance(callback, keras.callbacks.Callback)
+        check("callback", callback, is_callback, "must be a keras.callbacks.Callback")
         # So far all callbacks of this package run on all workers: they measure all workers.
         is_own = type(callback).__module__.startswith("tf_adasum.callbacks.")
         waits = getattr(callback, "settings_to_compare", None) is not None

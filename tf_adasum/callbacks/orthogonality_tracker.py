@@ -142,18 +142,15 @@ class OrthogonalityTracker(StepTracker):
                 f"Received: {len(self.gram_terms)} measured steps"
             )
         seconds = replicas if isinstance(replicas, Mapping) else {}
-        own = self.steps[-1] if steps is None else steps
+        own = self._counter.step if steps is None else steps
         return {
             each: own * progress.ratio(self.gram_terms, self._replicas, each) * seconds.get(each, 1)
             for each in replicas
         }
 
-    @keras_compat.ignores_batch_logs
-    def on_train_batch_end(self, batch, logs=None):
-        """Measure if a measurement is due, and show the last value."""
-        super().on_train_batch_end(batch, logs)
-        if self.values and logs is not None:
-            logs["orthogonality"] = float(self.values[-1][-1])
+    def show(self, value: np.ndarray, logs: dict[str, typing.Any]) -> None:
+        """Put the value for all variables together into the logs of a batch."""
+        logs["orthogonality"] = float(value[-1])
 
     def on_epoch_end(self, epoch, logs=None):
         """Put the means of the epoch into the logs."""

@@ -40,6 +40,9 @@ class StepTracker(Plotting, keras.callbacks.Callback):
         """Return the value to keep for this step, or None to keep nothing."""
         raise NotImplementedError
 
+    def show(self, value: typing.Any, logs: dict[str, typing.Any]) -> None:
+        """Put the last measured value into the logs of a batch. Does nothing by default."""
+
     def get_config(self) -> dict[str, typing.Any]:
         """Return the constructor's arguments."""
         return {"log_freq": self.log_freq}
@@ -56,13 +59,15 @@ class StepTracker(Plotting, keras.callbacks.Callback):
 
     @keras_compat.ignores_batch_logs
     def on_train_batch_end(self, batch, logs=None):
-        """Measure if a measurement is due."""
+        """Measure if a measurement is due, and show the last one."""
         if self._counter.end_batch(batch):
             value = self.measure()
             if value is not None:
                 self.steps.append(self._counter.step)
                 self.values.append(value)
                 self._counter.done()
+        if self.values and logs is not None:
+            self.show(self.values[-1], logs)
 
     @property
     def values_of_epoch(self) -> list[typing.Any]:

@@ -91,16 +91,13 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         """Get the counters of collectives."""
         strategy: typing.Any = self.model.distribute_strategy
-        is_ours = isinstance(strategy, GradientAggregatingStrategy)
-        if not is_ours:
+        if not isinstance(strategy, GradientAggregatingStrategy):
             raise ValueError(
                 "StragglerReport needs a model that was created under an AdasumMirroredStrategy. "
                 f"Received: a model of {type(strategy).__name__}"
             )
         self._workers = strategy._workers
-        counters = tensorflow_compat.cross_device_ops(
-            self.model.distribute_strategy.extended
-        ).counters
+        counters = tensorflow_compat.cross_device_ops(strategy.extended).counters
         self._sampler, self._is_first = None, True
         if counters is not None:
             self._sampler = _Sampler(counters.read)

@@ -197,7 +197,7 @@ def backend(device: str | None = None) -> str:
         >>> tf_adasum.ops.backend("TPU:0")
         'tensorflow'
     """
-    return "tensorflow" if _library_for(device or "CPU") is None else "custom"
+    return "tensorflow" if library.load(_device_type(device or "CPU")) is None else "custom"
 
 
 def gram_relative_error(gram: tf.Tensor) -> float:
@@ -236,24 +236,14 @@ def same_bits_everywhere(device: str) -> bool:
     return _device_type(device) == "CPU" and backend(device) == "custom"
 
 
-def _library_for(device: str) -> types.ModuleType | None:
-    """Return the compiled ops for `device`, or `None` for stock TensorFlow."""
-    return library.load(_device_type(device))
-
-
 def _implementation(tensor: tf.Tensor, device: str | None) -> types.ModuleType | None:
     """Return the compiled ops for an operation on `tensor`, or `None` for stock TensorFlow."""
-    if not tf.executing_eagerly() and _compiles_with_xla():
-        return None
-    return _library_for(_device_of(tensor, device))
+    if not tf.executing_eagerly():  # eager code, as in the doctor, does not need `compat`
+        from tf_adasum.compat import tensorflow as tensorflow_compat
 
-
-def _compiles_with_xla() -> bool:
-    from tf_adasum.compat import (
-        tensorflow as tensorflow_compat,  # here, because not every use of the operations needs it
-    )
-
-    return tensorflow_compat.compiles_with_xla()
+        if tensorflow_compat.compiles_with_xla():
+            return None
+    return library.load(_device_type(_device_of(tensor, device)))
 
 
 def _device_of(tensor: tf.Tensor, device: str | None) -> str:

@@ -154,29 +154,21 @@ def _with_rows(rows_RN: tf.Tensor) -> tf.Tensor:
 def _checked(segments: tf.Tensor, element_count: tf.Tensor) -> tf.Tensor:
     """Return `segments`; check that they are non-decreasing offsets from 0 to `element_count`."""
     segments = tf.ensure_shape(segments, [None])
-    checks = [
-        tf.debugging.assert_positive(tf.size(segments), "segments: expected at least one offset"),
-        tf.debugging.assert_equal(
-            segments[:1], [tf.constant(0, tf.int64)], "segments: expected the first offset to be 0"
-        ),
-        tf.debugging.assert_non_negative(
-            segments[1:] - segments[:-1], "segments: expected non-decreasing offsets"
-        ),
-        tf.debugging.assert_equal(
-            segments[-1:],
-            [element_count],
-            "segments: expected the last offset to be the number of elements",
-        ),
-    ]
+    begins_and_ends = tf.concat([segments[:1] == 0, segments[-1:] == element_count], axis=0)
+    is_valid = tf.reduce_all(begins_and_ends) & tf.reduce_all(segments[1:] >= segments[:-1])
+    expected = "segments: expected non-decreasing offsets from 0 to the number of elements"
+    check = tf.debugging.Assert(
+        is_valid & (tf.size(segments) > 0), [expected, element_count, "received", segments]
+    )
     static = tf.get_static_value(segments)
-    with tf.control_dependencies(_operations(*checks)):
+    with tf.control_dependencies(_operations(check)):
         # A constant stays a constant, because its values decide how the graph is built.
         return segments if static is not None else tf.identity(segments)
 
 
-def _operations(*assertions: tf.Operation | None) -> list[tf.Operation]:
+def _operations(assertion: tf.Operation | None) -> list[tf.Operation]:
     # An assertion is None if it has already run: in eager code, or if its result is known at once.
-    return [assertion for assertion in assertions if assertion is not None]
+    return [] if assertion is None else [assertion]
 
 
 def _for_each_segment(

@@ -15,7 +15,7 @@ from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
-from tf_adasum.optimizers.wrapper import WrapperOptimizer, validated_optimizer
+from tf_adasum.optimizers.wrapper import WrapperOptimizer, of_inner_optimizer, validated_optimizer
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -128,14 +128,7 @@ class DeltaAdasum(WrapperOptimizer):
 
     _synchronize: Callable[[], None] | None = None
 
-    @property
-    def learning_rate(self):
-        """The learning rate of the inner optimizer."""
-        return self.inner_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, learning_rate):
-        self.inner_optimizer.learning_rate = learning_rate
+    learning_rate = of_inner_optimizer("learning_rate")
 
     def get_config(self) -> dict:
         """Return the constructor's arguments."""

@@ -177,11 +177,11 @@ class LAMB(SelfDecayingOptimizer):
 
     def _add_moment(self, variable, name):
         """Create a moment of zeros in float32 or more: in 16 bits, v would soon stop changing."""
-        beside = keras_compat.tensorflow_variable(variable)
+        beside, dtype = keras_compat.tensorflow_variable(variable), tf.as_dtype(variable.dtype)
         with tf.distribute.get_strategy().extended.colocate_vars_with(beside):
             return self.add_variable(
                 shape=variable.shape,
-                dtype=_at_least_float32(variable.dtype),
+                dtype="float32" if dtype.size < 4 else dtype.name,
                 name=f"{keras_compat.path_of(variable).replace('/', '_')}_{name}",
             )
 
@@ -195,7 +195,9 @@ class LAMB(SelfDecayingOptimizer):
         """
         index = keras_compat.index_of(self, variable)
         m, v = (tf.convert_to_tensor(own[index]) for own in (self._momentums, self._velocities))
-        g = _dense(tf.cast(gradient, m.dtype), variable.shape)
+        g = tf.cast(gradient, m.dtype)
+        if isinstance(g, tf.IndexedSlices):  # rows with the same index are summed
+            g = tf.math.unsorted_segment_sum(g.values, g.indices, variable.shape[0])
         w = tf.cast(variable, m.dtype)
 
         # β is first rounded to the dtype of m, because otherwise the weights of v̂ would not add up
@@ -231,18 +233,6 @@ def _trust_ratio(w, u):
     w_norm, u_norm = (tf.sqrt(tf.reduce_sum(tf.square(x))) for x in (w, u))
     ratio = tf.math.divide_no_nan(w_norm, u_norm)
     return tf.where((w_norm > 0) & (u_norm > 0), ratio, tf.ones_like(ratio))
-
-
-def _dense(gradient, shape):
-    """Return the gradient as one tensor; rows with the same index are summed."""
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, shape[0])
-
-
-def _at_least_float32(dtype):
-    dtype = tf.as_dtype(dtype)
-    return "float32" if dtype.size < 4 else dtype.name
 
 
 def _matches(patterns, path):

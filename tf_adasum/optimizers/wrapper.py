@@ -5,11 +5,12 @@ import warnings
 import keras
 import tensorflow as tf
 
+from tf_adasum.arguments import check
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import see
 
 
-def _of_inner_optimizer(name):
+def of_inner_optimizer(name):
     """Return a property that reads and writes the attribute `name` of the inner optimizer."""
 
     def read(self):
@@ -50,15 +51,15 @@ class WrapperOptimizer(keras_compat.WrapperBase):
         self._step = step
         keras_compat.install_step(step)
 
-    clipnorm = _of_inner_optimizer("clipnorm")
-    clipvalue = _of_inner_optimizer("clipvalue")
-    global_clipnorm = _of_inner_optimizer("global_clipnorm")
-    weight_decay = _of_inner_optimizer("weight_decay")
-    use_ema = _of_inner_optimizer("use_ema")
-    ema_momentum = _of_inner_optimizer("ema_momentum")
-    ema_overwrite_frequency = _of_inner_optimizer("ema_overwrite_frequency")
-    gradient_accumulation_steps = _of_inner_optimizer("gradient_accumulation_steps")
-    loss_scale_factor = _of_inner_optimizer("loss_scale_factor")
+    clipnorm = of_inner_optimizer("clipnorm")
+    clipvalue = of_inner_optimizer("clipvalue")
+    global_clipnorm = of_inner_optimizer("global_clipnorm")
+    weight_decay = of_inner_optimizer("weight_decay")
+    use_ema = of_inner_optimizer("use_ema")
+    ema_momentum = of_inner_optimizer("ema_momentum")
+    ema_overwrite_frequency = of_inner_optimizer("ema_overwrite_frequency")
+    gradient_accumulation_steps = of_inner_optimizer("gradient_accumulation_steps")
+    loss_scale_factor = of_inner_optimizer("loss_scale_factor")
 
     def build(self, variables):
         """Build the inner optimizer and the step for a list of Keras variables."""
@@ -155,7 +156,7 @@ class WrapperOptimizer(keras_compat.WrapperBase):
 
 
 for attribute in keras_compat.OF_SWAP_EMA_WEIGHTS:
-    setattr(WrapperOptimizer, attribute, _of_inner_optimizer(attribute))
+    setattr(WrapperOptimizer, attribute, of_inner_optimizer(attribute))
 
 
 def validated_optimizer(wrapper, optimizer):
@@ -169,12 +170,8 @@ def validated_optimizer(wrapper, optimizer):
         ValueError: if the object is not a single Keras optimizer, if it is a wrapper, or if it is
             already wrapped.
     """
-    if not isinstance(optimizer, keras_compat.OPTIMIZERS):
-        raise ValueError(
-            f"`optimizer` of {wrapper} must be a Keras optimizer, such as "
-            "keras.optimizers.SGD(0.1). "
-            f"Received: optimizer={optimizer!r}"
-        )
+    expected = f"of {wrapper} must be a Keras optimizer, such as keras.optimizers.SGD(0.1)"
+    check("optimizer", optimizer, isinstance(optimizer, keras_compat.OPTIMIZERS), expected)
     if isinstance(optimizer, keras_compat.LOSS_SCALE_OPTIMIZERS):
         raise ValueError(
             f"Swap the two wrappers: LossScaleOptimizer({wrapper}(optimizer)). "

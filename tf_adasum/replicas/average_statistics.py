@@ -27,21 +27,17 @@ def average(strategy, model):
         strategy: the strategy; all its workers have to call this function.
         model: a built `keras.Model`.
     """
-    variables = [v for v in model.non_trainable_variables if _is_floating(v) and not is_shared(v)]
+    variables = [
+        variable
+        for variable in model.non_trainable_variables
+        if tf.as_dtype(variable.dtype).is_floating and not is_shared(variable)
+    ]
     if not variables:
         return
     known, averaged = _averages.get(model, (None, None))
     if known != [id(variable) for variable in variables]:
-        averaged = _averaging(strategy, variables)
+        averaged = tensorflow_compat.function_without_retrace_warning(
+            lambda: strategy.run(lambda: keras_compat.average(variables))
+        )
         _averages[model] = [id(variable) for variable in variables], averaged
     averaged()
-
-
-def _is_floating(variable):
-    return tf.as_dtype(variable.dtype).is_floating
-
-
-def _averaging(strategy, variables):
-    return tensorflow_compat.function_without_retrace_warning(
-        lambda: strategy.run(lambda: keras_compat.average(variables))
-    )

@@ -87,12 +87,7 @@ def ordered_by_replica(dataset, workers, devices):
         starts, stops = (-(-(parts + side) * rows // len(parts)) for side in (0, 1))
         return tf.gather(value, tf.ragged.range(starts, stops).values)
 
-    @tf.autograph.experimental.do_not_convert
-    def order_all(*components):
-        element = components if isinstance(dataset.element_spec, tuple) else components[0]
-        return tf.nest.map_structure(order, element)
-
-    return dataset.map(order_all)
+    return _mapped(dataset, order)
 
 
 def in_their_own_memory(dataset):
@@ -110,19 +105,23 @@ def in_their_own_memory(dataset):
     Returns:
         A `tf.data.Dataset` with equal elements.
     """
-    spec = dataset.element_spec
 
     def copy(value):
         is_number = value.dtype.is_floating or value.dtype.is_integer or value.dtype.is_complex
         return tf.raw_ops.DeepCopy(x=value) if is_number or value.dtype.is_bool else value
 
-    @tf.autograph.experimental.do_not_convert
-    def copy_all(*components):
-        element = components if isinstance(spec, tuple) else components[0]
-        flat = tf.nest.flatten(element, expand_composites=True)
-        return tf.nest.pack_sequence_as(spec, [copy(v) for v in flat], expand_composites=True)
+    return _mapped(dataset, copy, expand_composites=True)
 
-    return dataset.map(copy_all)
+
+def _mapped(dataset, function, **options):
+    """Return a dataset whose tensors are the results of a function, as `tf.nest.map_structure`."""
+
+    @tf.autograph.experimental.do_not_convert
+    def of_element(*components):
+        results = map(function, tf.nest.flatten(components, **options))
+        return tf.nest.pack_sequence_as(dataset.element_spec, list(results), **options)
+
+    return dataset.map(of_element)
 
 
 def extreme(strategy, variable, reduction, reduce):

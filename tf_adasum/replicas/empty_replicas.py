@@ -23,13 +23,15 @@ class EmptyReplicas:
     replica has no rows if all of them are empty: a graph without edges has nodes. If all lengths
     are known, as in eager code, the first argument with a batch axis that is not empty counts, and
     nothing is added to the graph.
+
+    Args:
+        steps: dict from the id of a replica to the `micro_batches.Step` that it runs.
     """
 
-    def __init__(self):
+    def __init__(self, steps):
+        self._steps = steps
         # From the id of a replica to the result of `rows_of` in it.
         self._rows: dict[int, tf.Tensor | int | None] = {}
-        # From the id of a replica with micro-batches to the rows of its step and of all replicas.
-        self._of_steps: dict[int, tuple] = {}
         # From the id of a replica to the number of rows of all replicas, and the graph that has it.
         self._totals: dict[int, tuple] = {}
         # From a tf.function to the function that `noting` returns for it.
@@ -65,27 +67,20 @@ class EmptyReplicas:
     def forget(self):
         """Delete all notes, because their tensors belong to one graph."""
         self._rows.clear()
-        self._of_steps.clear()
         self._totals.clear()
 
     def rows_of_replica(self, number):
         """Return the number of rows of a local replica: int, int64 scalar tensor, or None."""
-        return self._of_steps[number][0] if number in self._of_steps else self._rows.get(number)
-
-    def within_step(self, rows_of_step, rows, total):
-        """Set the rows of a micro-batch, of this replica's step, and of all replicas."""
-        own = tensorflow_compat.replica()
-        self._of_steps[own], self._rows[own] = (rows_of_step, total), rows
-
-    def after_step(self):
-        """Let the rows of this replica be those of all its micro-batches again."""
-        own = tensorflow_compat.replica()
-        self._rows[own], _ = self._of_steps.pop(own, (self.rows, None))
+        return self._steps[number].rows if number in self._steps else self._rows.get(number)
 
     @property
     def rows(self):
-        """The number of rows of this replica: int, int64 scalar tensor, or None if not known."""
-        return self._rows.get(tensorflow_compat.replica())
+        """The number of rows of this replica: int, int64 scalar tensor, or None if not known.
+
+        Within a micro-batch, it is the number of rows of the micro-batch.
+        """
+        own = tensorflow_compat.replica()
+        return self._steps[own].rows_now if own in self._steps else self._rows.get(own)
 
     @property
     def is_empty(self):
@@ -98,7 +93,7 @@ class EmptyReplicas:
     def has_total(self):
         """Whether `total_rows` needs no exchange, because this replica has called it before."""
         own = tensorflow_compat.replica()
-        return own in self._of_steps or (own in self._totals and _is_visible(self._totals[own][1]))
+        return own in self._steps or (own in self._totals and _is_visible(self._totals[own][1]))
 
     def total_rows(self):
         """Return the number of rows of all replicas, float32; every replica calls this method.
@@ -106,8 +101,8 @@ class EmptyReplicas:
         It is an int if this process has all replicas, and their numbers are known and equal.
         """
         own = tensorflow_compat.replica()
-        if own in self._of_steps:
-            return self._of_steps[own][1]
+        if own in self._steps:
+            return self._steps[own].total
         if not self.has_total:
             self._totals[own] = self._exchanged_total(), _current_graph()
         return self._totals[own][0]
@@ -128,9 +123,9 @@ class EmptyReplicas:
     def weight(self):
         """Return ``n_i N / Σ n_i`` for n_i rows of N replicas; None if all have as many rows."""
         total = self.total_rows()
-        if isinstance(total, int) and tensorflow_compat.replica() not in self._of_steps:
+        if isinstance(total, int):
             return None
-        replicas = tf.distribute.get_strategy().num_virtual_replicas
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
         return tf.math.divide_no_nan(tf.cast(self.rows, tf.float32) * replicas, total)
 
     def is_empty_if_any(self):

@@ -14,12 +14,12 @@ digests of all variables, to name the first variable that differs.
 Shape legend: N is the number of replicas, V is the number of variables.
 """
 
-import functools
 import zlib
 
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum import arguments
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import ReplicasDifferError, see
 
@@ -99,7 +99,11 @@ def check(strategy, variables=None):
     for number, variable in enumerate(variables):
         if variable is not None:
             digests[:, number] = _digests(strategy, variable, len(local_replicas))
-    gather = functools.partial(_from_all_replicas, strategy._workers)
+
+    def gather(numbers):  # of the local replicas, ``[local replicas, k]``
+        own = np.array(numbers, np.int64)
+        return strategy._workers.gather(own.ravel()).reshape(-1, own.shape[1])
+
     counts_and_sums = gather([[len(variables), zlib.crc32(own.tobytes())] for own in digests])
     if (counts_and_sums == counts_and_sums[0]).all():
         return
@@ -129,24 +133,12 @@ def _all_shared(strategy):
 
 
 def _checked(variables):
-    is_list = isinstance(variables, (list, tuple))
-    if not is_list or not all(isinstance(v, keras_compat.VARIABLE_TYPES) for v in variables):
-        raise ValueError(
-            "`variables` must be a list of Keras or TensorFlow variables, or None. "
-            f"Received: variables={variables!r}"
-        )
+    is_valid = isinstance(variables, (list, tuple)) and all(
+        isinstance(each, keras_compat.VARIABLE_TYPES) for each in variables
+    )
+    expected = "must be a list of Keras or TensorFlow variables, or None"
+    arguments.check("variables", variables, is_valid, expected)
     return list(variables)
-
-
-def _from_all_replicas(workers, numbers):
-    """Gather k integers from each replica, and return them as ``[N, k]``.
-
-    Args:
-        workers: the strategy's `Workers`.
-        numbers: the integers of the local replicas, ``[local replicas, k]``.
-    """
-    own = np.array(numbers, np.int64)
-    return workers.gather(own.ravel()).reshape(-1, own.shape[1])
 
 
 def _digests(strategy, variable, local_replicas):

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterator, Sequence
 
 from tf_adasum.aggregation import Scheme
+from tf_adasum.arguments import check
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.tensorflow import replica
@@ -59,10 +60,8 @@ class GradientReductions:
             ...     model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
             >>> options = strategy.gradient_reduction_of(model.trainable_variables)
         """
-        if not all(isinstance(variable, keras_compat.VARIABLE_TYPES) for variable in variables):
-            raise ValueError(
-                f"`variables` must be a list of Keras variables. Received: variables={variables!r}"
-            )
+        are_variables = all(isinstance(each, keras_compat.VARIABLE_TYPES) for each in variables)
+        check("variables", variables, are_variables, "must be a list of Keras variables")
         paths = [keras_compat.path_of(variable) for variable in variables]
         state = self._aggregation_state(paths)
         return self.gradient_reduction.for_variables(state, range(len(paths)))

@@ -47,6 +47,8 @@ class Step:
 
     Attributes:
         number: the number of the current virtual replica, int or int32 scalar tensor.
+        rows, rows_now, total: the number of rows of this device's step, of the current micro-batch,
+            and of all devices.
         hands_over: whether optimizers hand over their gradients and assign nothing, because
             another micro-batch follows.
         is_within_update: whether an optimizer takes its step.
@@ -78,15 +80,15 @@ class Step:
         among real replicas.
         """
         strategy, count = self._strategy, self._count
-        self._rows = rows = rows_of(self._arguments)
+        self.rows = rows = rows_of(self._arguments)
         if rows is None:
             raise ValueError(
                 "Virtual replicas divide the rows of a device, but the arguments of the step have "
                 f"no rows. Pass the batch to the step. {see('TFA-316')}"
             )
-        self._total = rows * strategy.num_replicas_in_sync
+        self.total = rows * strategy.num_replicas_in_sync
         if strategy.aggregation.is_mean:
-            self._total = strategy._empty_replicas.total_rows()
+            self.total = strategy._empty_replicas.total_rows()
         is_known = isinstance(rows, int) and rows % count == 0
         self._rows_of_each = rows // count if is_known else None
         own = tf.cast(rows, tf.int64)
@@ -104,8 +106,7 @@ class Step:
         with tf.control_dependencies(tf.nest.flatten(state, expand_composites=True)):
             bounds = tf.identity(self._bounds)
         start, stop = bounds[index], bounds[index + 1]
-        self._rows_now = stop - start if self._rows_of_each is None else self._rows_of_each
-        self._strategy._empty_replicas.within_step(self._rows, self._rows_now, self._total)
+        self.rows_now = stop - start if self._rows_of_each is None else self._rows_of_each
 
         def part(value: Any) -> Any:
             if isinstance(value, tf.SparseTensor):
@@ -183,7 +184,7 @@ class Step:
             values: the gradients of the last micro-batch.
             combined: the combined gradients.
         """
-        squares_V, *sums = self._measures(values, self._state["measured"])
+        squares_V, *sums = partial_results.added(self._state["measured"], self._measured_of(values))
         context = tf.distribute.get_replica_context()
         own_2V = tf.stack([squares_V, _squares(sums) - squares_V])
         squares_V, others_V = tf.unstack(context.all_reduce("SUM", own_2V))
@@ -229,7 +230,7 @@ class Step:
         self._state = state
         self._updates, self.number, self.hands_over = 0, self._first + self._count - 1, False
         result = self._call(function, self._count - 1, self._state)
-        totals = map(tf.add, self._state["sums"], self._summands(result))
+        totals = iter(partial_results.added(self._state["sums"], self._summands(result)))
         for variable, _, is_averaged in self._variables:
             if is_averaged:
                 variable.assign(tf.cast(next(totals) / self._count, variable.dtype))
@@ -241,19 +242,22 @@ class Step:
 
     def _state_after(self, index: Any, result: Any, before: dict | None) -> dict:
         """Return what is kept after a micro-batch, and reset variables for the next micro-batch."""
-        state: dict[str, Any] = {"nodes": [], "notes": {}, "sums": self._summands(result)}
-        for number, (_, values) in enumerate(self._handed):
-            tree, node = self._trees[number], self._weighted(values)
-            first = [node] * len(tree.slots)
-            own = tree.placed(node, self.number, before["nodes"][number]) if before else first
-            state["nodes"].append(own)
+        nodes = before["nodes"] if before else [None] * len(self._trees)
+        state: dict[str, Any] = {
+            "nodes": [
+                tree.placed(self._weighted(values), self.number, own)
+                for tree, (_, values), own in zip(self._trees, self._handed, nodes, strict=True)
+            ],
+            "notes": {},
+            "sums": self._summands(result),
+            "measured": self._measured_of(self._handed[0][1] if self._handed else []),
+        }
         for name, note in self._notes.items():
             notes = before["notes"][name] if before else tf.zeros([self._count - 1])
             state["notes"][name] = tf.tensor_scatter_nd_update(notes, [[index]], [note])
         if before:
-            state["sums"] = list(map(tf.add, before["sums"], state["sums"]))
-        own = self._handed[0][1][: self._measured] if self._measured else []
-        state["measured"] = self._measures(own, before and before["measured"])
+            for name in ("sums", "measured"):
+                state[name] = partial_results.added(before[name], state[name])
         with tf.control_dependencies(tf.nest.flatten(state, expand_composites=True)):
             for variable, value, _ in self._variables:
                 variable.assign(tf.identity(value))
@@ -265,32 +269,27 @@ class Step:
         results = [each for each in tf.nest.flatten(result) if _is_float(each)]
         return [*map(_float64, averaged), *map(self._times_rows, results)]
 
-    def _measures(self, gradients: list, before: list | None) -> list:
-        """Return the sums over the micro-batches of ``‖g‖²``, and of the gradients."""
-        if not self._measured:
-            return []
-        squares, sums = _squares(gradients), gradients
-        if before:
-            squares += before[0]
-            (sums,) = RunningSum().placed(gradients, None, [before[1:]])
-        return [squares, *sums]
+    def _measured_of(self, values: list) -> list:
+        """Return what is measured of a micro-batch: each ``‖g‖²``, and the gradients."""
+        gradients = values[: self._measured]
+        return [_squares(gradients), *gradients] if gradients else []
 
     def _weighted(self, values: list) -> list:
         """Return gradients, weighted by the rows of the micro-batch if the rule is the mean."""
         if not self._strategy.aggregation.is_mean:
             return list(values)
-        factor = tf.math.divide_no_nan(_float64(self._rows_now), _float64(self._rows))
+        factor = tf.math.divide_no_nan(_float64(self.rows_now), _float64(self.rows))
         return row_weights.times(values, factor, self._strategy.extended.worker_devices[0])
 
     def _times_rows(self, value: Any) -> tf.Tensor:
-        return tf.math.multiply_no_nan(_float64(value), _float64(self._rows_now))
+        return tf.math.multiply_no_nan(_float64(value), _float64(self.rows_now))
 
     def _mean(self, value: Any, total: tf.Tensor, of_metrics: list) -> tf.Tensor:
         """Return the mean of a result over the rows of all micro-batches.
 
         A result that equals the result of a metric stays, because the metric covers all rows.
         """
-        own, rows = _float64(value), _float64(self._rows)
+        own, rows = _float64(value), _float64(self.rows)
         same = [tf.reduce_all(each == own) for each in of_metrics if each.shape == own.shape]
         stays = tf.reduce_any(tf.stack([tf.equal(rows, 0), *same]))
         return tf.cast(tf.where(stays, own, total / rows), value.dtype)

@@ -12,6 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_adasum.aggregation.sparse import values_of
 from tf_adasum.compat.tensorflow import replica
 from tf_adasum.errors import see
 
@@ -47,8 +48,6 @@ class NonFinite:
     def __init__(self, strategy, action):
         self.action = action
         self._strategy = weakref.proxy(strategy)
-        self._replicas = strategy.num_replicas_in_sync
-        self._devices = len(strategy.extended.worker_devices)
         self._has_warned = False
         self._checked: set[int] = set()  # ids of replicas, while a step is traced
         self._skipped: Any = None
@@ -92,12 +91,13 @@ class NonFinite:
         first, step = self.first(gradients), self._strategy._virtual_replicas.step
         own_k = step.noted("not finite", first) if step else first[None]
         context = tf.distribute.get_replica_context()
-        own = tf.one_hot(context.replica_id_in_sync_group, self._replicas)
+        own = tf.one_hot(context.replica_id_in_sync_group, context.num_replicas_in_sync)
         return context.all_reduce("SUM", tf.reshape(own[:, None] * own_k, [-1]))
 
     def first(self, gradients):
         """Return the number of the first gradient that is not finite, as `find` does, float32."""
-        are_finite = tf.stack([_is_finite(gradient) for gradient in gradients])
+        numbers = map(values_of, gradients)
+        are_finite = tf.stack([tf.reduce_all(tf.math.is_finite(each)) for each in numbers])
         first = 1 + tf.argmin(tf.cast(are_finite, tf.int32))
         return tf.where(tf.reduce_all(are_finite), 0.0, tf.cast(first, tf.float32))
 
@@ -122,10 +122,11 @@ class NonFinite:
         replicas = tf.where(found_N > 0)[:, 0]
         names = tf.gather(tf.constant(paths), tf.cast(tf.gather(found_N, replicas), tf.int32) - 1)
         per_device = self._strategy._virtual_replicas.per_device
+        devices = len(self._strategy.extended.worker_devices)
         replicas, micro_batches = replicas // per_device, replicas % per_device
         worker, replica, micro_batch = (
             tf.strings.as_string(numbers)
-            for numbers in (replicas // self._devices, replicas % self._devices, micro_batches)
+            for numbers in (replicas // devices, replicas % devices, micro_batches)
         )
         where = ["worker ", worker, ", its replica ", replica]
         where += [", micro-batch ", micro_batch] if per_device > 1 else []
@@ -170,8 +171,3 @@ class NonFinite:
             raise FloatingPointError(message)
 
         return call
-
-
-def _is_finite(gradient):
-    numbers = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    return tf.reduce_all(tf.math.is_finite(numbers))

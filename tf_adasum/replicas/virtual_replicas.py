@@ -37,17 +37,18 @@ class VirtualReplicas:
     Attributes:
         count: V.
         per_device: k, the number of virtual replicas of each device.
+        steps: dict from the id of a replica to the `Step` that it runs, while steps are traced.
     """
 
     def __init__(self, strategy: Any, count: int):
         self.count, self.per_device = count, count // strategy.num_replicas_in_sync
         self._strategy = strategy
-        self._steps: dict[int | None, Step] = {}  # by the ids of replicas, while steps are traced
+        self.steps: dict[int | None, Step] = {}
 
     @property
     def step(self) -> Step | None:
         """The `Step` that this device runs, or None."""
-        return self._steps.get(tensorflow_compat.replica())
+        return self.steps.get(tensorflow_compat.replica())
 
     def each(self, function: Callable, results: Callable[[], list] = list) -> Callable:
         """Return a function that calls `function` once for each virtual replica of this device.
@@ -63,16 +64,15 @@ class VirtualReplicas:
         @tf.autograph.experimental.do_not_convert
         def in_micro_batches(*arguments: Any) -> Any:
             own = tensorflow_compat.replica()
-            self._steps[own] = Step(self._strategy, arguments)
+            self.steps[own] = Step(self._strategy, arguments)
             try:
-                return self._steps[own].run(function, results)
+                return self.steps[own].run(function, results)
             except RuntimeError as error:
                 if "merge_call" in str(error.__cause__ or error):
                     raise RuntimeError(NEEDS_OTHERS) from error
                 raise
             finally:
-                del self._steps[own]
-                self._strategy._empty_replicas.after_step()
+                del self.steps[own]
 
         return in_micro_batches
 
@@ -83,7 +83,7 @@ class VirtualReplicas:
 
     def check_exchange(self) -> None:
         """Raise a RuntimeError if a step reads values of other replicas before its update."""
-        is_possible = all(step.is_within_update for step in self._steps.values())
+        is_possible = all(step.is_within_update for step in self.steps.values())
         self.check(is_possible, NEEDS_OTHERS)
 
 

@@ -34,16 +34,13 @@ class RowSamples:
     """
 
     def __init__(self, values: np.ndarray):
-        first, nothing = values[:1], np.isnan(values)
-        rows = np.where(nothing, values[:, :, 2:3], values)[:1, :, 2:]
-        self._spread = np.ptp(np.nan_to_num(rows), axis=2, keepdims=True)
-        size = np.abs(np.nan_to_num(rows)).max(axis=2, keepdims=True)
-        allowed = TOLERANCE * self._spread + ROUNDING * size
-        close = np.abs(values - first) <= allowed
-        close[:, :, :2] = (values == first)[:, :, :2]
-        self._are_names = values[0, :, 1] == 1
-        self._values = values
-        self.equal = (close | (nothing & nothing[:1])).all(axis=2)
+        first = values[:1]
+        rows = np.nan_to_num(np.where(np.isnan(first), first[:, :, 2:3], first)[:, :, 2:])
+        self._spread = np.ptp(rows, axis=2, keepdims=True)
+        size = np.abs(rows).max(axis=2, keepdims=True)
+        allowed = np.where(np.arange(2 + ROWS) < 2, 0, TOLERANCE * self._spread + ROUNDING * size)
+        self._values, self._are_names = values, values[0, :, 1] == 1
+        self.equal = np.isclose(values, first, rtol=0, atol=allowed, equal_nan=True).all(axis=2)
 
     def of_these(self, arrays: np.ndarray) -> RowSamples:
         """Return the samples of some arrays only.

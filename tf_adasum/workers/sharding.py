@@ -25,7 +25,7 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
 from tf_adasum.workers.dataset_end_check import DatasetEndCheck
 from tf_adasum.workers.row_samples import RowSamples, arrays_of, samples_of
-from tf_adasum.workers.workers import Workers
+from tf_adasum.workers.workers import Workers, digest
 
 Policy = tf.data.experimental.AutoShardPolicy
 
@@ -72,8 +72,8 @@ class _Seeds:
 
     def draw(self) -> int:
         self.drawn += 1
-        digest = hashlib.blake2b(f"{self.seed} {self.drawn}".encode(), digest_size=4).digest()
-        return int.from_bytes(digest, "big") >> 1
+        short = hashlib.blake2b(f"{self.seed} {self.drawn}".encode(), digest_size=4).digest()
+        return int.from_bytes(short, "big") >> 1
 
 
 class Sharding:
@@ -142,9 +142,9 @@ class Sharding:
             policy.value,
             files_of_own,
             pipeline.begins_with_tensors and len(pipeline.tensors) > 0,
-            _digest(pipeline.seeds),
-            _digest(pipeline.selections),
-            _digest([socket.gethostname(), pipeline.cache_files]) if pipeline.cache_files else 0,
+            digest(pipeline.seeds),
+            digest(pipeline.selections),
+            digest([socket.gethostname(), pipeline.cache_files]) if pipeline.cache_files else 0,
         ]
         table, data = self._gather(own, pipeline.tensors)
         drawn, policies, files, is_known, seeds, selections, caches = table.T
@@ -256,11 +256,6 @@ class Sharding:
         table = self._workers.gather(own)
         of_all = np.ascontiguousarray(table[:, len(numbers) :]).view(np.float64)
         return table[:, : len(numbers)], RowSamples(of_all.reshape(len(table), *samples.shape))
-
-
-def _digest(value: object) -> int:
-    digest = hashlib.blake2b(str(value).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)
 
 
 def _same(column: np.ndarray) -> bool:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import sys
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
@@ -51,7 +51,7 @@ class Workers:
         health: the `HealthMonitor` or `NullMonitor`.
 
     Example:
-        >>> workers = tf_adasum.AdasumMirroredStrategy().workers
+        >>> workers = tf_adasum.AdasumMirroredStrategy()._workers
         >>> workers.gather([workers.rank, 7])
         array([[0, 7]])
     """
@@ -146,7 +146,8 @@ class Workers:
         # The bytes are summed, and the other workers add zeros. A gather would send W times the
         # bytes.
         own = data if self.rank == rank else bytes(size)
-        return b"".join(self._add(words).tobytes() for words in _pieces(own))[:size]
+        pieces = (own[start : start + PIECE_BYTES] for start in range(0, size, PIECE_BYTES))
+        return b"".join(self._add(_words(piece)).tobytes() for piece in pieces)[:size]
 
     def check_same(
         self, what: str, value: object, shown: str | None = None, *, code: str = ""
@@ -162,17 +163,13 @@ class Workers:
         Raises:
             ValueError: on all workers; the message shows the value of each worker.
         """
-        compared, text = str(value).encode(), str(value if shown is None else shown).encode()
-        digest = hashlib.blake2b(compared, digest_size=8).digest()
-        table = self.gather([int.from_bytes(digest, "big", signed=True), len(text)])
-        digests, sizes = table.T
+        digests = self.gather([digest(value)])[:, 0]
         if (digests == digests[0]).all():
             return
-        texts = self.gather(_words(text.ljust(int(sizes.max()))))
+        texts = _texts_of_all(str(value if shown is None else shown), self.gather)
         ranks_of: dict[tuple, list[int]] = {}
-        for rank, own in enumerate(texts):
-            shown = own.tobytes()[: sizes[rank]].decode()
-            ranks_of.setdefault((digests[rank], shown), []).append(rank)
+        for rank, own in enumerate(zip(digests, texts, strict=True)):
+            ranks_of.setdefault(own, []).append(rank)
         received = (
             f"{settings_mismatch.named(ranks)}: {shown}" for (_, shown), ranks in ranks_of.items()
         )
@@ -190,9 +187,7 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
     calls, settings = keras_compat.current_calls(), keras_compat.current_call_settings()
     if not one_worker.is_alone():  # otherwise, the call is refused before anything is sent
         call_log.note(f"exchanges numbers in {calls} ({_caller()})")
-    compared = f"{calls} {settings.digest}".encode()
-    digest = hashlib.blake2b(compared, digest_size=8).digest()
-    table = gather(np.concatenate([_words(digest), own]))
+    table = gather(np.concatenate([[digest(f"{calls} {settings.digest}")], own]))
     if (table[:, 0] == table[0, 0]).all():
         return table[:, 1:]
     texts = _texts_of_all(calls, gather)
@@ -216,6 +211,12 @@ def _texts_of_all(own: str, gather: Callable[[np.ndarray], np.ndarray]) -> list[
     return [row.tobytes()[:length].decode() for row, length in zip(rows, lengths, strict=True)]
 
 
+def digest(value: object) -> int:
+    """Return a digest of the `str` of a value, an int of 64 bits."""
+    short = hashlib.blake2b(str(value).encode(), digest_size=8).digest()
+    return int.from_bytes(short, "big", signed=True)
+
+
 def _caller() -> str:
     """Return the name of the function that started an exchange, for the log of calls."""
     frame = sys._getframe(1)
@@ -224,16 +225,10 @@ def _caller() -> str:
     return "" if frame is None else frame.f_code.co_name
 
 
-def _pieces(data: bytes) -> Iterator[np.ndarray]:
-    """Yield bytes as int64 arrays of at most PIECE_BYTES bytes.
+def _words(data: bytes) -> np.ndarray:
+    """Return bytes as an array of int64; the last number is padded with zero bytes.
 
     Int64 is the only integer type that collectives support on CPUs and GPUs and that GPUs keep in
     their own memory.
     """
-    for start in range(0, len(data), PIECE_BYTES):
-        yield _words(data[start : start + PIECE_BYTES])
-
-
-def _words(data: bytes) -> np.ndarray:
-    """Return bytes as an array of int64; the last number is padded with zero bytes."""
     return np.frombuffer(data.ljust(-(-len(data) // 8) * 8, b"\0"), np.int64)

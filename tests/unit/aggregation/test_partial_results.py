@@ -22,7 +22,7 @@ def gradients(count, seed=0):
 def of_device(vectors, first, is_all):
     """The blocks that are left of the gradients of one device."""
     results = partial_results(Adasum(), [0, 1], first, len(vectors))
-    nodes = [[tf.zeros([WIDTH], tf.float64)] * 2 for _ in results.slots]
+    nodes = None
     *others, last = [[tf.constant(each) for each in own] for own in vectors]
     for number, own in enumerate(others, start=first):
         nodes = results.placed(own, tf.constant(number), nodes)

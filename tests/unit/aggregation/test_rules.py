@@ -131,7 +131,7 @@ ONES = tf.ones([2])
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (None, "`values` must be a list .* Received: None"),
+        (None, "`values` must be a list .* Received: values=None"),
         ([], r"at least one tensor. Received: values=\[\]"),
         ([{"a": [1.0], "b": None}] * 2, "must not contain None"),
         ([[ONES], [ONES, ONES]], "same nested structure"),

@@ -299,3 +299,27 @@ def test_the_tracker_measures_virtual_replicas():
     assert 1 <= history.history["progress"][0] <= 4
     estimate = tracker.estimate([2, 4, 8])
     assert estimate[2] > estimate[4] == 1 > estimate[8]
+
+
+def test_an_estimate_counts_steps_that_were_not_measured():
+    strategy = make(4)
+    model, (x, y) = linear(strategy), data(3 * ROWS * 4)
+    tracker = tf_adasum.callbacks.OrthogonalityTracker(log_freq=2)
+    model.fit(x, y, batch_size=ROWS * 4, verbose=0, callbacks=[tracker])
+    assert tracker.steps == [2]
+    assert tracker.estimate([4]) == {4: 3}
+
+
+@pytest.mark.parametrize("rule", ["adasum", "mean"])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_evaluate_sums_over_the_rows_of_all(rule, is_known):
+    strategy = make(4, aggregation=rule)
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([FEATURES]), keras.layers.Dense(1)])
+        model.compile("sgd", keras.losses.MeanSquaredError(reduction="sum"), jit_compile=False)
+    x, y = data(2 * ROWS * 4)
+    rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(ROWS * 4, drop_remainder=is_known)
+    found = model.evaluate(rows, verbose=0)
+    weights = [each.astype("float64") for each in model.get_weights()]
+    errors = (x @ weights[0] + weights[1] - y) ** 2
+    np.testing.assert_allclose(found, errors.sum() / 2, rtol=1e-5)  # the mean of two batches

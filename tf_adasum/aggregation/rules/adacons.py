@@ -70,8 +70,7 @@ class AdaCons(AggregationRule):
     ):
         expected = "of AdaCons must be in [0, 1)"
         arguments.check_number("momentum", momentum, expected, at_least=0, below=1)
-        if not isinstance(rescale, bool):
-            raise ValueError(f"`rescale` must be True or False. Received: rescale={rescale!r}")
+        arguments.check("rescale", rescale, isinstance(rescale, bool), "must be True or False")
         self.momentum = float(momentum)
         self.granularity = granularities.validated_granularity(granularity)
         self.rescale = rescale

@@ -14,9 +14,7 @@ from tf_adasum import ops
 from tf_adasum.aggregation.rules import granularity as granularities
 from tf_adasum.aggregation.rules import nodes
 from tf_adasum.aggregation.rules.base import AggregationRule, Granularity
-
-# Below this squared norm a vector counts as zero, and its coefficient is 1: adasum(0, b) = b.
-SMALLEST_SQUARED_NORM = float(np.sqrt(np.finfo(np.float64).tiny))
+from tf_adasum.ops.reference import ROUNDING_SLACK, ZERO_NORM
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -136,11 +134,10 @@ def _combine_pairs(gram_SRR: tf.Tensor, nodes_SMR: tf.Tensor, error: float) -> t
     norms_SP2 = tf.reshape(norms_SM, [-1, *pairs_SP2R.shape[1:3]])
     inner_SP = nodes.inner(gram_SRR, pairs_SP2R[:, :, 0], pairs_SP2R[:, :, 1])
     # sqrt(pp)·sqrt(pp) can be less than pp, but adasum(p, p) has to be p to the last bit.
-    rounding = 1 + 4 * np.finfo(np.float64).eps
-    bound_SP = tf.reduce_prod(tf.sqrt(norms_SP2), axis=2) * rounding
+    bound_SP = tf.reduce_prod(tf.sqrt(norms_SP2), axis=2) * ROUNDING_SLACK
     inner_SP = tf.clip_by_value(inner_SP, -bound_SP, bound_SP)
 
-    is_zero_SP2 = norms_SP2 < SMALLEST_SQUARED_NORM
+    is_zero_SP2 = norms_SP2 < ZERO_NORM  # adasum(0, b) = b
     one = tf.ones_like(norms_SP2)
     parallel_SP2 = inner_SP[:, :, None] / tf.where(is_zero_SP2, one, norms_SP2)
     coefficients_SP2 = tf.where(is_zero_SP2, one, 1 - 0.5 * parallel_SP2)

@@ -65,11 +65,11 @@ compiling = _compiles.within
 def factor_of_loss(divisor=None):
     """Return the factor of `of_all_replicas`; None outside of our replicas, or with one replica."""
     context = our_replica_context()
-    replicas = context.strategy.num_virtual_replicas if context else 1
+    if context and context.strategy._virtual_replicas.step:
+        return _factor_of_micro_batch(context.strategy, divisor)
+    replicas = context.num_replicas_in_sync if context else 1
     if replicas == 1:
         return None
-    if context.strategy._virtual_replicas.step:
-        return _factor_of_micro_batch(context.strategy, divisor)
     can_reduce = tensorflow_compat.can_reduce()  # not within a function or a loop of a user's step
     if not can_reduce and divisor is not None:
         if _compiles.is_set and _is_mean():
@@ -124,10 +124,10 @@ def loss_divided_by_replicas(original, *args, **kwargs):
     """
     loss = original(*args, **kwargs)
     context = our_replica_context()
-    if not context or context.strategy.num_virtual_replicas == 1:
+    step = context and context.strategy._virtual_replicas.step
+    if not context or (context.num_replicas_in_sync == 1 and not step):
         return loss
     factor = float(context.num_replicas_in_sync)
-    step = context.strategy._virtual_replicas.step
     if step and original.__name__ == "compute_average_loss" and _given_size(*args, **kwargs):
         factor = float(context.strategy.num_virtual_replicas)
     if _is_mean() and original.__name__ == "compute_average_loss":
