@@ -49,6 +49,11 @@ def median_step(runs, target, values):
     return None if median == float("inf") else median
 
 
+def losses_of(runs):
+    """Return the final losses, by seed; those that diverged are infinite."""
+    return [float("inf") if run["loss"] is None else run["loss"] for run in runs]
+
+
 def lowered(run):
     """Return the losses of a run with the sign that makes larger better."""
     return [None if loss is None else -loss for loss in run["losses"]]

@@ -123,6 +123,37 @@ def median_and_range(axes, x, values, *, color, **style):
     axes.fill_between(x, *band, color=color, alpha=0.18, lw=0)
 
 
+def curves(axes, x, runs, name, **style):
+    """Draw the median and the range of a list that the runs have; those that diverged are left out.
+
+    Args:
+        axes: one of matplotlib's.
+        x: function of a run: where.
+        runs: the results, by seed.
+        name: of the list.
+        style: of the line.
+    """
+    runs = [run for run in runs if None not in run[name]]
+    if runs:
+        values = list(zip(*(run[name] for run in runs), strict=True))
+        median_and_range(axes, x(runs[0]), values, **style)
+
+
+def rate_axis(axes, rates, title, **text):
+    """Label an axis of learning rates, every second one."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(rates[::2], [f"{rate:g}" for rate in rates[::2]], **text)
+    axes.set_title(title)
+    axes.set_xlabel("learning rate")
+
+
+def doubling_axis(axes, values, label):
+    """Label an axis of numbers that double."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(values, list(map(str, values)))
+    axes.set_xlabel(label)
+
+
 def legend(figure, axes):
     """Put one legend of all axes above the figure."""
     entries = {}

@@ -11,7 +11,7 @@ from experiments.classification.tables import ProblemResults
 from experiments.cnn import EXPERIMENT as CNN
 from experiments.cnn.experiment import FASHION_MNIST
 from experiments.comparison import SIGNIFICANT
-from experiments.figures import COLOURS, GREY, MARKERS, Figures, legend
+from experiments.figures import COLOURS, GREY, MARKERS, Figures, doubling_axis, legend
 from experiments.page import IMAGES, ROOT, rewritten
 from experiments.results import Results
 
@@ -126,10 +126,8 @@ def draw(found, pictures):
         alone = statistics.median(found.alone_accuracies)
         axes.axhline(alone, color=GREY, ls=":")
         axes.annotate("one device", (replicas[0], alone), (0, 4), textcoords="offset points")
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(replicas, replicas)
+        doubling_axis(axes, replicas, "replicas (N replicas take N times fewer steps)")
         axes.minorticks_off()
         axes.set_ylim(0, 1)
-        axes.set_xlabel("replicas (N replicas take N times fewer steps)")
         axes.set_ylabel("test accuracy after 2 epochs")
         legend(figure, [axes])

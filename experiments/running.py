@@ -1,34 +1,23 @@
-"""Run the missing cases, with a progress bar and the remaining time."""
+"""Run the missing cases, and say how many are left."""
 
 import sys
 import time
 
 from experiments.results import key_of
 
-BAR = 24
-
 
 class Progress:
-    """A progress bar on a terminal; a line every minute if the output is no terminal."""
+    """A line every minute, and at the end."""
 
-    def __init__(self, name, stream=None):
-        self.name = name
-        self.stream = stream or sys.stderr
-        self.last = 0.0
+    def __init__(self, name):
+        self.name, self.last = name, 0.0
 
     def show(self, done, total, seconds_left):
-        """Draw it."""
-        if self.stream.isatty():
-            filled = BAR * done // max(total, 1)
-            begin, bar, end = "\r", f"[{'█' * filled}{' ' * (BAR - filled)}] ", ""
-        elif time.monotonic() - self.last < 60 and done < total:
-            return
-        else:
-            begin, bar, end = "", "", "\n"
-        self.last = time.monotonic()
-        text = f"{begin}{self.name} {bar}{done}/{total} runs, {duration(seconds_left)} left   {end}"
-        self.stream.write(text)
-        self.stream.flush()
+        """Print it."""
+        if time.monotonic() - self.last > 60 or done == total:
+            self.last = time.monotonic()
+            text = f"{self.name} {done}/{total} runs, {duration(seconds_left)} left"
+            print(text, file=sys.stderr, flush=True)
 
 
 def duration(seconds):

@@ -10,6 +10,11 @@ import dataclasses
 import statistics
 
 
+def by_loss(result):
+    """Return the score of a result; it is larger if the loss is smaller."""
+    return (-1e9 if result["loss"] is None else -result["loss"],)
+
+
 @dataclasses.dataclass(frozen=True)
 class Search:
     """A grid of learning rates.

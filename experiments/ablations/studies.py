@@ -6,10 +6,9 @@ from experiments.classification import Problem
 from experiments.classification.experiment import score as by_accuracy
 from experiments.cnn.experiment import EXPERIMENT as CNN
 from experiments.experiment import Experiment
-from experiments.search import Search
+from experiments.search import Search, by_loss
 from experiments.transformer.experiment import BATCH as SEQUENCES
 from experiments.transformer.experiment import EXPERIMENT as TRANSFORMER
-from experiments.transformer.experiment import score as by_loss
 
 SIX_EPOCHS, TWO_EPOCHS, *_ = CNN.problems
 NAMES = {
@@ -46,7 +45,7 @@ class Variant:
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-    """Variants of the training of a main experiment.
+    """Variants of the training of a main experiment, which runs, scores and values them.
 
     Attributes:
         name: in the names of files.
@@ -75,18 +74,6 @@ class Study:
         """Return a case without rate, seed and split, as the main experiment has it, if it does."""
         own = self.in_main_experiment(variant)
         return own if variant.batch == self.default_batch else own | {"batch": variant.batch}
-
-    def in_main_experiment(self, variant):
-        """Return the case that its main experiment has of it."""
-        raise NotImplementedError
-
-    def score(self, result):
-        """Return the score of a result in a search."""
-        raise NotImplementedError
-
-    def value(self, result):
-        """Return the value of a result that the table compares."""
-        raise NotImplementedError
 
     def has(self, case):
         """Whether a case is one of this study."""

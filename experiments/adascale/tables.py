@@ -16,7 +16,7 @@ from experiments.adascale.experiment import (
 )
 from experiments.comparison import SIGNIFICANT, edges, holm, p_text, paired_p, with_range
 from experiments.experiment import Claim, Verdict
-from experiments.figures import GREY, legend, median_and_range
+from experiments.figures import GREY, doubling_axis, legend, median_and_range
 from experiments.page import markdown
 
 SOURCE = "Johnson et al., ICML 2020, Table 2"
@@ -73,6 +73,15 @@ class ProblemResults:
             for scale, own in self.of_scales.items()
             if method in own
         }
+
+    def retuned(self, scale):
+        """Return the grid of all methods at one S, and the accuracies of each at its best rate."""
+        grid = self.task.retuned(self.results, scale, self.k_alone)
+        values = {
+            own["method"]: self.accuracies(own, grid.best(self.results, own))
+            for own in grid.settings
+        }
+        return grid, values
 
     def worse(self):
         """Return the (scale, method) that are worse than S = 1."""
@@ -176,17 +185,14 @@ def varied(found, scale):
 
 def retuned(found, scale):
     """Return the table of all methods, each tuned at one S, on the same grid."""
-    results = found.results
-    grid = found.task.retuned(results, scale, found.k_alone)
-    best = {own["method"]: grid.best(results, own) for own in grid.settings}
-    values = {own["method"]: found.accuracies(own, best[own["method"]]) for own in grid.settings}
+    grid, values = found.retuned(scale)
     others = [method for method in METHODS if method != AS]
     p_values = holm([paired_p(values[AS], values[method]) for method in others])
     said = dict(zip(others, p_values, strict=True))
     lines = []
     for own in grid.settings:
         method = own["method"]
-        k = best[method]
+        k = grid.best(found.results, own)
         counts = [run["iterations"] for run in found.runs(own, k)]
         p = p_text(said[method]) if method in said else ""
         count = f"{statistics.median(counts):.0f}"
@@ -204,11 +210,7 @@ def retuned(found, scale):
 
 def tuned_text(found, scale):
     """Return the accuracies of all methods retuned, with p of LSW+ against AS."""
-    results = found.results
-    grid = found.task.retuned(results, scale, found.k_alone)
-    values = {
-        own["method"]: found.accuracies(own, grid.best(results, own)) for own in grid.settings
-    }
+    _, values = found.retuned(scale)
     said = ", ".join(f"{name} {statistics.median(own):.3f}" for name, own in values.items())
     _, p = holm([paired_p(values[AS], values[method]) for method in (LSW, LSW_PLUS)])
     return f"{said} (AS against LSW+: p = {p_text(p)})"
@@ -271,10 +273,8 @@ def draw(found, pictures):
                 median_and_range(axis, scales, values, **style)
             alone = statistics.median(own.accuracies(own.alone))
             axis.axhline(alone, color=GREY, ls="--", label="S = 1")
-            axis.set_xscale("log", base=2)
-            axis.set_xticks(scales, list(map(str, scales)))
+            doubling_axis(axis, scales, "S, small batches in a step")
             axis.set_title(own.task.title)
-            axis.set_xlabel("S, small batches in a step")
         axes[0].set_ylabel("test accuracy (higher is better)")
         axes[0].set_ylim(0, 1.02)
         legend(figure, axes)

@@ -12,6 +12,7 @@ from experiments import data, schedules
 from experiments.classification import figures, tables
 from experiments.classification.problem import WARMUP, Problem, k_of_sum
 from experiments.experiment import Experiment, Report
+from experiments.results import Results
 from experiments.search import Search
 
 EVALUATIONS = 20
@@ -69,6 +70,18 @@ class Classification(Experiment):
     def alone(self, results, problem):
         """Return the grid of one replica."""
         return self.search_of(problem).grid(results, [problem.setting(1, ONE)], score)
+
+    def best_rate_alone(self, **wanted):
+        """Return the best rate of one replica for the first problem with some attributes.
+
+        None as long as the search has not come so far.
+        """
+        results = Results(self.folder / "runs.jsonl")
+        problem = next(own for own in self.problems if wanted.items() <= vars(own).items())
+        alone = self.alone(results, problem)
+        if not alone.is_complete:
+            return None
+        return self.search.rate(alone.best(results, alone.settings[0]))
 
     def together(self, results, problem, replicas, k_alone):
         """Return the grid of all rules, with the rate of one replica in it."""

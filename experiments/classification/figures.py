@@ -2,7 +2,16 @@
 
 import statistics
 
-from experiments.figures import COLOURS, COLUMNS, MARKERS, NAMES, legend, median_and_range
+from experiments.figures import (
+    COLOURS,
+    COLUMNS,
+    MARKERS,
+    NAMES,
+    doubling_axis,
+    legend,
+    median_and_range,
+    rate_axis,
+)
 
 APART = 0.08  # doublings of N between rules that take as many steps
 
@@ -22,11 +31,8 @@ def rates(found, pictures):
                 ls=":",
                 label="best learning rate of one replica",
             )
-            own.set_xscale("log", base=2)
-            ticks = [found.rate(k) for k in grid.exponents][::2]
-            own.set_xticks(ticks, [f"{tick:g}" for tick in ticks], rotation=60, fontsize=8)
-            own.set_title(f"N = {n}")
-            own.set_xlabel("learning rate")
+            tried = list(map(found.rate, grid.exponents))
+            rate_axis(own, tried, f"N = {n}", rotation=60, fontsize=8)
         for own in axes[::COLUMNS]:
             own.set_ylabel(f"validation {found.problem.measure.name}\n(higher is better)")
         axes[0].set_ylim(*found.problem.measure.axis)
@@ -81,8 +87,6 @@ def replicas(found, pictures):
         steps.set_title(f"steps to {found.target:.{found.problem.measure.digits}f}, tuned")
         steps.set_ylabel("steps (lower is better)")
         for own in axes:
-            own.set_xscale("log", base=2)
-            own.set_xticks(n_all, [str(n) for n in n_all])
-            own.set_xlabel("replicas N")
+            doubling_axis(own, n_all, "replicas N")
         steps.set_xlim(same.get_xlim())
         legend(figure, axes)

@@ -13,7 +13,7 @@ from experiments.classification.experiment import score
 from experiments.classification.problem import TITLES, WARMUP
 from experiments.comparison import SIGNIFICANT, holm, p_text, paired_p, with_range
 from experiments.experiment import Claim, Experiment, Report, Verdict
-from experiments.figures import COLOURS, legend, median_and_range
+from experiments.figures import COLOURS, doubling_axis, legend, median_and_range
 from experiments.page import markdown
 from experiments.search import Search
 
@@ -204,9 +204,7 @@ def draw(found, dataset, pictures):
             y = [of_k.accuracies[method] for of_k in found.values()]
             style = {"color": COLOURS[rule], "ls": "--" if outer else "-"}
             median_and_range(own, list(found), y, label=method, **style)
-        own.set_xscale("log", base=2)
-        own.set_xticks(list(found), [str(k) for k in found])
-        own.set_xlabel("local steps between two combinations, k")
+        doubling_axis(own, list(found), "local steps between two combinations, k")
         own.set_ylabel("accuracy (higher is better)")
         legend(figure, axes)
 

@@ -13,7 +13,7 @@ WARMUP = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A training on any number of replicas.
+    """A training on any number of replicas; it has its length, cases, steps and `Training`.
 
     Attributes:
         data: the name of its data set.
@@ -31,23 +31,6 @@ class Task:
     layers: tuple[tuple[str, int], ...]
     unit: str
     rate: float | None = None
-
-    @property
-    def length(self):
-        """Of a training, in its unit."""
-        raise NotImplementedError
-
-    def case(self, replicas, seed):
-        """Return a case; its rate is None as long as the search has not come so far."""
-        raise NotImplementedError
-
-    def trained(self, replicas):
-        """Return the `Training`."""
-        raise NotImplementedError
-
-    def steps(self, replicas):
-        """Return how many steps a training has."""
-        raise NotImplementedError
 
     @property
     def splits(self):
@@ -78,19 +61,9 @@ class OfCNN(Task):
 
     def case(self, replicas, seed):
         """Return a case."""
-        own = {"data": self.data, "rate": self._rate(), "epochs": self.epochs}
+        rate = self.rate or CNN.best_rate_alone(data=self.data, epochs=self.epochs)
+        own = {"data": self.data, "rate": rate, "epochs": self.epochs}
         return own | {"replicas": replicas, "seed": seed}
-
-    def _rate(self):
-        if self.rate is not None:
-            return self.rate
-        found = Results(CNN.folder / "runs.jsonl")
-        own = (problem for problem in CNN.problems if problem.data == self.data)
-        problem = next(problem for problem in own if problem.epochs == self.epochs)
-        alone = CNN.alone(found, problem)
-        if not alone.is_complete:
-            return None
-        return CNN.search.rate(alone.best(found, alone.settings[0]))
 
     def trained(self, replicas):
         """Return the `Training`."""

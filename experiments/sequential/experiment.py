@@ -19,7 +19,6 @@ from experiments.comparison import with_range
 from experiments.experiment import Claim, Experiment, Report, Verdict
 from experiments.figures import COLOURS, NAMES, legend, median_and_range
 from experiments.page import markdown
-from experiments.results import Results
 from experiments.simulation.combination import Combination
 from experiments.simulation.training import training
 
@@ -121,7 +120,8 @@ class SequentialExperiment(Experiment):
 
     @functools.cached_property
     def _rates(self):
-        return {dataset: self.rate or best_rate(dataset, self.epochs) for dataset in self.datasets}
+        own = {"optimizer": "sgd", "epochs": self.epochs}
+        return {name: self.rate or CNN.best_rate_alone(data=name, **own) for name in self.datasets}
 
     def plan(self, results):
         """Return every training whose rate is known."""
@@ -210,20 +210,6 @@ class SequentialExperiment(Experiment):
             axes[0].set_ylabel("distance (0: the same step)")
             axes[0].set_ylim(0, 2)  # the sum is farther on many replicas, see the table
             legend(figure, axes)
-
-
-def best_rate(dataset, epochs):
-    """Return one replica's best constant rate with SGD; None if it has not been searched yet."""
-    found = Results(CNN.folder / "runs.jsonl")
-    problem = next(
-        own
-        for own in CNN.problems
-        if (own.data, own.optimizer, own.epochs) == (dataset, "sgd", epochs)
-    )
-    alone = CNN.alone(found, problem)
-    if not alone.is_complete:
-        return None
-    return CNN.search.rate(alone.best(found, alone.settings[0]))
 
 
 def distances_of(runs, rule):

@@ -50,7 +50,7 @@ def of_cnn():
     from experiments.cnn import EXPERIMENT as cnn
 
     results, problem = Results(cnn.folder / "runs.jsonl"), cnn.problems[0]
-    finished = [n for n in (4, 8) if cnn.is_finished(results, problem, n)]
+    finished = [n for n in cnn.finished(results, problem) if n in (4, 8)]
     if not finished:
         return
     found = tables.ProblemResults(cnn, results, problem, finished)
@@ -67,7 +67,7 @@ def of_word2vec():
     from experiments.word2vec import tables
 
     results = Results(word2vec.folder / "runs.jsonl")
-    if not word2vec.is_finished(results, WORD2VEC_BATCH, 8):
+    if not word2vec.is_finished(results, batches=((WORD2VEC_BATCH, (8,)),)):
         return
     found = tables.ProblemResults(word2vec, results, WORD2VEC_BATCH, 8)
     alone = statistics.median(found.losses(ONE, found.k_alone))
@@ -86,7 +86,7 @@ def of_transformer():
     from experiments.transformer import experiment
 
     results = Results(transformer.folder / "runs.jsonl")
-    if not transformer.is_finished(results, 8):
+    if not transformer.is_finished(results, replicas=(8,)):
         return
     found = experiment.ProblemResults(transformer, results, 8)
     target = round(statistics.median(found.losses("mean", 1)), 3)

@@ -14,6 +14,7 @@ from experiments.comparison import (
     SIGNIFICANT,
     edges,
     holm,
+    losses_of,
     lowered,
     median_step,
     p_text,
@@ -21,9 +22,9 @@ from experiments.comparison import (
     with_range,
 )
 from experiments.experiment import Claim, Experiment, Report, Verdict
-from experiments.figures import COLOURS, MARKERS, NAMES, legend, median_and_range
+from experiments.figures import COLOURS, MARKERS, NAMES, curves, legend, rate_axis
 from experiments.page import markdown
-from experiments.search import Search
+from experiments.search import Search, by_loss
 
 BATCH = 2  # sequences of each replica
 WARMUP = 0.1
@@ -67,7 +68,7 @@ class TransformerExperiment(Experiment):
     def grid(self, results, replicas):
         """Return the grid of all rules."""
         settings = [self.setting(replicas, rule, share) for share in (1, FASTER) for rule in RULES]
-        return self.search.grid(results, settings, score)
+        return self.search.grid(results, settings, by_loss)
 
     def finals(self, grid, results, rule, share, replicas):
         """Return the cases on the test split."""
@@ -147,11 +148,6 @@ CLAIMS = (
 )
 
 
-def score(result):
-    """Return the score of a result in a search; it is larger if the loss is smaller."""
-    return (-1e9 if result["loss"] is None else -result["loss"],)
-
-
 class ProblemResults:
     """The finished runs of one size of the batch."""
 
@@ -171,9 +167,7 @@ class ProblemResults:
 
     def losses(self, rule, share):
         """Return the final losses, by seed; those that diverged are infinite."""
-        return [
-            float("inf") if run["loss"] is None else run["loss"] for run in self.runs(rule, share)
-        ]
+        return losses_of(self.runs(rule, share))
 
     def rows(self):
         """Return the rows of the table."""
@@ -255,22 +249,15 @@ def draw(found, pictures):
         for own, (n, of_batch) in zip(axes, found.items(), strict=True):
             for setting in of_batch.grid.settings:
                 curve(own, of_batch, setting)
-            own.set_xscale("log", base=2)
-            ticks = [of_batch.rate(k) for k in of_batch.grid.exponents][::2]
-            own.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            own.set_title(f"N = {n}, {BATCH * n} sequences in a step")
-            own.set_xlabel("learning rate")
+            tried = list(map(of_batch.rate, of_batch.grid.exponents))
+            rate_axis(own, tried, f"N = {n}, {BATCH * n} sequences in a step")
         axes[0].set_ylabel("validation loss (lower is better)")
         legend(figure, axes)
     with pictures.drawn("steps", len(found), sharey=True) as (figure, axes):
         for own, (n, of_batch) in zip(axes, found.items(), strict=True):
             for rule in RULES:
-                runs = [run for run in of_batch.runs(rule, 1) if None not in run["losses"]]
-                if not runs:
-                    continue
-                values = list(zip(*(run["losses"] for run in runs), strict=True))
                 style = {"color": COLOURS[rule], "label": NAMES[rule]}
-                median_and_range(own, runs[0]["steps"], values, **style)
+                curves(own, lambda run: run["steps"], of_batch.runs(rule, 1), "losses", **style)
             own.set_title(f"N = {n}, {BATCH * n} sequences in a step")
             own.set_xlabel("steps")
         axes[0].set_ylabel("test loss (lower is better)")

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from experiments.experiment import Experiment, Report
-from experiments.search import Search
+from experiments.search import Search, by_loss
 
 RULES = ("mean", "adasum")
 ONE = "one replica"
@@ -62,13 +62,13 @@ class Word2VecExperiment(Experiment):
 
     def alone(self, results, batch):
         """Return the grid of one replica."""
-        return self.search_of(batch).grid(results, [self.setting(batch, 1, ONE)], score)
+        return self.search_of(batch).grid(results, [self.setting(batch, 1, ONE)], by_loss)
 
     def together(self, results, batch, replicas, k_alone):
         """Return the grid of the rules."""
         settings = [self.setting(batch, replicas, rule) for rule in RULES]
         also = (k_alone, k_alone + summed(replicas))
-        return self.search_of(batch).grid(results, settings, score, also=also)
+        return self.search_of(batch).grid(results, settings, by_loss, also=also)
 
     def compared(self, grid, results, k_alone):
         """Yield rule and exponent of what is run on the test split."""
@@ -173,11 +173,6 @@ def orthogonality(case, splits):
 def summed(replicas):
     """Return how many doublings of the rate turn the mean into the sum."""
     return round(math.log2(replicas))
-
-
-def score(result):
-    """Return the score of a result in a search; it is larger if the loss is smaller."""
-    return (-1e9 if result["loss"] is None else -result["loss"],)
 
 
 def ranks(table, pairs):

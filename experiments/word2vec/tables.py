@@ -5,9 +5,9 @@ import statistics
 
 import numpy as np
 
-from experiments.comparison import SIGNIFICANT, edges, holm, p_text, paired_p, with_range
+from experiments.comparison import SIGNIFICANT, edges, holm, losses_of, p_text, paired_p, with_range
 from experiments.experiment import Claim, Verdict
-from experiments.figures import COLOURS, COLUMNS, MARKERS, NAMES, legend, median_and_range
+from experiments.figures import COLOURS, COLUMNS, MARKERS, NAMES, curves, legend, rate_axis
 from experiments.page import markdown
 from experiments.word2vec.experiment import DIVERGED, ONE, RULES, summed
 
@@ -51,7 +51,7 @@ class ProblemResults:
 
     def losses(self, rule, k):
         """Return the final losses, by seed; those that diverged are infinite."""
-        return [float("inf") if run["loss"] is None else run["loss"] for run in self.runs(rule, k)]
+        return losses_of(self.runs(rule, k))
 
     def near(self, rule, k):
         """Return the share of words whose other word is near, by seed."""
@@ -226,11 +226,8 @@ def draw(found, pictures):
         for axis, own in zip(axes, found, strict=True):
             for setting in [*own.alone.settings, *own.grid.settings]:
                 curve(axis, own, own.alone if setting["rule"] == ONE else own.grid, setting)
-            axis.set_xscale("log", base=2)
-            ticks = [own.rate(k) for k in own.grid.exponents][::2]
-            axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-            axis.set_title(f"N = {own.replicas}, {own.batch} pairs each")
-            axis.set_xlabel("learning rate")
+            tried = list(map(own.rate, own.grid.exponents))
+            rate_axis(axis, tried, f"N = {own.replicas}, {own.batch} pairs each")
         for axis in axes[::COLUMNS]:
             axis.set_ylabel("validation loss (lower is better)")
         axes[0].set_ylim(2.5, HIGHEST + 0.1)
@@ -239,18 +236,18 @@ def draw(found, pictures):
         for axis, own in zip(axes, found, strict=True):
             for rule in (ONE, *RULES):
                 k = own.k_alone if rule == ONE else own.best(rule)
-                runs = [run for run in own.runs(rule, k) if None not in run["losses"]]
-                if not runs:
-                    continue
-                seen = np.array(runs[0]["steps"]) / runs[0]["steps"][-1]
-                losses = list(zip(*(run["losses"] for run in runs), strict=True))
                 style = {"color": COLOURS[rule], "label": NAMES[rule]} | LINES[rule]
-                median_and_range(axis, seen, losses, **style)
+                curves(axis, share_of_steps, own.runs(rule, k), "losses", **style)
             axis.set_title(f"N = {own.replicas}, {own.batch} pairs each")
             axis.set_xlabel("share of the pairs, each at its best rate")
         for axis in axes[::COLUMNS]:
             axis.set_ylabel("test loss (lower is better)")
         legend(figure, axes)
+
+
+def share_of_steps(run):
+    """Return how much of the training had been done at each evaluation."""
+    return np.array(run["steps"]) / run["steps"][-1]
 
 
 def curve(axes, own, grid, setting):

@@ -11,7 +11,7 @@ import unittest.mock
 import keras
 import numpy as np
 import tensorflow as tf
-from support.keras_versions import LossScaleOptimizer, copies_of
+from support.keras_versions import LossScaleOptimizer, PyDataset, copies_of
 
 from tf_adasum import optimizers
 from tf_adasum.aggregation import Scheme, rules
@@ -103,6 +103,20 @@ def on_replicas(strategy, variables, name=""):
         for index, variable in enumerate(variables)
         for local, copy in enumerate(copies_of(strategy, variable))
     }
+
+
+class Batches(PyDataset):
+    """The batches of a list."""
+
+    def __init__(self, batches, **options):
+        super().__init__(**options)
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, index):
+        return self.batches[index]
 
 
 def weights_of(model):

@@ -34,24 +34,26 @@ def write_files(strategy, folder):
     strategy._workers.gather([0])  # wait for the files
 
 
-class Batches(PyDataset):
-    """Batches of the rows, shuffled by NumPy at the "start" or at the "end" of each epoch."""
+class RowBatches(PyDataset):
+    """Batches of rows; NumPy shuffles them at the "start", or at the "end" of each epoch."""
 
-    def __init__(self, shuffled="", **options):
+    def __init__(self, rows, batch, shuffled="", **options):
         super().__init__(**options)
-        self.shuffled = shuffled
-        self.order = np.random.permutation(ROWS) if shuffled == "start" else np.arange(ROWS)
+        self.rows, self.batch, self.shuffled = rows, batch, shuffled
+        self.order = np.arange(len(rows))
+        if shuffled == "start":
+            np.random.shuffle(self.order)
 
     def __len__(self):
-        return ROWS // SMALL_BATCH
+        return len(self.rows) // self.batch
 
     def __getitem__(self, index):
-        rows = X[self.order[index * SMALL_BATCH : (index + 1) * SMALL_BATCH]]
+        rows = self.rows[self.order[index * self.batch :][: self.batch]]
         return rows, rows
 
     def on_epoch_end(self):
         if self.shuffled == "end":
-            self.order = np.random.permutation(ROWS)
+            np.random.shuffle(self.order)
 
 
 def pair(text):
@@ -69,13 +71,13 @@ def python_data(case, strategy):
         case "own arrays":
             return {"x": own_rows, "y": own_rows, "batch_size": BATCH // workers}
         case "PyDataset":
-            return {"x": Batches()}
+            return {"x": RowBatches(X, SMALL_BATCH)}
         case "PyDataset with threads":
-            return {"x": Batches(workers=2)}
+            return {"x": RowBatches(X, SMALL_BATCH, workers=2)}
         case "PyDataset that shuffles on_epoch_end":
-            return {"x": Batches("end"), "shuffle": False}
+            return {"x": RowBatches(X, SMALL_BATCH, "end"), "shuffle": False}
         case "PyDataset that shuffles at first":
-            return {"x": Batches("start"), "shuffle": False}
+            return {"x": RowBatches(X, SMALL_BATCH, "start"), "shuffle": False}
         case "generator":
             return {"x": ((rows, rows) for rows in np.split(X, ROWS // BATCH)), "epochs": 1}
 

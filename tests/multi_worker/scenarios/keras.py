@@ -73,15 +73,15 @@ def dropped_units(strategy, jit_compile):
 
 
 class SeenRows(keras.layers.Layer):
-    """Passes its input on, and remembers its first column."""
+    """Passes its input on, and remembers the rows of each step."""
 
     def __init__(self):
         super().__init__()
-        self.rows = []
+        self.steps = []
 
     def call(self, x):
         def remember(rows):
-            self.rows.extend(rows.ravel().astype(int).tolist())
+            self.steps.append(rows.ravel().astype(int).tolist())
             return rows
 
         return tf.ensure_shape(tf.numpy_function(remember, [x], tf.float32), x.shape)
@@ -93,11 +93,11 @@ class RowsByEpoch(keras.callbacks.Callback):
     def __init__(self, seen):
         super().__init__()
         self.seen, self.epochs = seen, []
-        seen.rows.clear()
+        seen.steps.clear()
 
     def on_epoch_end(self, epoch, logs=None):
-        self.epochs.append(list(self.seen.rows))
-        self.seen.rows.clear()
+        self.epochs.append([row for step in self.seen.steps for row in step])
+        self.seen.steps.clear()
 
 
 def shuffled_rows(strategy, seeds):

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from scenarios.data import RowBatches
 from tf_adasum.callbacks import BackupAndRestore
 
 ROWS, BATCH, EPOCHS = 64, 4, 3
@@ -20,25 +21,6 @@ STEPS = ROWS // BATCH
 X = np.arange(ROWS, dtype="float32")[:, np.newaxis]
 
 Dataset = tf.data.Dataset
-
-
-class Batches(keras.utils.PyDataset):
-    """Batches of rows; `shuffles` its rows at the end of each epoch, as many classes do."""
-
-    def __init__(self, shuffles=False, **options):
-        super().__init__(**options)
-        self.order, self.shuffles = np.arange(ROWS), shuffles
-
-    def __len__(self):
-        return STEPS
-
-    def __getitem__(self, index):
-        rows = X[self.order[BATCH * index :][:BATCH]]
-        return rows, rows
-
-    def on_epoch_end(self):
-        if self.shuffles:
-            np.random.shuffle(self.order)
 
 
 def rows_of_files(folder):
@@ -105,9 +87,9 @@ DATA = {
     "interleaved": lambda folder: ((batched(interleaved().shuffle(ROWS, seed=2)),), {}),
     "also validation data": lambda folder: also_for_validation(rows().shuffle(ROWS, seed=1)),
     "files": lambda folder: ((batched(rows_of_files(folder)),), {}),
-    "PyDataset": lambda folder: ((Batches(),), {}),
-    "PyDataset with threads": lambda folder: ((Batches(workers=2),), {}),
-    "PyDataset that shuffles": lambda folder: ((Batches(shuffles=True),), {}),
+    "PyDataset": lambda folder: ((RowBatches(X, BATCH),), {}),
+    "PyDataset with threads": lambda folder: ((RowBatches(X, BATCH, workers=2),), {}),
+    "PyDataset that shuffles": lambda folder: ((RowBatches(X, BATCH, "end"),), {}),
     "generator": lambda folder: ((generator(),), {"steps_per_epoch": STEPS}),
 }
 

@@ -7,9 +7,9 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
-from support.keras_versions import PyDataset
 
-from scenarios.basics import scope, use_rule
+from scenarios.basics import Batches, scope, use_rule
+from scenarios.keras import SeenRows
 
 # The last batch is one row: some replicas have none.
 ROWS, BATCH, STEPS = 33, 8, 2
@@ -33,17 +33,11 @@ ENDLESS, ONCE = ("endless generator",), ("generator", "from_generator, once")
 CALLS = ["fit", "validation", "evaluate", "predict"]
 
 
-class Batches(PyDataset):
-    def __len__(self):
-        return -(-ROWS // BATCH)
-
-    def __getitem__(self, index):
-        rows = X[index * BATCH : (index + 1) * BATCH]
-        return rows, rows
+BATCHES = [(X[start : start + BATCH],) * 2 for start in range(0, ROWS, BATCH)]
 
 
 def batches():
-    yield from (Batches()[index] for index in range(len(Batches())))
+    yield from BATCHES
 
 
 def endless_batches():
@@ -69,9 +63,9 @@ def data_of(kind, strategy):
     iterator = batches()
     tensors = tf.data.Dataset.from_tensor_slices((X, X)).batch(BATCH)
     make = {
-        "PyDataset": Batches,
-        "PyDataset with threads": lambda: Batches(workers=2),
-        "PyDataset with processes": lambda: Batches(workers=2, use_multiprocessing=True),
+        "PyDataset": lambda: Batches(BATCHES),
+        "PyDataset with threads": lambda: Batches(BATCHES, workers=2),
+        "PyDataset with processes": lambda: Batches(BATCHES, workers=2, use_multiprocessing=True),
         "tensors": lambda: tensors,
         "from_generator": lambda: from_generator(batches),
         "from_generator, once": lambda: from_generator(lambda: iterator),
@@ -82,21 +76,6 @@ def data_of(kind, strategy):
         ),
     }
     return {"x": make[kind]()}
-
-
-class RowsOfSteps(keras.layers.Layer):
-    """Passes its input on, and keeps the rows of each step."""
-
-    def __init__(self):
-        super().__init__()
-        self.steps = []
-
-    def call(self, x):
-        def remember(rows):
-            self.steps.append(rows.ravel().astype(int).tolist())
-            return rows
-
-        return tf.ensure_shape(tf.numpy_function(remember, [x], tf.float32), x.shape)
 
 
 def call_model(model, call, kind, steps, strategy):
@@ -135,7 +114,7 @@ def rows_of_steps(strategy, kinds, calls, steps_per_execution=1, built=False):
         if kind in ENDLESS and not steps:
             continue
         with scope(strategy):
-            seen = RowsOfSteps()
+            seen = SeenRows()
             layers = [keras.layers.Input([1])] if built else []
             model = keras.Sequential([*layers, seen, keras.layers.Dense(1)])
             model.compile(keras.optimizers.SGD(0.0), "mse", steps_per_execution=steps_per_execution)

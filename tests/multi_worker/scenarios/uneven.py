@@ -6,9 +6,8 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
-from support.keras_versions import PyDataset
 
-from scenarios.basics import message_of, random_data, use_rule
+from scenarios.basics import Batches, message_of, random_data, use_rule
 from scenarios.keras import worker_of
 
 BATCH = 4
@@ -61,20 +60,6 @@ def infinite_on_one(strategy):
     batches = -3 if worker_of(strategy) else 3
     distribute = strategy.distribute_datasets_from_function
     return {"message": message_of(lambda: distribute(lambda _: dataset_of(batches)))}
-
-
-class Batches(PyDataset):
-    """The batches of a list."""
-
-    def __init__(self, batches):
-        super().__init__()
-        self.batches = batches
-
-    def __len__(self):
-        return len(self.batches)
-
-    def __getitem__(self, index):
-        return self.batches[index]
 
 
 def data_of(kind, batches):
