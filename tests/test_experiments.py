@@ -1,6 +1,5 @@
 """The frame of the experiments, and each of them at a tiny size, from its runs to its figures."""
 
-import functools
 import itertools
 import json
 import sys
@@ -116,13 +115,6 @@ def test_the_paired_test_and_holms_correction(load):
     assert comparison.first_reaching([2, 4], [0.1, 0.2], 0.5) is None
 
 
-def test_warm_up_and_decay(load):
-    warmup_and_decay = load("experiments.schedules").warmup_and_decay
-    schedule = warmup_and_decay(2.0, 10, 0.2)
-    np.testing.assert_allclose([*schedule[:3], schedule[-1]], [1.0, 2.0, 2.0, 2.0 / 8])
-    assert warmup_and_decay(2.0, 1, 0.1) == [2.0]
-
-
 def test_ranks_of_neighbours(load):
     """By angles: 0°, 10°, 90°, 100° and a long vector at 15°."""
     angles, lengths = np.radians([0, 10, 90, 100, 15]), np.array([1, 1, 1, 1, 50])
@@ -162,27 +154,6 @@ def test_replicas_with_different_weights_have_their_own_gradients(load):
         own = single.gradients(rows[i], x[4 * i : 4 * i + 4], y[4 * i : 4 * i + 4])
         np.testing.assert_allclose(found[i], own[0], rtol=0, atol=1e-6)
     assert np.abs(found[1] - several.gradients(rows[0], x, y)[1]).max() > 0.01
-
-
-def test_linear_scaling_of_an_elastic_training(load):
-    """T = 80: 40 steps at S = 2 are 20, 40 at S = 4 are 10; the rate falls at 60."""
-    scaled = load("experiments.adascale.experiment").scaled
-    (alone,), (stretched,) = scaled(0.5, 80, (4,)), scaled(0.5, 80, (4,), 40)
-    assert (len(alone), len(stretched)) == (20, 40)
-    first, second = scaled(0.5, 80, (2, 4))
-    assert len(first) == 20
-    np.testing.assert_allclose(first[:3], [0.5, 0.5 * (1 + 1 / (30 * 5 / 90)), 1.0], rtol=1e-6)
-    # Steps 40, 44, … 60 and 64, … 76 of the schedule.
-    np.testing.assert_allclose(second, [2.0] * 6 + [0.2] * 4, rtol=1e-6)
-
-
-def test_every_epoch_sees_each_row_at_most_once(load):
-    orders = functools.partial(
-        load("experiments.simulation.training_loop").orders, rows=11, steps=7, global_batch=2
-    )
-    order = orders(seed=3)
-    assert order.shape == (7, 2) and len(set(order[:5].ravel())) == 10
-    assert (order == orders(seed=3)).all() and (order != orders(seed=4)).any()
 
 
 def test_the_auc_is_the_share_of_pairs_in_the_right_order(load):

@@ -127,10 +127,3 @@ def test_refuses_bad_arguments(name, value):
     with pytest.raises(ValueError, match=f"`{name}` must be ") as error:
         LinearScalingWarmup(**arguments)
     assert str(error.value).endswith(f"Received: {name}={value!r}")
-
-
-def test_a_schedule_of_ints_has_fractions():
-    ints = Schedules.PiecewiseConstantDecay([100], [1, 0])
-    schedule = LinearScalingWarmup(ints, scale=4, total_steps=100, warmup=0.5)
-    rates = [float(schedule(step)) for step in (0, 3, 6)]
-    np.testing.assert_allclose(rates, [1, 1.72, 2.44], rtol=1e-6)

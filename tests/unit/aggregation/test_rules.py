@@ -151,3 +151,40 @@ def test_adasum_is_compiled_by_xla(backend):
     compiled = tf.function(tf_adasum.adasum, jit_compile=True)(gradients)
     for one, wanted in zip(compiled, tf_adasum.adasum(gradients), strict=True):
         np.testing.assert_allclose(one, wanted, rtol=1e-6)
+
+
+@parametrize_all_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 7, 16])
+def test_of_identical_gradients_is_the_gradient(backend, dtype, replicas):
+    (own,) = gradients_of([(37,)] * 8, 1, dtype)
+    # The coefficients add up to 1 within 1e-15, which rounds away except in float64.
+    tolerance = 2e-15 if dtype == tf.float64 else 0
+    for combined, gradient in zip(tf_adasum.adasum([own] * replicas), own, strict=True):
+        actual, wanted = combined.numpy().astype(np.float64), gradient.astype(np.float64)
+        np.testing.assert_allclose(actual, wanted, rtol=tolerance)
+
+
+def correlated(dtype, replicas, size, seed=0):
+    """For each replica a gradient, with a part in common."""
+    return [own for (own,) in gradients_of([(size,)], replicas, dtype, seed)]
+
+
+@parametrize_all_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[2, 3, 4, 5])
+def test_zero_tiny_and_huge_gradients(backend, dtype, replicas):
+    # Squares of float64 have to be normal numbers and finite; the other types are squared in
+    # float64, and stay clear of their own subnormals, which stock TensorFlow flushes to zero.
+    tiny, huge = {
+        tf.float16: (2.0**-10, 2.0**12),
+        tf.bfloat16: (2.0**-100, 2.0**100),
+        tf.float32: (2.0**-100, 2.0**100),
+        tf.float64: (2.0**-230, 2.0**490),
+    }[dtype]
+    zero = [(0,), (0, 1), (1, 0), (1, 1, 0)]
+    for pattern in (*zero, (tiny,), (huge,), (tiny, huge), (huge, tiny, tiny)):
+        scales = (pattern * replicas)[:replicas]
+        own = [
+            gradient * gradient.dtype.type(scale)
+            for gradient, scale in zip(correlated(dtype, replicas, 40), scales, strict=True)
+        ]
+        wanted = oracle.adasum(own)
+        assert np.isfinite(wanted).all()
+        assert_rounded(tf_adasum.adasum(own), wanted, own)

@@ -65,6 +65,20 @@ def test_a_smaller_batch_number_replaces_larger_ones_after_the_batch_size_has_ch
     assert BackupFiles(tmp_path, 2).newest(ALONE).progress == (0, 70)
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "position"),
+    [
+        ({"rows": 60, "batches": 80}, (90, 54), 20),  # 30 batches of 60 rows
+        ({"rows": 10, "batches": 31}, (4, 60), 60),  # not more than there are
+        ({"batches": 80}, (0, 40), 15),
+        ({}, (60, 80), 30),
+    ],
+)
+def test_the_position_in_batches_of_another_size(before, now, position):
+    own = Backup({**FACTS, "batch": 30, "position": 30, **before}, ARRAYS)
+    assert own.with_batch_size(*now).facts["position"] == position
+
+
 def test_every_bit_comes_back():
     restored = Backup.decoded(BYTES, "x")
     assert restored.facts == FACTS and restored.progress == (3, 7)

@@ -1,6 +1,5 @@
 """The state of a training: what differs between replicas is kept for each, and comes back there."""
 
-import ml_dtypes
 import numpy as np
 import pytest
 from support.fake_training import FakeModel, FakeVariable
@@ -8,75 +7,8 @@ from support.fake_workers import results_on_workers
 
 from tf_adasum.backup import training_state
 from tf_adasum.backup.backup_files import Array
-from tf_adasum.compat import keras as keras_compat
-from tf_adasum.workers.workers import Workers
 
 ALL = (*training_state.SECTIONS, training_state.METRICS)
-DEVICES = 2
-
-
-def bits_of(array):
-    return (array.dtype, array.shape, array.tobytes())
-
-
-def numbers(seed, dtype="float32", shape=(2, 3)):
-    random = np.random.default_rng(seed)
-    return (1e6 * random.standard_normal(shape)).astype(dtype)
-
-
-def model_of(workers, differing=1):
-    """One variable of each section is the same everywhere; others are replica's own.
-
-    Args:
-        differing: 0 for a model in which all are the same.
-    """
-
-    def own(path, seed, dtype="float32", shape=(2, 3)):
-        first = workers.rank * DEVICES * differing
-        values = (numbers(100 * seed + first + i * differing, dtype, shape) for i in range(DEVICES))
-        return FakeVariable(path, *values)
-
-    def common(path, seed, dtype="float32"):
-        return FakeVariable(path, *[numbers(seed, dtype)] * DEVICES)
-
-    return FakeModel(
-        [common("kernel", 1), own("moving_mean", 2)],
-        DEVICES * workers.count,
-        slots=[common("iteration", 3, "int64"), own("momentum", 4, ml_dtypes.bfloat16, (5,))],
-        rule_state=[common("rule_state/steps", 5, "float64")],
-        metrics=[own("loss/total", 6, shape=())],
-    )
-
-
-@pytest.mark.parametrize("count", [1, 3])
-class TestOfReplicas:
-    def test_what_differs_is_kept_for_each_replica_in_their_order(self, count):
-        def collect(workers):
-            return training_state.gather_state(model_of(workers), workers, ALL)
-
-        for rank, state in enumerate(results_on_workers(count, collect)):
-            copies = {array.path: array.copies for array in state}
-            kept = [("moving_mean", 200, (2, 3)), ("loss/total", 600, ())]
-            if rank > 0:  # it writes no backup
-                assert copies["momentum"] == copies["loss/total"] == []
-                kept.pop()
-            for path, seed, shape in kept:
-                actual = [bits_of(copy) for copy in copies[path]]
-                expected = [numbers(seed + i, shape=shape) for i in range(DEVICES * count)]
-                assert actual == [bits_of(each) for each in expected], path
-            assert len(copies["kernel"]) == 1
-            assert len(copies["momentum"]) == (DEVICES * count if rank == 0 else 0)
-
-    def test_worker_0_shares_epoch_and_every_bit(self, count):
-        def share(own):
-            model = model_of(own)
-            keras_compat.set_initial_epoch(model, 5 if own.rank == 0 else 0)
-            training_state.broadcast_state(model, own)
-            return keras_compat.initial_epoch(model), model.state()
-
-        first = model_of(Workers(0, count, None, None)).state()[::DEVICES]
-        expected = [each for each in first for _ in range(DEVICES)]
-        assert results_on_workers(count, share) == [(5, expected)] * count
 
 
 def test_bits_count_and_not_numbers(recwarn):

@@ -190,3 +190,10 @@ def test_a_scale_of_one_takes_as_many_steps_and_the_next_fit_takes_one(total, st
     assert len(history.epoch) == math.ceil(steps / STEPS_PER_EPOCH)
     train(model, [stop])
     assert model.optimizer.iterations.numpy() == steps + 1
+
+
+def test_a_function_of_the_epoch():
+    elastic = callbacks.ElasticScale(lambda epoch: 2.0 + epoch, make_dataset)
+    assert elastic.scale == 2.0
+    recorder = train_elastic(compiled(), elastic, epochs=3)
+    assert recorder.scales == [2, 3, 4] and recorder.steps == [12, 8, 6]

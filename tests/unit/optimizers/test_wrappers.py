@@ -337,3 +337,16 @@ def test_a_model_trained_on_replicas_is_loaded_without(make, rule, tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert_equal(loaded.get_weights(), model.get_weights())
     assert_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["clipnorm", "use_ema", "gradient_accumulation_steps"],
+)
+def test_options_are_those_of_the_inner_optimizer(name):
+    inner = SGD(0.1)
+    optimizer = AdaScale(inner)
+    setattr(inner, name, 3)
+    assert getattr(optimizer, name) == 3
+    setattr(optimizer, name, 4)
+    assert getattr(inner, name) == 4

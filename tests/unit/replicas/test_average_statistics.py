@@ -48,3 +48,20 @@ def test_a_model_is_traced_once_and_its_memory_is_freed(strategy):
     keras.backend.clear_session()
     gc.collect()
     assert model() is None
+
+
+def test_moving_statistics_are_averaged_and_frozen_weights_are_not(strategy, monkeypatch):
+    averaged = []
+
+    def averaging(strategy, variables):
+        averaged.extend(variables)
+        return lambda: None
+
+    monkeypatch.setattr(average_statistics, "_averaging", averaging)
+    model = build(strategy)
+    norm = model.layers[1]
+    average_statistics.average(strategy, model)
+    assert [id(v) for v in averaged] == [id(norm.moving_mean), id(norm.moving_variance)]
+    dense = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(2)])
+    average_statistics.average(strategy, dense)
+    assert len(averaged) == 2, "a model without statistics is not averaged"

@@ -6,14 +6,10 @@ import re
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
 from support import meshes
-
-from tf_adasum.ops import library as op_library
-from tf_adasum.transport import library
 
 ROOT = Path(__file__).parents[3]
 
@@ -119,34 +115,6 @@ def test_a_crash_of_ucx_is_an_error():
 
 
 NAMES = ["all_to_all", "all_gather", "scatter_gram", "combine_gather"]
-
-
-def opened_with(monkeypatch, names, op):
-    """Call `library.opened` in a process whose compiled op has these of the ops over UCX."""
-    ops = types.SimpleNamespace(**{f"tf_adasum_ucx_{name}": op for name in names})
-    status = types.SimpleNamespace(reason=None, path="the library's")
-    monkeypatch.setattr(op_library, "load", lambda: ops)
-    monkeypatch.setattr(op_library, "status", lambda: status)
-    monkeypatch.setattr(library, "Library", lambda path, ops: (path, ops))
-    return library.opened.__wrapped__(), ops
-
-
-OLDER = "is older than this package and lacks"
-
-
-@pytest.mark.parametrize(
-    ("names", "op", "message"),
-    [
-        ([], lambda channel: None, "built without UCX's headers"),
-        (NAMES[:2], lambda channel: None, f"{OLDER} scatter_gram, combine_gather: build it"),
-        (NAMES[:3], lambda channel: None, f"{OLDER} combine_gather:"),
-        (NAMES[1:], lambda channel: None, f"{OLDER} all_to_all:"),
-        (NAMES, lambda turn: None, f"{OLDER} the argument channel: build it again"),
-    ],
-)
-def test_all_ops_are_needed(monkeypatch, names, op, message):
-    with pytest.raises(library.UcxUnavailableError, match=re.escape(message)):
-        opened_with(monkeypatch, names, op)
 
 
 def test_the_ops_that_are_needed_are_those_that_are_built():

@@ -225,3 +225,14 @@ def test_ucx_itself_waits_no_longer_than_asked(ucx):
         ucx.attempt(numbers[0], 0, 2, 0, 1000, 0.2)
     for number in numbers:
         ucx.close(number)
+
+
+def test_where_no_way_works(fake):
+    functions = fake(fails=[("attempt", selection.SHARED_MEMORY), ("attempt", selection.TCP)])
+    for each in on_workers("auto"):
+        assert each.mesh is None
+        assert each.summary.startswith("TensorFlow's collectives (UCX over shared memory fails: ")
+    assert len(functions.closed) == 4
+    for error in on_workers("ucx"):
+        assert "TCP fails: worker 1 (127.0.0.1:2): Operation not permitted" in str(error)
+        assert "make UCX work on all of them" in str(error)

@@ -9,8 +9,6 @@ from tf_adasum.aggregation import Scheme
 from tf_adasum.errors import see
 from tf_adasum.workers import agreement
 
-INFINITE, UNKNOWN = tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALITY
-
 
 def message_of(outcomes):
     """What all workers have raised; "" for nothing."""
@@ -20,46 +18,6 @@ def message_of(outcomes):
 
 def assert_received(message, received, code):
     assert message.endswith(f"Received: {received} {see(code)}") if received else message == ""
-
-
-@pytest.mark.parametrize(
-    ("cardinalities", "received"),
-    [
-        ([0], ""),
-        *(([each] * 3, "") for each in (7, INFINITE, UNKNOWN)),
-        ([3, 4], "worker 0: 3; worker 1: 4"),
-        ([3, 3, INFINITE], "workers 0, 1: 3; worker 2: infinite"),
-        ([UNKNOWN, 3], "worker 0: unknown; worker 1: 3"),
-    ],
-)
-def test_other_numbers_of_batches_are_named(cardinalities, received):
-    def check(own):
-        return agreement.check_same_cardinality(own, cardinalities[own.rank])
-
-    message = message_of(run_on_workers(len(cardinalities), check))
-    assert_received(message, received, "TFA-405")
-
-
-@pytest.mark.parametrize(
-    ("cardinalities", "expected"),
-    [
-        ([3, 3], True),
-        ([INFINITE] * 3, True),
-        ([3, 4, 3], False),
-        ([UNKNOWN, 4], False),
-        ([3, INFINITE, 4], "worker 0: 3; worker 1: infinite; worker 2: 4"),
-    ],
-)
-def test_lengths_may_differ_unless_some_are_infinite(cardinalities, expected):
-    def ask(own):
-        return agreement.is_same_length(own, cardinalities[own.rank])
-
-    outcomes = run_on_workers(len(cardinalities), ask)
-    if isinstance(expected, str):
-        assert "are infinite, and others end" in message_of(outcomes)
-        assert_received(message_of(outcomes), expected, "TFA-405")
-    else:
-        assert outcomes == [expected] * len(cardinalities)
 
 
 @pytest.mark.parametrize(

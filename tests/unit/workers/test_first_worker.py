@@ -123,3 +123,10 @@ def test_what_takes_all_workers_is_refused_by_name():
         f"Received: model.predict in Predicts.on_epoch_end {see('TFA-507')}"
     )
     one_worker.refuse("model.predict")  # elsewhere it is not
+
+
+def test_what_all_have_stopped_stays_stopped():
+    model, called = called_on_worker_0(Recorder(stops=0))
+    model.stop_training = True  # by a callback that all workers have
+    called.on_train_batch_end(0, {})
+    assert model.stop_training

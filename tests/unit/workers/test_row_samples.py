@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from tf_adasum.workers.row_samples import ARRAYS, ROWS, RowSamples, samples_of
+from tf_adasum.workers.row_samples import ARRAYS, ROUNDING, ROWS, TOLERANCE, RowSamples, samples_of
 
 NAN = np.nan
 
@@ -25,6 +25,13 @@ def row_samples(*of_each_worker):
         for row, numbers in zip(sample, arrays, strict=False):
             row[: len(numbers)] = numbers
     return RowSamples(values)
+
+
+@pytest.mark.parametrize(("share", "equal"), [(0.99, True), (1.01, False)])
+def test_means_within_the_tolerance_are_equal(share, equal):
+    other = 1000 + share * (TOLERANCE * 50 + ROUNDING * 1050)
+    found = row_samples([[2, 0, 1000, 1050]], [[2, 0, other, 1050]])
+    assert found.all_equal == equal and found.rows_differ != equal
 
 
 @pytest.mark.parametrize(

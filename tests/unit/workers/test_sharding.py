@@ -241,3 +241,8 @@ def test_after_a_dataset_all_workers_draw_the_same_seeds():
         return sharding._seeds.drawn
 
     assert run_on_workers(2, part) == [1, 1]
+
+
+def test_files_in_other_orders(checked, folder):
+    text = checked(lambda rank: records(folder, step=1 - 2 * rank))[1]
+    assert text == sharding.DATA_DIFFERS
