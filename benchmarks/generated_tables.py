@@ -154,7 +154,8 @@ def elastic_part():
     text = (
         "Seconds from an event to the next training step, and seconds without training (pause): "
         f"medians (lowest to highest) of {min(int(r['times']) for r in rows)} or more. Four hosts "
-        "were simulated on one machine with two cores, with `--preload`, since removed:"
+        "were simulated on one machine with two cores. Restarts take longer today: each imports "
+        "TensorFlow anew, which an option since removed avoided:"
     )
     table = report.table(
         ["event", "next step", "pause"], [[r["event"], r["seconds"], r["pause"]] for r in rows]

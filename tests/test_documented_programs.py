@@ -1,4 +1,4 @@
-"""The code in the documents runs: fragments, what stands under "after" in migrations, tutorials."""
+"""The code in the documents runs: fragments, whole programs, tutorials."""
 
 import ast
 import functools
@@ -36,10 +36,10 @@ def blocks(path):
 
 
 def programs():
-    """What stands under "after" in the pages of migration; the first of them is the fast one."""
-    for path in (ROOT / "docs" / "horovod.md", ROOT / "docs" / "mirrored.md"):
+    """Whole programs: blocks of the pages with a title, but for those before a migration."""
+    for path in DOCUMENTS[1:]:  # the README's is tested below
         for title, text in blocks(path):
-            if title and title.startswith("after"):
+            if title and not title.startswith("before"):
                 yield pytest.param(text, id=path.stem)
 
 
@@ -58,7 +58,7 @@ def launched(folder, *arguments):
 @pytest.mark.parametrize("text", list(programs()))
 @pytest.mark.slow
 @pytest.mark.keras3_only("the documents are written for Keras 3")
-def test_a_migrated_program_trains_on_two_workers(text, tmp_path):
+def test_a_whole_program_trains_on_two_workers(text, tmp_path):
     end = "" if "\nlosses = []" in text else "\nlosses = model.history.history['loss']"
     end += "\nassert strategy.num_workers == 2 and losses[-1] < losses[0], losses\n"
     end += "print('trained')\n"
@@ -151,7 +151,7 @@ def names(monkeypatch, tmp_path):
 def test_the_fragments_of_a_page_run(path, names):
     for title, text in blocks(path):
         first = text.splitlines()[0]
-        if not title and first not in NOT_RUN:  # what has a title is a program of a migration
+        if not title and first not in NOT_RUN:  # what has a title is a whole program
             exec(compile(text, f"{path.name}: {first}", "exec"), names)
 
 
