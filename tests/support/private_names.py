@@ -1,7 +1,6 @@
 """Find private names of other modules that a module uses, and those that no longer exist."""
 
 import ast
-import importlib.util
 import itertools
 from pathlib import Path
 
@@ -32,9 +31,3 @@ def private_names(module):
 def missing_names(module, objects):
     """Return the private names that a module uses but that none of the objects has."""
     return {name for name in private_names(module) if not any(hasattr(o, name) for o in objects)}
-
-
-def execute_again(module):
-    """Execute the file of a module once more, as another module."""
-    specification = importlib.util.spec_from_file_location("again", module.__file__)
-    specification.loader.exec_module(importlib.util.module_from_spec(specification))

@@ -131,10 +131,6 @@ class GradientAggregatingStrategy(abc.ABC):
                 of several optimizers.
         """
 
-    @abc.abstractmethod
-    def gradients_are_combined(self) -> AbstractContextManager[None]:
-        """Return a context in which optimizers of a replica do not combine gradients again."""
-
     @property
     @abc.abstractmethod
     def are_gradients_combined(self) -> bool:

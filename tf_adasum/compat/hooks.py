@@ -5,11 +5,11 @@ the reason:
 
     hooks = Hooks("Keras 3")
 
-    @hooks.replaces(TFOptimizer, "_all_reduce_sum_gradients")
-    def all_reduce_sum_gradients(original, self, grads_and_vars):
-        \"\"\"Mark the reduction as a reduction of gradients. No public hook does this.\"\"\"
+    @hooks.replaces(Layer, "add_loss")
+    def add_loss(original, self, loss):
+        \"\"\"Give each replica a list of its own for the losses that a layer adds.\"\"\"
         if not our_replica_context():
-            return original(self, grads_and_vars)
+            return original(self, loss)
         ...
 
 If only one feature needs the function, the hook names this feature: `hooks.replaces(owner, "name",
@@ -23,16 +23,12 @@ with unchanged arguments. `README.md` lists all hooks.
 """
 
 import functools
-import inspect
 import types
 import warnings
 from collections.abc import Callable, Iterator
 
 from tf_adasum.compat.library import Library
 from tf_adasum.errors import see
-
-# Attribute of a replaced function: the names of the hooks that wrap it, the innermost first.
-MARK = "hooks_of_tf_adasum"
 
 
 class Hook:
@@ -60,6 +56,7 @@ class Hook:
     ):
         self.owner, self.name, self.function = owner, name, function
         self.is_override, self.feature = is_override, feature
+        self._is_installed = False
 
     @property
     def is_there(self) -> bool:
@@ -78,33 +75,21 @@ class Hook:
             return f"{self.owner.__name__}.{self.name}"
         return f"{self.owner.__module__}.{self.owner.__qualname__}.{self.name}"
 
-    @property
-    def reason(self) -> str:
-        """The docstring of the hook, which describes what the hook changes and why."""
-        return inspect.getdoc(self.function) or ""
-
-    @property
-    def source(self) -> str:
-        """The full name of the hook, such as ``"tf_adasum.compat.keras.layers.next_seed"``."""
-        return f"{self.function.__module__}.{self.function.__qualname__}"
-
     def install(self) -> None:
         """Replace the function, unless this hook has already replaced it.
 
         Raises:
             AttributeError: if the function does not exist.
         """
-        original = getattr(self.owner, self.name)
-        around = getattr(original, MARK, ())
-        if self.is_override or self.source in around:
+        original, function = getattr(self.owner, self.name), self.function
+        if self.is_override or self._is_installed:
             return
-        function = self.function
+        self._is_installed = True
 
         @functools.wraps(original)
         def replacement(*args, **kwargs):
             return function(original, *args, **kwargs)
 
-        setattr(replacement, MARK, (*around, self.source))
         setattr(self.owner, self.name, replacement)
 
 
@@ -139,24 +124,28 @@ class Hooks:
             feature: the feature that needs the functions, in words. Defaults to None: the whole
                 package needs the functions.
         """
-        return self._adding(owner, names, feature=feature)
 
-    def overrides(self, owner: type, *names: str, feature: str | None = None) -> Callable:
-        """Return a decorator for a method that overrides private methods of `owner`.
+        def add(function):
+            self._hooks += [Hook(owner, name, function, feature=feature) for name in names]
+            return function
+
+        return add
+
+    def overrides(self, *names: str, feature: str | None = None) -> Callable:
+        """Return a decorator for a class that overrides private methods of its base class.
 
         Args:
-            owner: a class.
-            names: names of methods of `owner`. Defaults to the name of the decorated method.
+            names: names of methods of both classes.
             feature: the feature that needs the methods, in words. Defaults to None: the whole
                 package needs the methods.
         """
-        return self._adding(owner, names, is_override=True, feature=feature)
 
-    def _adding(self, owner, names, **kind):
-        def add(function):
-            for name in names or [function.__name__]:
-                self._hooks.append(Hook(owner, name, function, **kind))
-            return function
+        def add(cls):
+            (base,) = cls.__bases__
+            for name in names:
+                hook = Hook(base, name, vars(cls)[name], is_override=True, feature=feature)
+                self._hooks.append(hook)
+            return cls
 
         return add
 
@@ -193,14 +182,6 @@ class Hooks:
         if self.off and not self._has_warned:
             self._has_warned = True
             lines = (f"- {feature} ({', '.join(gone)})" for feature, gone in self.off.items())
-            warnings.warn(
-                "\n".join(
-                    [
-                        f"{self._library.title} lacks functions that some features need. These "
-                        "features are off:",
-                        *lines,
-                        see("TFA-103"),
-                    ]
-                ),
-                stacklevel=2,
-            )
+            text = "lacks functions that some features need. These features are off:"
+            text = "\n".join([f"{self._library.title} {text}", *lines, see("TFA-103")])
+            warnings.warn(text, stacklevel=2)

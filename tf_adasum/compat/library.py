@@ -71,17 +71,13 @@ class Library:
             except ImportError as error:
                 cause = error
         is_expected = since is not None and major_minor(self._version) < major_minor(since)
-        if not is_expected:
-            self._note(f"{module}.{name}", feature, cause)
+        if not is_expected and feature is None:
+            self._missing.append(f"{module}.{name}")
+            self._cause = cause
+        elif not is_expected:
+            self._off[feature].append(f"{module}.{name}")
         own = {"__module__": module, "is_expected": is_expected, "library": self.title}
         return type(name, (Absent,), own)
-
-    def _note(self, target, feature, cause):
-        if feature is None:
-            self._missing.append(target)
-            self._cause = cause
-        else:
-            self._off[feature].append(target)
 
     @property
     def off(self) -> dict[str, list[str]]:

@@ -8,50 +8,35 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
+from tf_adasum.compat.thread_flag import ThreadFlag
 from tf_adasum.errors import see
 
 # Packages that report a training run to a server or a store. One worker is enough to report.
 TRACKERS = frozenset(
-    {
-        "aim",
-        "clearml",
-        "comet_ml",
-        "dvclive",
-        "mlflow",
-        "neptune",
-        "neptune_tensorflow_keras",
-        "wandb",
-    }
+    "aim clearml comet_ml dvclive mlflow neptune neptune_tensorflow_keras wandb".split()
 )
 
 # Packages whose frames are skipped in the search for a caller.
 _BETWEEN = frozenset({"contextlib", "keras", "tensorflow", "tf_adasum", "tf_keras"})
 
-_running = threading.local()  # Keras may call callbacks from another thread during training
+_running = ThreadFlag()  # Keras may call callbacks from another thread during training
 
 
-@contextlib.contextmanager
-def alone(name: str, method: str) -> Iterator[None]:
+def alone(name: str, method: str) -> contextlib.AbstractContextManager[None]:
     """Return a context manager for code that only this worker runs.
 
     Args:
         name: the name of the callback that runs, for messages.
         method: the method that is called.
     """
-    before = getattr(_running, "what", None)
-    _running.what = name, method
-    try:
-        yield
-    finally:
-        _running.what = before
+    return _running.within((name, method))
 
 
 def is_alone() -> bool:
     """Return whether this thread runs code that the other workers do not run."""
-    return getattr(_running, "what", None) is not None
+    return _running.value is not None
 
 
 def is_called_by(packages: Collection[str]) -> bool:
@@ -82,7 +67,7 @@ def refuse(call: str) -> None:
         RuntimeError: within `alone`. The message names the callback.
     """
     if is_alone():
-        name, method = _running.what
+        name, method = _running.value
         raise RuntimeError(
             f"{call} needs all workers, but {name} runs on worker 0 only. Make this call in your "
             f"own callback that runs on all workers, and pass the result to {name}. Or read "

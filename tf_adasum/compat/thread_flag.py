@@ -1,24 +1,25 @@
-"""A flag that a context manager sets for its thread. Standard library only."""
+"""A value that a context manager sets for its thread. Standard library only."""
 
 import contextlib
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 
 class ThreadFlag(threading.local):
-    """A flag of each thread, because another thread may run a call at the same time.
+    """A value of each thread, because another thread may run a call at the same time.
 
     Attributes:
-        is_set: whether this thread is in `within`.
+        value: the value that the innermost `within` of this thread has set, or None.
     """
 
-    is_set = False
+    value: Any = None
 
     @contextlib.contextmanager
-    def within(self) -> Iterator[None]:
-        """Return a context manager in which the flag of this thread is set."""
-        had, self.is_set = self.is_set, True
+    def within(self, value: Any = True) -> Iterator[None]:
+        """Return a context manager in which this thread has a value."""
+        before, self.value = self.value, value
         try:
             yield
         finally:
-            self.is_set = had
+            self.value = before

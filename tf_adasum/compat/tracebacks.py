@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import threading
 import types
@@ -19,20 +18,11 @@ _PACKAGES = ("keras", "tensorflow", "tf_adasum", "tf_keras", "wrapt")
 # Modules of the standard library that call the code of those packages.
 _MODULES = (contextlib, threading)
 
-# Text that TensorFlow appends to an error of an operation: where the operation was created.
-_ORIGIN = re.compile(r" defined at \(most recent call last\):\n((?:  File .*\n(?:\n|    .*\n)*)*)")
-_FRAME = re.compile(r'  File "(.*)", line .*\n(?:\n|    .*\n)*')
-
-# Text that AutoGraph puts before the message of an error in a converted function.
-_CONVERTED = "in user code:\n"
-_FRAME_OF_CONVERTED = re.compile(r'    File "(.*)", line .*\n(?:        .*\n)*')
-
 
 def shorten(error: BaseException) -> None:
     """Remove frames of libraries from the tracebacks of an exception and its causes.
 
-    Frames of libraries are also removed from the text of TensorFlow's errors. If Keras's traceback
-    filtering is off, nothing is changed.
+    If Keras's traceback filtering is off, nothing is changed.
 
     Args:
         error: the exception, which is changed in place.
@@ -42,10 +32,6 @@ def shorten(error: BaseException) -> None:
     folders = _folders()
     for each in _chain(error):
         each.__traceback__ = _without(each.__traceback__, folders)
-        if each.args and isinstance(each.args[0], str) and each.args[0].startswith(_CONVERTED):
-            each.args = (_without_frames(each.args[0], folders), *each.args[1:])
-        if isinstance(text := getattr(each, "_message", None), str):  # of tf.errors.OpError
-            each._message = _ORIGIN.sub(lambda found: _origin(found[1], folders), text)
 
 
 def _is_filtering():
@@ -83,23 +69,3 @@ def _without(trace, folders):
         if not entry.tb_frame.f_code.co_filename.startswith(folders):
             kept = types.TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return kept
-
-
-def _without_frames(text, folders):
-    """Return AutoGraph's message without the frames of libraries.
-
-    If no frame is left, return only the text of the error, without the name of its class.
-    """
-    kept = _FRAME_OF_CONVERTED.sub(
-        lambda found: "" if found[1].startswith(folders) else found[0], text
-    )
-    if _FRAME_OF_CONVERTED.search(kept):
-        return kept
-    error = kept.removeprefix(_CONVERTED).strip()
-    return re.sub(r"^[\w.]*(?:Error|Exception): ", "", error)
-
-
-def _origin(frames, folders):
-    """Return the text that shows where an operation was created, without library frames."""
-    own = [found[0] for found in _FRAME.finditer(frames) if not found[1].startswith(folders)]
-    return " defined at (most recent call last):\n" + "".join(own) if own else ":\n"

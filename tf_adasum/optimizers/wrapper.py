@@ -37,6 +37,8 @@ class WrapperOptimizer(keras_compat.WrapperBase):
         name: name of this optimizer.
     """
 
+    built: bool
+
     def __init__(self, optimizer, name):
         keras_compat.install()
         super().__init__(name)

@@ -173,7 +173,8 @@ def train_convolutions(strategy, jit_compile=False):
                 layers.AveragePooling2D(2),
                 layers.Reshape([16, 4]),
                 layers.Conv1D(4, 3, strides=2),
-                layers.MaxPooling1D(),
+                # Keras 3.11 and Keras 2 have no adaptive pooling.
+                getattr(layers, "AdaptiveMaxPooling1D", layers.MaxPooling1D)(3),
                 layers.Flatten(),
                 layers.Dense(1),
             ]

@@ -66,8 +66,8 @@ def test_hooks_name_all_that_has_moved_and_replace_nothing(shelf):
     for name in ("read", "lend"):
         hooks.replaces(shelf.Novel, name)(lambda original, self: -original(self))
 
+    @hooks.overrides("burn")
     class Own(shelf.Novel):
-        @hooks.overrides(shelf.Novel)
         def burn(self):
             """Is never called by a library that has another name for it."""
 

@@ -24,13 +24,13 @@ import contextlib, io, json, warnings
 import keras, numpy as np, tensorflow as tf
 from keras.src.backend.common import masking
 from keras.src.trainers.data_adapters import py_dataset_adapter
-from tensorflow.python.data.ops import scan_op
+from tensorflow.python.data.ops import multi_device_iterator_ops
 
 keras.__version__ = "3.99.0"
 for owner, name in [
     (masking, "set_keras_mask"),
     (py_dataset_adapter, "PyDatasetAdapter"),
-    (scan_op, "_ScanDataset"),
+    (multi_device_iterator_ops, "_create_device_dataset"),
 ]:
     delattr(owner, name)
 with warnings.catch_warnings(record=True) as caught:
@@ -77,7 +77,7 @@ def test_one_warning_names_the_features_of_each_library(outcome):
     lines = of_keras.splitlines()
     assert len([line for line in lines if MULTI_OPTIMIZER not in line]) == 4  # not in older ones
     of_tensorflow = one(messages, "TensorFlow", "lacks functions that some features need")
-    assert "(tensorflow.python.data.ops.scan_op._ScanDataset)\n" in of_tensorflow
+    assert "multi_device_iterator_ops._create_device_dataset)\n" in of_tensorflow
     assert one(messages, "runs the train_step", "has no keras.src.backend.common.masking")
 
 
@@ -85,7 +85,7 @@ def test_the_doctor_names_them_and_does_not_fail(outcome):
     _, _, code, lines = outcome
     assert code == 0
     assert one(lines, "warn  keras", "3.99.0 is newer than 3.15, the newest tested version")
-    for feature in "compile(jit_compile=True)", "PyDataset", "_ScanDataset":
+    for feature in "compile(jit_compile=True)", "PyDataset", "_create_device_dataset":
         assert one(lines, "warn  hooks         off: ", feature)
 
 

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 import tf_adasum
-from tf_adasum.compat.tensorflow import GradientCrossDeviceOps, GradientReduction
 from tf_adasum.replicas import average_statistics
 
 TIMES = 7  # it warns of the fifth
@@ -39,21 +38,6 @@ def test_averages_of_many_models(strategy, warnings_of):
             layers = [keras.layers.Input([3]), keras.layers.BatchNormalization()]
             model = keras.Sequential(layers)
         average_statistics.average(strategy, model)  # also of one replica
-
-    assert warnings_of(action) == []
-
-
-def test_gradients_of_many_shapes_reduced_eagerly(warnings_of):
-    options = tf.distribute.experimental.CommunicationOptions()
-    ops = GradientCrossDeviceOps(["/device:CPU:0"], 1, options)
-    ops.is_identity_for_one_replica = lambda options: False
-    ops.combine_gradients = lambda gradients, *others: gradients
-
-    def action(number):
-        gradient = tf.ones([number + 1])
-        pairs = [(gradient, gradient)]
-        (reduced,) = ops.batch_reduce(tf.distribute.ReduceOp.SUM, pairs, GradientReduction())
-        assert reduced.shape == [number + 1]
 
     assert warnings_of(action) == []
 

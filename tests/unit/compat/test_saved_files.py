@@ -1,7 +1,6 @@
 """Files of models under our strategy: written at once."""
 
 import os
-from unittest import mock
 
 import keras
 import numpy as np
@@ -31,19 +30,6 @@ def first_weight(strategy, path):
         with strategy.scope():
             model = keras.saving.load_model(path, compile=False)
     return model.get_weights()[0][0, 0]
-
-
-@pytest.mark.parametrize("name", ["a.keras", "a.weights.h5"])
-def test_is_written_beside_and_renamed(strategy, name, tmp_path):
-    path = tmp_path / name
-    for value in 1.0, 2.0:
-        with mock.patch.object(atomic_files.os, "replace", wraps=os.replace) as replace:
-            write(model_of(strategy, value=value), path)
-        ((old, new),) = (call.args for call in replace.call_args_list)
-        assert str(new) == str(path)
-        assert os.path.dirname(old) == str(path.parent) and str(old).endswith(path.name)
-        assert first_weight(strategy, path) == value
-    assert os.listdir(path.parent) == [path.name]
 
 
 @pytest.mark.parametrize("name", ["a.keras", "a.weights.h5"])

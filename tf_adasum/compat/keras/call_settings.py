@@ -140,18 +140,7 @@ _described_models: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 def _of_model(model):
     layers = list(model._flatten_layers(include_self=False))
-    if layers and hasattr(layers[0], "_trainable_variables"):  # `_weights_of`, inlined: 1 ms
-        state = [
-            (
-                id(each),
-                each.trainable,
-                len(each._trainable_variables),
-                len(each._non_trainable_variables),
-            )
-            for each in layers
-        ]
-    else:
-        state = [(id(each), each.trainable, *map(len, _weights_of(each))) for each in layers]
+    state = [(id(each), each.trainable, *map(len, _weights_of(each))) for each in layers]
     known = _described_models.get(model)
     if known and known[0] == state:
         return known[1]
@@ -259,11 +248,16 @@ def _is_any_length_open(model):
 
     For example, inputs for texts have such an axis. Also return True if the inputs are not known.
     """
-    try:
-        inputs = tf.nest.flatten(getattr(model, "inputs", None) or [])
-    except (AttributeError, ValueError):  # of a model that is not built
-        return True
+    inputs = tensors_of(model, "inputs")
     return not inputs or any(None in tuple(each.shape)[1:] for each in inputs)
+
+
+def tensors_of(model, name):
+    """Return the symbolic inputs or outputs of a functional model, or [] for other models."""
+    try:
+        return tf.nest.flatten(getattr(model, name, None) or [])
+    except (AttributeError, ValueError):  # of a Sequential that is not built
+        return []
 
 
 def _kind_of_array(value):

@@ -72,7 +72,7 @@ def factor_of_loss(divisor=None):
         return None
     can_reduce = tensorflow_compat.can_reduce()  # not within a function or a loop of a user's step
     if not can_reduce and divisor is not None:
-        if _compiles.is_set and _is_mean():
+        if _compiles.value and _is_mean():
             raise NeedsReplicas
         return None
     weight, factor = weight_of_replica(), float(replicas)
@@ -105,7 +105,7 @@ def weight_of_replica():
     rows = tf.distribute.get_strategy()._empty_replicas
     if tensorflow_compat.can_reduce() or rows.has_total:
         return rows.weight()
-    if _compiles.is_set and _is_mean():
+    if _compiles.value and _is_mean():
         raise NeedsRows
     return None
 

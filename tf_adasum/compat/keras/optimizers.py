@@ -4,6 +4,7 @@ import contextlib
 import math
 import weakref
 
+import keras
 import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
@@ -44,11 +45,6 @@ def tensorflow_variable(variable):
     """Return the `tf.Variable` of a Keras 3 variable, or a TensorFlow variable unchanged."""
     value = variable.value
     return variable if callable(value) else value
-
-
-def is_linear(strategy):
-    """Return whether a strategy's rule does not depend on the gradients, as sum and mean."""
-    return not strategy.aggregation.needs_gram
 
 
 class Optimizers:
@@ -102,7 +98,7 @@ class Optimizers:
         def take(found, *present):
             del found
             with nonfinite.already_checked():
-                step(_at_places(are_present, present))
+                step(at_places(are_present, present))
 
         def skip_or_raise(found, *present):
             del present
@@ -166,22 +162,6 @@ class Optimizers:
             optimizer, [*gradients, *scalars], [*groups, *own], measured
         )
 
-    def combine_present(self, optimizer, grads_and_vars, present):
-        """Combine the gradients that are not None, and keep each None.
-
-        Args:
-            optimizer: the optimizer that was built for these variables.
-            grads_and_vars: list of pairs (gradient or None, variable).
-            present: list of the pairs that have a gradient.
-
-        Returns:
-            The list of pairs, with the combined gradients.
-        """
-        combined = self.combine(optimizer, *zip(*present, strict=True)) if present else ()
-        are_present = [gradient is not None for gradient, _ in grads_and_vars]
-        variables = [variable for _, variable in grads_and_vars]
-        return list(zip(_at_places(are_present, combined), variables, strict=True))
-
     def _aggregation_state_of(self, optimizer, replica_context):
         """Return the optimizer's `AggregationState`. Create it if it does not exist yet."""
 
@@ -210,7 +190,7 @@ class Optimizers:
             optimizer.rule_state = rule_state  # Keras saves this attribute with the optimizer
 
 
-def _at_places(are_present, present):
+def at_places(are_present, present):
     """Return a list with the values of `present` where a flag is true, and None elsewhere."""
     own = iter(present)
     return [next(own) if is_present else None for is_present in are_present]
@@ -304,6 +284,14 @@ def learning_rate_of(model):
     return 0.0 if callable(rate) else float(tf.convert_to_tensor(rate))
 
 
+def floating(learning_rate):
+    """Return a learning rate as a floating-point tensor, because a schedule may return an int."""
+    learning_rate = tf.convert_to_tensor(learning_rate)
+    if learning_rate.dtype.is_floating:
+        return learning_rate
+    return tf.cast(learning_rate, keras.backend.floatx())
+
+
 def accumulation_steps(optimizer):
     """Return `gradient_accumulation_steps` of an optimizer, or 1 if it does not accumulate."""
     return getattr(optimizer, "gradient_accumulation_steps", None) or 1
@@ -376,6 +364,18 @@ def cond(context, predicate, then, otherwise, arguments=()):
     context.merge_call(across_replicas, args=(predicate, *arguments))
 
 
+def joined(values, dtype):
+    """Return a vector with the elements of all values, to exchange them in one collective."""
+    return tf.concat([tf.reshape(tf.cast(value, dtype), [-1]) for value in values], axis=0)
+
+
+def divided(vector, values):
+    """Divide a vector into a list of tensors with the shapes and dtypes of values."""
+    parts = tf.split(vector, [math.prod(value.shape) for value in values])
+    pairs = zip(parts, values, strict=True)
+    return [tf.reshape(tf.cast(part, value.dtype), value.shape) for part, value in pairs]
+
+
 def average(variables):
     """Average the replicas' values of floating-point variables. Called in each replica.
 
@@ -384,14 +384,13 @@ def average(variables):
     values that are not finite are left out of the average. If a value is finite on no replica, it
     is not changed.
     """
-    own = tf.concat([tf.reshape(tf.cast(v, tf.float64), [-1]) for v in variables], axis=0)
+    own = joined(variables, tf.float64)
     is_finite = tf.math.is_finite(own)
     counted = tf.stack([tf.where(is_finite, own, 0), tf.cast(is_finite, tf.float64)])
     total, count = tf.unstack(tf.distribute.get_replica_context().all_reduce("SUM", counted))
     means = tf.where(count > 0, total / count, own)
-    means = tf.split(means, [math.prod(v.shape) for v in variables])
-    for variable, mean in zip(variables, means, strict=True):
-        variable.assign(tf.reshape(tf.cast(mean, variable.dtype), variable.shape))
+    for variable, mean in zip(variables, divided(means, variables), strict=True):
+        variable.assign(mean)
 
 
 def assign(variables, values):

@@ -132,8 +132,26 @@ class Phases:
             yield
 
     def call(self, call: Call) -> Any:
-        """Call Keras's method, and return its result."""
-        return call.result()
+        """Call Keras's method, and return its result.
+
+        The step of an `_on_batch` method returns the mean or the sum of the replicas' own metrics.
+        The logs that are returned here cover all rows.
+        """
+        is_divided = call.name in ("train_on_batch", "test_on_batch")
+        if not is_divided or call.strategy.num_replicas_in_sync == 1:
+            return call.result()
+        wants_dict, call.arguments["return_dict"] = call.arguments.get("return_dict"), True
+        logs, in_order = self.metrics(call.model, call.result())
+        return logs if wants_dict else in_order
+
+    def metrics(self, model: Any, logs: Any) -> tuple[dict, list]:
+        """Return the metrics of a model over all rows, as a dict and as a list.
+
+        Args:
+            model: the model.
+            logs: what a step of the model has returned.
+        """
+        raise NotImplementedError
 
 
 def _compare_settings_of_batches(call):

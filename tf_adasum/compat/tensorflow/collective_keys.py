@@ -85,6 +85,7 @@ class KeyReuse:
             self.is_on = False
 
 
+@hooks.overrides("all_reduce", "all_gather", "_all_gather", "_next_instance_key")
 class ReusingLauncher(CollectiveReplicaLauncher):
     """TensorFlow's launcher of a replica's collectives, which reuses keys.
 
@@ -129,7 +130,6 @@ class ReusingLauncher(CollectiveReplicaLauncher):
         finally:
             self._signature = None
 
-    @hooks.overrides(CollectiveReplicaLauncher)
     def all_reduce(self, input_tensor, *args, **kwargs):
         """Reuse keys, because TensorFlow never frees them, and sum values of every dtype."""
         encoded = dtype_encoding.encoded_for_sum(input_tensor)
@@ -137,7 +137,6 @@ class ReusingLauncher(CollectiveReplicaLauncher):
             total = super().all_reduce(encoded, *args, **kwargs)
         return dtype_encoding.decoded_sum(total, input_tensor.dtype)
 
-    @hooks.overrides(CollectiveReplicaLauncher)
     def all_gather(self, input_tensor, *args, **kwargs):
         """Convert float8 values first, because TensorFlow cannot pad values of this dtype."""
         dtype = input_tensor.dtype
@@ -146,7 +145,6 @@ class ReusingLauncher(CollectiveReplicaLauncher):
         gathered = super().all_gather(dtype_encoding.encoded(input_tensor), *args, **kwargs)
         return dtype_encoding.decoded(gathered, dtype)
 
-    @hooks.overrides(CollectiveReplicaLauncher)
     def _all_gather(self, input_tensor, options):
         """Reuse keys, because TensorFlow never frees them, and gather values of every dtype."""
         encoded = dtype_encoding.encoded(input_tensor)
@@ -154,7 +152,6 @@ class ReusingLauncher(CollectiveReplicaLauncher):
             gathered = super()._all_gather(encoded, options)
         return dtype_encoding.decoded(gathered, input_tensor.dtype)
 
-    @hooks.overrides(CollectiveReplicaLauncher)
     def _next_instance_key(self):
         """Choose the key of a collective, because TensorFlow has no argument for the key."""
         if self._signature is None:

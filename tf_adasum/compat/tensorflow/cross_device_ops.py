@@ -41,6 +41,9 @@ SMALL_BYTES = 2**16
 _COLLECTIVE = "a collective, such as reading a metric,"
 
 
+@hooks.overrides(
+    "batch_reduce", "_all_reduce_per_replica_values", "_all_reduce", "_gather_implementation"
+)
 class GradientCrossDeviceOps(CollectiveAllReduce):
     """TensorFlow's `CollectiveAllReduce`, but `combine_gradients` reduces gradients.
 
@@ -206,7 +209,6 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         tensors = [tf.constant([number], tf.int64) for number in numbers]
         return self._counted(tensors, lambda: [all_[:, 0].numpy() for all_ in gather(tensors)])
 
-    @hooks.overrides(CollectiveAllReduce)
     def batch_reduce(self, reduce_op, value_destination_pairs, options=None):
         """Reduce a list of values. Gradients are reduced together, to every local replica.
 
@@ -236,7 +238,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             rows = rows and [tf.constant(own, tf.int64) for own in rows]
             combined = self._function_for(gradients, options)(gradients, rows)
         else:
-            runtime.refuse_xla()
+            if runtime.compiles_with_xla():
+                raise ValueError(runtime.NO_XLA)
             with self._lock:  # no other collective may run within one reduction
                 combined = self._combine_gradients(gradients, options, rows)
         combined = [[*own, *gradients[0][len(own) :]] for own in combined]
@@ -285,7 +288,6 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         # Sparse gradients have another length in each step.
         return runtime.function_without_retrace_warning(combine, reduce_retracing=True)
 
-    @hooks.overrides(CollectiveAllReduce)
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
         """Reduce values other than gradients, as TensorFlow does.
 
@@ -297,7 +299,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """
         self.check_exchange()
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
-        reads_alone = _reads_alone.is_set or (is_mean and one_worker.is_alone())
+        reads_alone = _reads_alone.value or (is_mean and one_worker.is_alone())
         if (self.all_local and "CPU" in self._devices[0]) or reads_alone:
             reduction = tf.distribute.ReductionToOneDevice(reduce_to_device=self._devices[0])
             return [
@@ -326,7 +328,6 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             reduced = [reduce_on(0), *others]
         return [regroup(each, wrap_class=Mirrored) for each in zip(*reduced, strict=True)]
 
-    @hooks.overrides(CollectiveAllReduce)
     def _all_reduce(self, reduce_op, value, replica_id, options):
         """Count the collective. Refuse gradients, which only come from XLA-compiled code."""
         if isinstance(options, GradientReduction):
@@ -369,7 +370,6 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
                 by_value, lambda: prediction_gather.gather_predictions(group, by_value)
             )
 
-    @hooks.overrides(CollectiveAllReduce)
     def _gather_implementation(self, per_replica_value, *arguments):
         """Count the collective, so that other workers can detect that this worker waits in it."""
         gather = super()._gather_implementation
@@ -426,4 +426,4 @@ reading_alone = _reads_alone.within
 
 def reads_without_others() -> bool:
     """Return whether this worker reads for itself only, or is not allowed to call the others."""
-    return _reads_alone.is_set or one_worker.is_alone()
+    return _reads_alone.value or one_worker.is_alone()

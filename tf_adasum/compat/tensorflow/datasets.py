@@ -83,12 +83,12 @@ def _spec_with_end(stock):
     does not ask whether other workers have a batch. Functions are traced again for other iterators.
     """
 
+    @hooks.overrides("sanity_check_type", "_serialize", "_from_components", feature=UNEVEN)
     class Spec(stock):
         def _end(self):
             is_endless = self._cardinality == tf.data.INFINITE_CARDINALITY
             return self._enable_get_next_as_optional, is_endless
 
-        @hooks.overrides(stock, feature=UNEVEN)
         def sanity_check_type(self, other):
             """Let functions be traced again for an iterator that detects its end differently."""
             super().sanity_check_type(other)
@@ -97,12 +97,10 @@ def _spec_with_end(stock):
                     "One of the datasets asks in each step whether all workers have a batch."
                 )
 
-        @hooks.overrides(stock, feature=UNEVEN)
         def _serialize(self):
             """Let functions be traced again for an iterator that detects its end differently."""
             return *super()._serialize(), *self._end()  # specs with the same result are equal
 
-        @hooks.overrides(stock, feature=UNEVEN)
         def _from_components(self, components):
             """Create an object of this file also within a `tf.function`."""
             return with_end_check(super()._from_components(components))
@@ -124,6 +122,7 @@ def _dataset_with_end(stock):
     return Dataset
 
 
+@hooks.overrides("get_next", "get_next_as_optional", feature=UNEVEN)
 class _Iterator(DistributedIterator):
     """The iterator of a distributed dataset, which reports workers whose data ends early.
 
@@ -135,7 +134,6 @@ class _Iterator(DistributedIterator):
     def _type_spec(self):
         return with_end_check(super()._type_spec)
 
-    @hooks.overrides(DistributedIterator, feature=UNEVEN)
     @tf.autograph.experimental.do_not_convert
     def get_next(self, name=None):
         """Report to the strategy if some replicas have a batch in a step and others have none."""
@@ -147,7 +145,6 @@ class _Iterator(DistributedIterator):
             lambda batch: batch, self._get_next_no_partial_batch_handling
         )
 
-    @hooks.overrides(DistributedIterator, feature=UNEVEN)
     @tf.autograph.experimental.do_not_convert
     def get_next_as_optional(self):
         """Report as `get_next`. After `skip_end_check`, do not ask the other workers."""

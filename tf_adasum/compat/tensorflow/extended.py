@@ -28,6 +28,16 @@ from tf_adasum.compat.thread_flag import ThreadFlag
 from tf_adasum.health import call_log
 
 
+@hooks.overrides(
+    "_initialize_local_devices",
+    "_initialize_local",
+    "_initialize_multi_worker",
+    "_experimental_distribute_dataset",
+    "_get_variable_creator_initial_value",
+    "_create_variable",
+    "_reduce_to",
+    "_batch_reduce_to",
+)
 class GradientAggregatingExtended(CollectiveAllReduceExtended):
     """The `StrategyExtended` of `MultiWorkerMirroredStrategy`, with hooks.
 
@@ -62,14 +72,12 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         strategy._collective_key_base = collective_keys.next_base()
         super().__init__(strategy, cluster_resolver, communication_options)
 
-    @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_local_devices(self, cluster_resolver, worker_device):
         """Return all requested devices. TensorFlow would return only one CPU per worker."""
         del cluster_resolver
         devices = tuple(f"{worker_device}/device:{name}" for name in self._local_device_names)
         return devices, self._local_device_names[0].split(":")[0]
 
-    @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_local(self, *args, **kwargs):
         """Install our CrossDeviceOps.
 
@@ -78,7 +86,6 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         super()._initialize_local(*args, **kwargs)
         self._install_cross_device_ops()
 
-    @hooks.overrides(CollectiveAllReduceExtended)
     def _initialize_multi_worker(self, cluster_resolver):
         """Install our CrossDeviceOps, limit the wait for workers, and start the server only once.
 
@@ -122,7 +129,6 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
             ],
         )
 
-    @hooks.overrides(CollectiveAllReduceExtended)
     def _experimental_distribute_dataset(self, dataset, options):
         """If the worker's only device is a CPU, read batches without functions for devices."""
         distributed = super()._experimental_distribute_dataset(dataset, options)
@@ -131,7 +137,6 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
             datasets.read_directly(distributed)
         return distributed
 
-    @hooks.overrides(CollectiveAllReduceExtended)
     def _get_variable_creator_initial_value(self, replica_id, device, primary_var, **kwargs):
         """Broadcast the initial value of a variable from worker 0, whatever its dtype.
 
@@ -159,10 +164,9 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
         return initial_value
 
-    @hooks.overrides(CollectiveAllReduceExtended)
     def _create_variable(self, next_creator, **kwargs):
         """Remember each new variable, and detect failures while its initial value is broadcast."""
-        if _makes_own_variables.is_set:
+        if _makes_own_variables.value:
             return next_creator(**kwargs)
         create, self._own_initial_value = super()._create_variable, None
         counters = self._cross_device_ops.counters
@@ -183,7 +187,6 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         """Return all variables created under this strategy, with None for each deleted variable."""
         return [self._created.get(number) for number in range(self._created_count)]
 
-    @hooks.overrides(CollectiveAllReduceExtended)
     def _reduce_to(self, reduce_op, value, destinations, options):
         """Add a read of a variable that replicas update separately to the log of calls.
 
@@ -194,7 +197,6 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
             call_log.note(f"reads or saves the variable {value.name!r}, as all workers have to")
         return super()._reduce_to(reduce_op, value, destinations, options)
 
-    @hooks.overrides(CollectiveAllReduceExtended)
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         """Merge options, and keep their class, which TensorFlow would change."""
         if not isinstance(options, GradientReduction):

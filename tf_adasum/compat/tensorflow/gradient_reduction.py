@@ -1,5 +1,6 @@
 """Markers of reductions whose values are gradients."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ from tf_adasum.compat.tensorflow.private_names import CommunicationOptions
 from tf_adasum.compat.tensorflow.registry import hooks
 
 
+@hooks.overrides("merge")
 class GradientReduction(CommunicationOptions):
     """Communication options that mark a reduction as a reduction of gradients.
 
@@ -30,19 +32,16 @@ class GradientReduction(CommunicationOptions):
         self, state: Any, indices: Sequence[int], is_weighted: bool = False
     ) -> "GradientReduction":
         """Return this marker for the gradients of some variables."""
-        marker = self.with_options(self)
+        marker = copy.copy(self)
         marker.state, marker.indices, marker.is_weighted = state, tuple(indices), is_weighted
-        marker.parts = self.parts
         return marker
 
     def with_options(self, options: CommunicationOptions) -> "GradientReduction":
         """Return this marker with the settings of `options`."""
-        marker = type(self)(options.bytes_per_pack, options.timeout_seconds, options.implementation)
-        marker.state, marker.indices = self.state, self.indices
-        marker.is_weighted, marker.parts = self.is_weighted, self.parts
+        marker = copy.copy(self)
+        vars(marker).update(vars(options))
         return marker
 
-    @hooks.overrides(CommunicationOptions)
     def merge(self, options):
         """Merge options, but keep this class, which marks a reduction as one of gradients."""
         return self.with_options(super().merge(options))

@@ -8,25 +8,16 @@ from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
-from tf_adasum.compat.tensorflow.private_names import (
-    SEEDS,
-    ScanDataset,
-    ShardDataset,
-    SkipDataset,
-    TakeDataset,
-    TakeWhileDataset,
-    TensorDataset,
-    TensorSliceDataset,
-    ZipDataset,
-    data_random_seed,
-)
+from tf_adasum.compat.tensorflow.private_names import SEEDS, data_random_seed
 from tf_adasum.compat.tensorflow.registry import hooks
 
 # The operations that read files.
 READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
 # The parts that count rows or pair rows. If files are sharded, each worker would count only the
 # rows of its own files.
-COUNTERS = (TakeDataset, SkipDataset, ShardDataset, ZipDataset, TakeWhileDataset, ScanDataset)
+COUNTERS = ("Take", "Skip", "Shard", "Zip", "TakeWhile", "Scan")
+# The sources that consist of tensors.
+SLICES = ("Tensor", "TensorSlice")
 # The operations that call Python.
 GENERATORS = ("GeneratorDataset", "PyFunc", "EagerPyFunc")
 
@@ -65,13 +56,11 @@ def pipeline_of(dataset: tf.data.Dataset) -> Pipeline:
         seeds=[(_int(part._seed), _int(part._seed2)) for part in parts if hasattr(part, "_seed2")],
         selections=[numbers for part in parts if (numbers := _selection(part))],
         counts_rows=any(
-            isinstance(part, COUNTERS)
+            _kind(part) in COUNTERS
             and any(_number_of_files(each) is not None for each in _parts(part))
             for part in parts
         ),
-        begins_with_tensors=all(
-            isinstance(part, TensorDataset | TensorSliceDataset) for part in sources
-        )
+        begins_with_tensors=all(_kind(part) in SLICES for part in sources)
         and not any(_makes(GENERATORS, part) for part in parts),
         cache_files=[name for part in parts if (name := _cache_file(part))],
     )
@@ -90,14 +79,19 @@ def _inputs(part: Any) -> list[Any]:
     return list(part._inputs()) or [each for each in [names] if isinstance(each, tf.data.Dataset)]
 
 
+def _kind(part: Any) -> str:
+    """Return the name of the class of a dataset without "Dataset", such as "Shuffle"."""
+    return type(part).__name__.lstrip("_").removesuffix("Dataset")
+
+
 def _selection(part: Any) -> tuple[int, ...]:
-    if isinstance(part, ShardDataset):
+    if _kind(part) == "Shard":
         return _int(part._num_shards), _int(part._index)
-    return (_int(part._count),) if isinstance(part, SkipDataset | TakeDataset) else ()
+    return (_int(part._count),) if _kind(part) in ("Skip", "Take") else ()
 
 
 def _cache_file(part: Any) -> str:
-    is_cache = type(part).__name__.lstrip("_") == "CacheDataset"
+    is_cache = _kind(part) == "Cache"
     return str(tf.get_static_value(part._filename) or b"", "utf-8") if is_cache else ""
 
 
@@ -107,7 +101,7 @@ def _int(value: Any) -> int:
 
 
 def _tensors(part: Any) -> list[tf.Tensor]:
-    if not isinstance(part, TensorDataset | TensorSliceDataset):
+    if _kind(part) not in SLICES:
         return []
     return [each for each in part._tensors if each.dtype not in (tf.variant, tf.resource)]
 
@@ -122,7 +116,7 @@ def _number_of_files(part: Any) -> int | None:
         return None
     if not isinstance(names, tf.data.Dataset):
         return None
-    sources = [each for each in _parts(names) if isinstance(each, TensorSliceDataset)]
+    sources = [each for each in _parts(names) if _kind(each) == "TensorSlice"]
     return int(sources[0]._tensors[0].shape[0]) if len(sources) == 1 else None
 
 
@@ -154,8 +148,8 @@ def begin_pass(dataset: tf.data.Dataset, parts: Iterable[tf.data.Dataset], is_fi
         parts: what a strategy has made of it.
         is_first: whether no pass was begun before.
     """
-    read_all = _is_shuffled_before(dataset, "RepeatDataset", "ConcatenateDataset") or (
-        is_first and _is_shuffled_before(dataset, "CacheDataset")
+    read_all = _is_shuffled_before(dataset, "Repeat", "Concatenate") or (
+        is_first and _is_shuffled_before(dataset, "Cache")
     )
     seeded = [part for part in _parts(dataset) if hasattr(part, "_seed2")]
     for iterator in map(iter, parts):
@@ -164,7 +158,7 @@ def begin_pass(dataset: tf.data.Dataset, parts: Iterable[tf.data.Dataset], is_fi
 
 
 def _is_shuffled_before(dataset, *kinds):
-    parts = [part for part in _parts(dataset) if type(part).__name__.lstrip("_") in kinds]
+    parts = [part for part in _parts(dataset) if _kind(part) in kinds]
     return any(hasattr(each, "_seed2") for part in parts for each in _parts(part))
 
 
@@ -177,7 +171,7 @@ def why_not_repeatable(dataset: tf.data.Dataset) -> str:
         pair = (_int(part._seed), _int(part._seed2)) if hasattr(part, "_seed2") else (1, 1)
         if pair == (0, 0) or pair in _Seeds.drawn:
             return f"the dataset is shuffled without a seed: {seed}"
-        if "DataService" in type(part).__name__:
+        if "DataService" in _kind(part):
             return "a tf.data service decides the order."
         function = getattr(getattr(part, "_map_func", None), "function", None)
         for node in function.graph.get_operations() if function is not None else ():

@@ -63,21 +63,6 @@ SEEDS = (
 )
 data_random_seed = name(f"{DATA}.util", "random_seed", feature=SEEDS)
 
-PIPELINES = "the checks that workers have the same data, and that there are enough files"
-TensorSliceDataset = name(
-    f"{DATA}.ops.from_tensor_slices_op", "_TensorSliceDataset", feature=PIPELINES
-)
-TensorDataset = name(f"{DATA}.ops.from_tensors_op", "_TensorDataset", feature=PIPELINES)
-ScanDataset = name(f"{DATA}.ops.scan_op", "_ScanDataset", feature=PIPELINES)
-ShardDataset = name(f"{DATA}.ops.shard_op", "_ShardDataset", feature=PIPELINES)
-SkipDataset = name(f"{DATA}.ops.skip_op", "_SkipDataset", feature=PIPELINES)
-TakeDataset = name(f"{DATA}.ops.take_op", "_TakeDataset", feature=PIPELINES)
-TakeWhileDataset = name(f"{DATA}.ops.take_while_op", "_TakeWhileDataset", feature=PIPELINES)
-ZipDataset = name(f"{DATA}.ops.zip_op", "_ZipDataset", feature=PIPELINES)
-
 CHECKPOINTS = "`tf.train.Checkpoint`s that all workers save"
-TrackableSaver = name(
-    "tensorflow.python.checkpoint.checkpoint", "TrackableSaver", feature=CHECKPOINTS
-)
 
 library.check()

@@ -25,12 +25,6 @@ NO_XLA = (
 )
 
 
-def refuse_xla() -> None:
-    """Raise an error if gradients would be aggregated inside code that XLA compiles."""
-    if compiles_with_xla():
-        raise ValueError(NO_XLA)
-
-
 def replica() -> int | None:
     """Return the current replica's id, counted over all workers; None outside of a replica."""
     context = tf.distribute.get_replica_context()

@@ -129,8 +129,12 @@ def enumerate_epochs(original, self):
         self._adapter.on_epoch_end()
 
 
-def set_data_order(model, order):
-    """Do nothing, because backups are made of whole epochs only."""
+def do_nothing(*args):
+    """Do nothing."""
+
+
+# Backups are made of whole epochs only, callbacks are called in order, assignments are not noted.
+set_data_order = disable_async_callbacks = flush_async_callbacks = forget_assigned = do_nothing
 
 
 def batches_of_data(model, begins):
@@ -141,10 +145,6 @@ def batches_of_data(model, begins):
 def position_in_data(model, batch, has_begun=False):
     """Return `batch` unchanged, because backups are made of whole epochs only."""
     return batch
-
-
-def forget_assigned(strategy):
-    """Do nothing, because assignments are not noted."""
 
 
 def passes_of_data(model, batch):
@@ -164,11 +164,3 @@ def reduction_of(variable):
 def is_model_built(model):
     """Return whether the variables of a model exist."""
     return model.built
-
-
-def disable_async_callbacks(callback_list):
-    """Do nothing, because Keras 2 calls callbacks in order."""
-
-
-def flush_async_callbacks(callback_list):
-    """Do nothing, because Keras 2 calls callbacks in order."""

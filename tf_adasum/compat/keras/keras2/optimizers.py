@@ -5,7 +5,6 @@ of `tf.keras.optimizers.legacy` and of TensorFlow Addons are legacy optimizers.
 """
 
 import contextlib
-import typing
 
 import keras
 import tensorflow as tf
@@ -15,6 +14,7 @@ from tf_adasum.compat.keras.optimizer_steps import step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     Optimizers,
     aggregation_states_of,
+    at_places,
     is_ours,
     our_replica_context,
     path_of,
@@ -176,11 +176,13 @@ def aggregate_gradients(original, self, grads_and_vars):
     present = optimizer_utils.filter_empty_gradients(grads_and_vars)
     if not present:
         return grads_and_vars
-    _optimizers.build(self, [variable for _, variable in grads_and_vars])
+    every = [variable for _, variable in grads_and_vars]
+    _optimizers.build(self, every)
     gradients, variables = zip(*present, strict=True)
     gradients = context.strategy._empty_replicas.zero_where_empty(gradients)
-    present = list(zip(gradients, variables, strict=True))
-    return _optimizers.combine_present(self, grads_and_vars, present)
+    are_present = [gradient is not None for gradient, _ in grads_and_vars]
+    combined = at_places(are_present, combine(self, gradients, variables))
+    return list(zip(combined, every, strict=True))
 
 
 @hooks.replaces(Optimizer, "apply_gradients")
@@ -213,53 +215,6 @@ def apply_gradients(original, self, grads_and_vars, name=None, *args, **kwargs):
 
     apply_unless_nonfinite(self, gradients, variables, take)
     return self.iterations
-
-
-class GradientUnlessSkipped(typing.NamedTuple):
-    """A gradient, and whether this replica skips the step.
-
-    Attributes:
-        gradient: the gradient.
-        skips: boolean scalar tensor: whether this replica skips the step.
-    """
-
-    gradient: object
-    skips: object
-
-
-@hooks.replaces(Optimizer, "_update_step")
-def update_step(original, self, gradient, variable):
-    """With a `GradientUnlessSkipped`, update a variable only on replicas that take the step.
-
-    In this method, Keras updates one variable on its device. A replica that skips the step also
-    does not decay the weights.
-    """
-    if not isinstance(gradient, GradientUnlessSkipped):
-        return original(self, gradient, variable)
-
-    def step():
-        if self.weight_decay is not None and self._use_weight_decay(variable):
-            decay = tf.cast(self.weight_decay, variable.dtype)
-            variable.assign_sub(variable * decay * tf.cast(self.learning_rate, variable.dtype))
-        original(self, gradient.gradient, variable)
-        return tf.constant(0)
-
-    tf.cond(gradient.skips, lambda: tf.constant(0), step)
-
-
-@hooks.replaces(Optimizer, "_distributed_apply_gradients_fn")
-def distributed_apply_gradients_fn(original, self, distribution, grads_and_vars, **kwargs):
-    """Let `Step.average` of a wrapper update the moving averages of the weights.
-
-    Keras would update the averages in each update, but the wrapper combines the weights later.
-    """
-    if step_of_wrapper(self) is None:
-        return original(self, distribution, grads_and_vars, **kwargs)
-    use_ema, self.use_ema = self.use_ema, False
-    try:
-        return original(self, distribution, grads_and_vars, **kwargs)
-    finally:
-        self.use_ema = use_ema
 
 
 def build(optimizer, variables):

@@ -4,16 +4,12 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras2.optimizers import (
-    GradientUnlessSkipped,
-    build,
-    distributed,
-    key_of,
-)
+from tf_adasum.compat.keras.keras2.optimizers import all_variables, build, distributed, key_of
 from tf_adasum.compat.keras.optimizer_steps import BaseStep
 from tf_adasum.compat.keras.optimizers import (
     assign,
     cond,
+    floating,
     on_any_replica,
     our_replica_context,
 )
@@ -35,44 +31,46 @@ class Step(BaseStep):
     """Takes the steps of a Keras 2 optimizer that is the inner optimizer of a wrapper."""
 
     def update(self, values, variables):
-        """Clip gradients, decay weights and update the variables."""
-        is_legacy = isinstance(self.optimizer, OptimizerV2)
-        update = self._update_legacy if is_legacy else self._update
-        update(list(values), list(map(distributed, variables)), self.skips())
+        """Clip gradients, decay weights and update the variables.
 
-    def _update(self, gradients, variables, skips):
+        A replica that skips the step restores its variables.
+        """
+        optimizer, skips, had = self.optimizer, self.skips(), []
+        pairs = list(zip(values, map(distributed, variables), strict=True))
+        if skips is not None:
+            own = [v for v in all_variables(optimizer) if v is not optimizer.iterations]
+            had = [(v, tf.identity(v)) for v in [*(v for _, v in pairs), *own]]
+        if isinstance(optimizer, OptimizerV2):
+            OptimizerV2.apply_gradients.__wrapped__(
+                optimizer, pairs, experimental_aggregate_gradients=False
+            )
+        else:
+            self._update(*zip(*pairs, strict=True))
+        if had:
+            moved, before = zip(*had, strict=True)
+            assign(moved, [tf.where(skips, *pair) for pair in zip(before, moved, strict=True)])
+
+    def _update(self, gradients, variables):
         """Do what `Optimizer.apply_gradients` does after it has reduced the gradients."""
         optimizer = self.optimizer
+
+        def across_replicas(strategy, pairs):
+            use_ema, optimizer.use_ema = optimizer.use_ema, False  # `average` does it
+            try:
+                optimizer._distributed_apply_gradients_fn(strategy, pairs)
+            finally:
+                optimizer.use_ema = use_ema
+
         with tf.name_scope(optimizer.name):
             optimizer._compute_current_learning_rate()
-            gradients = optimizer._clip_gradients(gradients)
+            gradients = optimizer._clip_gradients(list(gradients))
             gradients = optimizer._deduplicate_sparse_grad(gradients)
-            if skips is None:
-                optimizer._apply_weight_decay(variables)
-            else:
-                gradients = [GradientUnlessSkipped(gradient, skips) for gradient in gradients]
-            optimizer._internal_apply_gradients(list(zip(gradients, variables, strict=True)))
+            optimizer._apply_weight_decay(variables)
+            pairs = list(zip(gradients, variables, strict=True))
+            tf.distribute.get_replica_context().merge_call(across_replicas, args=(pairs,))
             for variable in variables:
                 if variable.constraint is not None:
-                    value = variable.constraint(variable)
-                    if skips is not None:
-                        value = tf.where(skips, variable, value)
-                    variable.assign(value)
-
-    def _update_legacy(self, gradients, variables, skips):
-        """Take a step. A replica that skips the step restores its variables."""
-        optimizer, had = self.optimizer, []
-        if skips is not None:
-            moving = [v for v in optimizer.variables() if v is not optimizer.iterations]
-            had = [(v, tf.identity(v)) for v in [*variables, *moving]]
-        OptimizerV2.apply_gradients.__wrapped__(
-            optimizer,
-            list(zip(gradients, variables, strict=True)),
-            experimental_aggregate_gradients=False,
-        )
-        if had:
-            moved, values = zip(*had, strict=True)
-            assign(moved, [tf.where(skips, *pair) for pair in zip(values, moved, strict=True)])
+                    variable.assign(variable.constraint(variable))
 
     def average(self):
         """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
@@ -215,14 +213,6 @@ def swap_learning_rate(optimizer, learning_rate):
             name="current_learning_rate",
         )
     return had
-
-
-def floating(learning_rate):
-    """Return a learning rate as a floating-point tensor, because a schedule may return an int."""
-    learning_rate = tf.convert_to_tensor(learning_rate)
-    if learning_rate.dtype.is_floating:
-        return learning_rate
-    return tf.cast(learning_rate, keras.backend.floatx())
 
 
 def variables_to_save(optimizer):

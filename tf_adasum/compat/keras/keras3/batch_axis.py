@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from tf_adasum.compat.keras.call_settings import tensors_of
 from tf_adasum.errors import see
 
 
@@ -48,14 +49,6 @@ def _other_output(model):
         if each.shape and each.shape[0] is not None and None in each.shape[1:]:
             return f"an output of the shape {tuple(each.shape)}"
     return ""
-
-
-def tensors_of(model, name):
-    """Return the symbolic inputs or outputs of a functional model, or [] for other models."""
-    try:
-        return tf.nest.flatten(getattr(model, name, None) or [])
-    except (AttributeError, ValueError):  # of a Sequential that is not built
-        return []
 
 
 def rows_of(data):

@@ -30,12 +30,12 @@ EMPTY = ("an empty generator", "has length 0")
 AFTER_LAST_BATCH = "resuming from a backup that was made after the last batch of an epoch"
 
 
+@hooks.overrides("__init__", "__iter__", "__next__", "_get_iterator")
 class EpochIterator(TFEpochIterator):
     """The iterator over the epochs of a call, with batches that all workers agree on."""
 
     data_order = None  # a `DataOrder`, while a training with backups runs
 
-    @hooks.overrides(TFEpochIterator)
     def __init__(self, *args, **kwargs):
         """Raise an error on all workers if a generator or a `PyDataset` is empty on some workers.
 
@@ -51,7 +51,6 @@ class EpochIterator(TFEpochIterator):
             raise
         py_datasets.share_order(self.data_adapter)
 
-    @hooks.overrides(TFEpochIterator)
     def __iter__(self):
         """Replace a dataset of `replaceable_dataset`, and skip the batches that are done.
 
@@ -101,7 +100,6 @@ class EpochIterator(TFEpochIterator):
         _leave_out_steps(self, batch)
         return begun
 
-    @hooks.overrides(TFEpochIterator)
     def __next__(self):
         """Raise an error on all workers if the rows of some workers ended in the previous step.
 
@@ -115,7 +113,6 @@ class EpochIterator(TFEpochIterator):
             strategy._sharding.end_check.check(self._distributed_dataset, batches)
         return super().__next__()
 
-    @hooks.overrides(TFEpochIterator)
     def _get_iterator(self):
         """Shuffle arrays on all workers with worker 0's seed, or with the seed of a `DataOrder`.
 

@@ -1,7 +1,5 @@
 """Hooks into training with Keras 3."""
 
-import functools
-
 import keras
 import tensorflow as tf
 
@@ -57,7 +55,10 @@ def make_function(original, self, step_function):
         if is_asked_for and not self.run_eagerly:
             step_function = compiled_where_possible(self, step_function)
         if call == "fit":
-            results = functools.partial(_results_of_metrics, self)
+
+            def results():
+                return tf.nest.flatten(keras.Model.get_metrics_result(self))
+
             step_function = strategy._virtual_replicas.each(step_function, results)
         is_own = not has_keras_steps(self, call)
         averaging = original(self, returning_logs(step_function, is_own))
@@ -73,10 +74,6 @@ def make_function(original, self, step_function):
         return alone(iterator)
 
     return strategy._nonfinite.raising_plain_errors(function)
-
-
-def _results_of_metrics(model):
-    return tf.nest.flatten(keras.Model.get_metrics_result(model))
 
 
 def disable_async_callbacks(callback_list):

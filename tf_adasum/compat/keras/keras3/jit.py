@@ -125,7 +125,8 @@ class _Compiler:
         """
         if self._is_possible:
             try:
-                return _compiled(function)
+                with compiling():
+                    return tf.function(function, jit_compile=True, autograph=False)()
             except NeedsRows:  # the replicas exchange them before the passes
                 self._model.distribute_strategy._empty_replicas.total_rows()
                 return self(function)
@@ -141,11 +142,6 @@ class _Compiler:
             )
             _warn(self._model, self._step, reason)
         return function()
-
-
-def _compiled(function):
-    with compiling():
-        return tf.function(function, jit_compile=True, autograph=False)()
 
 
 def _warn(model, step, reason):

@@ -73,13 +73,16 @@ def _moments_of_all(inputs, mask, axes):
     return (tf.squeeze(mean), tf.squeeze(variance)), tf.reduce_max(count) > 0
 
 
-@hooks.replaces(
-    nn, "conv", "depthwise_conv", "separable_conv", "conv_transpose", "max_pool", "average_pool"
-)
+# Keras 3.11 has no adaptive pooling.
+NEWER = [name for name in ["adaptive_max_pool"] if hasattr(nn, name)]
+
+
+@hooks.replaces(nn, "depthwise_conv", "separable_conv", "conv_transpose", "max_pool", *NEWER)
 def convolve_or_pool(original, inputs, *args, **kwargs):
     """On CPUs without XLA, give a replica without rows a row of zeros.
 
-    Without rows, TensorFlow's CPU kernels of the gradients raise an error or crash the process.
+    Without rows, TensorFlow's CPU kernels of the gradients raise an error, crash the process, or
+    return gradients that are not zero. (Those of `conv` and `average_pool` return zeros.)
     """
     context = our_replica_context()
     is_empty = context.strategy._empty_replicas.is_empty if context else None

@@ -4,7 +4,8 @@ import weakref
 
 from tf_adasum.compat import one_worker
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.keras3.batch_axis import rows_of, tensors_of
+from tf_adasum.compat.keras.call_settings import tensors_of
+from tf_adasum.compat.keras.keras3.batch_axis import rows_of
 
 # For each model: the settings, and the `predict_function` without a strategy for these settings.
 _functions = weakref.WeakKeyDictionary()
@@ -12,7 +13,8 @@ _functions = weakref.WeakKeyDictionary()
 
 def is_alone(call):
     """Return whether a call of `predict` needs no other worker."""
-    if call.strategy._workers.count > 1 and _is_for_this_worker():
+    is_for_this_worker = one_worker.is_alone() or one_worker.is_called_by(one_worker.TRACKERS)
+    if call.strategy._workers.count > 1 and is_for_this_worker:
         return True
     is_several = call.strategy.num_replicas_in_sync > 1
     return is_several and _is_one_fixed_batch(call.model, call.arguments["x"])
@@ -37,10 +39,6 @@ def predict(call):
     finally:
         _functions[model] = settings, model.predict_function
         model._distribute_strategy, model.predict_function = strategy, of_all_workers
-
-
-def _is_for_this_worker():
-    return one_worker.is_alone() or one_worker.is_called_by(one_worker.TRACKERS)
 
 
 def _is_one_fixed_batch(model, x):

@@ -7,7 +7,6 @@ return anything, the results of metrics cover all rows within the step.
 
 import functools
 import math
-import threading
 import typing
 
 import keras
@@ -16,8 +15,15 @@ import tensorflow as tf
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.variables import reduction_of
-from tf_adasum.compat.keras.optimizers import is_ours, our_replica_context, tensorflow_variable
+from tf_adasum.compat.keras.optimizers import (
+    divided,
+    is_ours,
+    joined,
+    our_replica_context,
+    tensorflow_variable,
+)
 from tf_adasum.compat.keras.private_names_keras3 import trainer
+from tf_adasum.compat.thread_flag import ThreadFlag
 
 
 class _Logs(typing.NamedTuple):
@@ -26,15 +32,16 @@ class _Logs(typing.NamedTuple):
     Attributes:
         values: structure of tensors and None.
         numbers: float64 vector of the elements of all values that have a mean (numbers and bools of
-            known shape), then 1, multiplied by the number of rows of the replica.
+            known shape), then 1, multiplied by the number of rows of the replica. None, if nobody
+            reads the values.
     """
 
     values: typing.Any
-    numbers: tf.Tensor
+    numbers: tf.Tensor | None
 
 
 # Whether this thread is a replica that runs a step of the user, whose logs are averaged.
-_running = threading.local()
+_runs_own_step = ThreadFlag()
 
 
 @hooks.replaces(keras.metrics.Metric, "__init__")
@@ -55,15 +62,14 @@ def init_metric(original, self, *args, **kwargs):
 def _covering_all_rows(result):
     @functools.wraps(result)
     def covering(metric, *args, **kwargs):
-        if not getattr(_running, "own_step", False) or not tensorflow_compat.can_reduce():
+        if not _runs_own_step.value or not tensorflow_compat.can_reduce():
             return result(metric, *args, **kwargs)
-        _running.own_step = False  # for metrics within this metric
-        try:
-            with keras.StatelessScope(_values_of_all(metric.variables)):
-                # A result may be a variable, which has these values only here.
-                return tf.nest.map_structure(_as_tensor, result(metric, *args, **kwargs))
-        finally:
-            _running.own_step = True
+        with (
+            _runs_own_step.within(False),  # for metrics within this metric
+            keras.StatelessScope(_values_of_all(metric.variables)),
+        ):
+            # A result may be a variable, which has these values only here.
+            return tf.nest.map_structure(_as_tensor, result(metric, *args, **kwargs))
 
     covering.covers_all_rows = True
     return covering
@@ -78,11 +84,8 @@ def _values_of_all(variables):
         elif one.aggregation == "sum":
             sums.append(one)
     if sums:
-        numbers = [tf.reshape(tf.cast(one.value, tf.float64), [-1]) for one in sums]
-        total = context.all_reduce("SUM", tf.concat(numbers, axis=0))
-        parts = tf.split(total, [math.prod(one.shape) for one in sums])
-        for one, part in zip(sums, parts, strict=True):
-            values.append((one, tf.cast(tf.reshape(part, one.shape), one.dtype)))
+        total = context.all_reduce("SUM", joined(sums, tf.float64))
+        values += zip(sums, divided(total, sums), strict=True)
     return values
 
 
@@ -101,25 +104,16 @@ def returning_logs(step, is_own):
 
     def with_numbers(data):
         context = our_replica_context()
-        _running.own_step = is_own and context and context.num_replicas_in_sync > 1
-        try:
+        with _runs_own_step.within(is_own and context and context.num_replicas_in_sync > 1):
             values = tf.nest.map_structure(_as_tensor, step(data))
-        finally:
-            _running.own_step = False
         return _Logs(values, _numbers(tf.nest.flatten(values)))
 
     return with_numbers
 
 
-class _OwnLogs(typing.NamedTuple):
-    """The result of a step on one replica, which nobody reads: a structure of tensors and None."""
-
-    values: typing.Any
-
-
 def returning_own_logs(step):
     """Return a step whose results `reduce_per_replica` does not average."""
-    return lambda data: _OwnLogs(tf.nest.map_structure(_as_tensor, step(data)))
+    return lambda data: _Logs(tf.nest.map_structure(_as_tensor, step(data)), None)
 
 
 def _as_tensor(value):
@@ -134,8 +128,7 @@ def _has_mean(value):
 
 def _numbers(values):
     """Return `_Logs.numbers`. (float64 represents whole numbers exactly up to 2^53.)"""
-    vectors = [tf.reshape(tf.cast(each, tf.float64), [-1]) for each in values if _has_mean(each)]
-    numbers = tf.concat([*vectors, tf.ones([1], tf.float64)], axis=0)
+    numbers = joined([*filter(_has_mean, values), 1.0], tf.float64)
     context = our_replica_context()
     rows = context.strategy._empty_replicas.rows if context else None
     return numbers if rows is None else tf.math.multiply_no_nan(numbers, tf.cast(rows, tf.float64))
@@ -150,15 +143,11 @@ def reduce_per_replica(original, values, strategy, reduction):
     collective for every value. A value without a mean, such as a string or an array of unknown
     length, comes from this worker's first replica.
     """
-    if isinstance(values, _OwnLogs):
-        return tf.nest.map_structure(
-            lambda each: strategy.experimental_local_results(each)[0], values.values
-        )
     if not isinstance(values, _Logs):
         rows = _rows_of_all(values, strategy) if reduction == "concat" else None
         return original(values, strategy, reduction) if rows is None else rows
     logs = [strategy.experimental_local_results(each)[0] for each in tf.nest.flatten(values.values)]
-    if strategy.num_replicas_in_sync > 1:
+    if values.numbers is not None and strategy.num_replicas_in_sync > 1:
         total = strategy.reduce("SUM", values.numbers, axis=None)
         means = iter(_means(total, [each for each in logs if _has_mean(each)]))
         logs = [next(means) if _has_mean(each) else each for each in logs]

@@ -1,6 +1,6 @@
 """Hooks into losses of Keras 3."""
 
-import weakref
+import collections
 
 import keras
 import tensorflow as tf
@@ -38,7 +38,9 @@ def reduce_weighted_values(
         weights = losses.apply_mask(sample_weight, mask, values.dtype, reduction)
     else:
         weights = mask
-    return loss if weights is None else of_all_replicas(loss, _sum(weights))
+    if weights is None:
+        return loss
+    return of_all_replicas(loss, tf.reduce_sum(tf.cast(weights, tf.float32)))
 
 
 # The ids of the replicas that compute the loss of a model.
@@ -70,26 +72,34 @@ def is_computing_loss():
     return tensorflow_compat.replica() in _computing
 
 
-# From a layer to the losses that each replica has added, by the id of the replica.
-_added = weakref.WeakKeyDictionary()
+class LossesOfReplicas(collections.UserList):
+    """The list of the losses that a layer has added. Each replica has a list of its own.
+
+    Args:
+        losses: the losses that were added outside of the replicas.
+    """
+
+    def __init__(self, losses):
+        self._lists = {None: list(losses)}  # by the id of the replica
+
+    @property
+    def data(self):
+        """The list of this replica, or the list of the code outside of the replicas."""
+        replica = tensorflow_compat.replica() if our_replica_context() else None
+        return self._lists.setdefault(replica, [])
+
+    def __getitem__(self, index):
+        """Return a loss, or a list of losses."""
+        return self.data[index]
 
 
-@hooks.replaces(keras.layers.Layer, "add_loss", "_get_own_losses", "_clear_losses")
-def losses_of_replica(original, self, *args):
+@hooks.replaces(keras.layers.Layer, "add_loss")
+def add_loss(original, self, loss):
     """Give each replica a list of its own for the losses that a layer adds.
 
     When a replica exchanges a value, the next local replica runs. It calls the same layers, so the
     first replica would find the losses of the other one.
     """
-    if not our_replica_context():
-        return original(self, *args)
-    shared, of_layer = self._losses, _added.setdefault(self, {})
-    self.__dict__["_losses"] = of_layer.setdefault(tensorflow_compat.replica(), [])
-    try:
-        return original(self, *args)
-    finally:
-        self.__dict__["_losses"] = shared
-
-
-def _sum(weights):
-    return tf.reduce_sum(tf.cast(weights, tf.float32))
+    if our_replica_context() and not isinstance(self._losses, LossesOfReplicas):
+        self.__dict__["_losses"] = LossesOfReplicas(self._losses)
+    return original(self, loss)

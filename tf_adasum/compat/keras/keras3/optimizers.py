@@ -1,6 +1,6 @@
 """Hooks into the steps of Keras 3's optimizers."""
 
-import math
+import functools
 import weakref
 
 import keras
@@ -13,9 +13,10 @@ from tf_adasum.compat.keras.optimizer_steps import BaseStep, step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     Optimizers,
     cond,
+    divided,
     hint_at_delta_adasum,
-    is_linear,
     is_ours,
+    joined,
     optimizers_within,
     our_replica_context,
     step_of_virtual_replicas,
@@ -28,7 +29,6 @@ from tf_adasum.compat.keras.private_names_keras3 import (
     BaseOptimizer,
     MultiOptimizer,
     TFOptimizer,
-    filter_empty_gradients,
 )
 from tf_adasum.errors import see
 
@@ -143,24 +143,6 @@ def apply_together(original, self, grads, trainable_variables=None):
         raise
 
 
-@hooks.replaces(TFOptimizer, "_all_reduce_sum_gradients")
-def all_reduce_sum_gradients(original, self, grads_and_vars):
-    """Mark the reduction as a reduction of gradients, and give each gradient its static shape.
-
-    Every optimizer, `train_step`, custom loop and gradient accumulation reduces gradients in this
-    method. `test_every_optimizer_reduction_is_marked` fails without this hook.
-    """
-    grads_and_vars = list(grads_and_vars)
-    refuse_update_outside([variable for _, variable in grads_and_vars])
-    context = our_replica_context()
-    if step_of_wrapper(self) or (context and context.strategy.are_gradients_combined):
-        return grads_and_vars
-    if not context:
-        return original(self, grads_and_vars)
-    present = filter_empty_gradients(grads_and_vars)
-    return _optimizers.combine_present(self, grads_and_vars, present)
-
-
 def _with_largest_scales(grads, variables):
     """Return gradients in which all replicas have the same float8 scales: the largest ones.
 
@@ -175,22 +157,12 @@ def _with_largest_scales(grads, variables):
         if grad is not None and getattr(variable, "overwrite_with_gradient", False)
     ]
     if places and context and context.num_replicas_in_sync > 1:
-        for place, scale in zip(
-            places, _largest(context, [grads[place] for place in places]), strict=True
-        ):
+        own = [grads[place] for place in places]
+        flat = joined(own, tf.float32)[tf.newaxis]
+        largest = tf.reduce_max(context.all_gather(flat, axis=0), axis=0)
+        for place, scale in zip(places, divided(largest, own), strict=True):
             grads[place] = scale
     return grads
-
-
-def _largest(context, values):
-    """Return the element-wise maxima over all replicas, in one collective."""
-    flat = tf.concat([tf.reshape(tf.cast(value, tf.float32), [-1]) for value in values], axis=0)
-    largest = tf.reduce_max(context.all_gather(flat[tf.newaxis], axis=0), axis=0)
-    parts = tf.split(largest, [math.prod(value.shape) for value in values])
-    return [
-        tf.cast(tf.reshape(part, value.shape), value.dtype)
-        for part, value in zip(parts, values, strict=True)
-    ]
 
 
 def _update_unless(skips, optimizer, gradients, variables):
@@ -234,13 +206,16 @@ def _update_unless(skips, optimizer, gradients, variables):
 
 @hooks.replaces(TFOptimizer, "_backend_apply_gradients")
 def backend_apply_gradients(original, self, grads, trainable_variables):
-    """Decide once for all replicas whether to accumulate, and whether to overwrite the weights.
+    """Combine the gradients of the replicas with the rule, in place of Keras's sum.
 
-    Keras decides with a `cond` in each replica, and no reduction is possible inside a `cond`. The
-    hook is used with `gradient_accumulation_steps` or `ema_overwrite_frequency`. With a linear
-    rule, Keras would clip before the reduction, other than on one device. Also, if a wrapper such
-    as `AdaScale` runs the steps of this optimizer, the wrapper's update replaces the optimizer's
-    update.
+    Every optimizer, `train_step`, custom loop and gradient accumulation takes its steps in this
+    method. `test_every_optimizer_reduction_is_marked` fails without this hook.
+
+    Decide once for all replicas whether to accumulate, and whether to overwrite the weights. Keras
+    decides with a `cond` in each replica, and no reduction is possible inside a `cond`. With a
+    linear rule, Keras would clip before the reduction, other than on one device. Also, if a wrapper
+    such as `AdaScale` runs the steps of this optimizer, the wrapper's update replaces the
+    optimizer's update.
     """
     steps = self.gradient_accumulation_steps
     virtual = step_of_virtual_replicas()
@@ -248,11 +223,10 @@ def backend_apply_gradients(original, self, grads, trainable_variables):
         raise ValueError(ACCUMULATES)
     if virtual and virtual.hands_over:
         return _hand_over(self, list(grads), trainable_variables, virtual)
-    overwrites = self.use_ema and self.ema_overwrite_frequency
     step = step_of_wrapper(self)
     if step:
         step.check_caller()
-    elif our_replica_context() and (steps or overwrites or combines_before_clipping(self)):
+    elif our_replica_context():
         step = Step(self)
     else:
         return original(self, grads, trainable_variables)
@@ -294,27 +268,40 @@ def _accumulate(optimizer, values, variables, step):
     cond(tf.distribute.get_replica_context(), is_update, update, accumulate, values)
 
 
+@functools.cache
+def _without_reduction(kind):
+    """Return a subclass of a class of optimizers, which gets gradients that are combined already.
+
+    `_backend_update_step` reduces the gradients and updates the weights, and some optimizers
+    override it. An object of this class with the attributes of an optimizer only updates.
+    """
+
+    class Updating(kind):
+        def _all_reduce_sum_gradients(self, grads_and_vars):
+            return list(grads_and_vars)
+
+    return Updating
+
+
 class Step(BaseStep):
     """Takes the steps of a Keras 3 optimizer."""
 
     def update(self, values, variables):
-        """Clip gradients, decay weights, reduce the gradients and update the variables."""
-        if not combines_before_clipping(self.optimizer):
-            self._take(values, variables)
-            return
-        strategy = tf.distribute.get_strategy()
-        values = combine(self.optimizer, values, variables)
-        with strategy.gradients_are_combined():
-            self._take(values, variables)
-
-    def _take(self, values, variables):
+        """Clip gradients, reduce the gradients, decay weights and update the variables."""
         optimizer, skips = self.optimizer, self.skips()
+        is_first = combines_before_clipping(optimizer)
+        if is_first:
+            values = combine(optimizer, values, variables)
         values = optimizer._clip_gradients(values)
+        if not is_first and combines(optimizer):
+            values = combine(optimizer, values, variables)
         if skips is not None:
             _update_unless(skips, optimizer, values, variables)
             return
         optimizer._apply_weight_decay(variables)
-        optimizer._backend_update_step(values, variables, optimizer.learning_rate)
+        updating = object.__new__(_without_reduction(type(optimizer)))
+        object.__setattr__(updating, "__dict__", vars(optimizer))
+        updating._backend_update_step(values, variables, optimizer.learning_rate)
 
     def average(self):
         """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
@@ -323,16 +310,18 @@ class Step(BaseStep):
         overwrite_weights(optimizer, optimizer.iterations)
 
 
+def combines(optimizer):
+    """Return whether an optimizer combines gradients itself. Called in a replica."""
+    context = our_replica_context()
+    is_combined = not context or context.strategy.are_gradients_combined
+    return not is_combined and not step_of_wrapper(optimizer)
+
+
 def combines_before_clipping(optimizer):
     """Return whether the combined gradient is clipped, as on one device. Called in a replica."""
     clips = optimizer.clipnorm or optimizer.clipvalue or optimizer.global_clipnorm
-    context = our_replica_context()
-    return bool(
-        clips
-        and context
-        and is_linear(context.strategy)
-        and not context.strategy.are_gradients_combined
-        and not step_of_wrapper(optimizer)
+    return bool(clips and combines(optimizer)) and not (
+        tf.distribute.get_strategy().aggregation.needs_gram
     )
 
 

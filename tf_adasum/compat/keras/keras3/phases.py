@@ -44,19 +44,10 @@ class PhasesOfKeras3(Phases):
             synchronize(call.model)
         return super().statistics(call)
 
-    def call(self, call):
-        """Call Keras's method, and return its result.
-
-        The step of an `_on_batch` method returns the mean of the replicas' own metrics. The logs
-        that are returned here cover all rows.
-        """
-        is_divided = call.name in ("train_on_batch", "test_on_batch")
-        if not is_divided or call.strategy.num_replicas_in_sync == 1:
-            return call.result()
-        wants_dict, call.arguments["return_dict"] = call.arguments.get("return_dict"), True
-        model, logs = call.model, call.result()
+    def metrics(self, model, logs):
+        """Return the metrics over all rows, if the logs have their names, as dict and as list."""
         logs = pythonify_logs(model._get_metrics_result_or_logs(logs))
-        return logs if wants_dict else model._flatten_metrics_in_order(logs)
+        return logs, model._flatten_metrics_in_order(logs)
 
 
 def _split_batch(call):

@@ -141,6 +141,7 @@ def _order(count, seed):
     return order
 
 
+@hooks.overrides("_finite_generator", feature=PY_DATASETS)
 class SharedOrderAdapter(PyDatasetAdapter):
     """Keras's adapter of a `PyDataset`, with the order of all workers.
 
@@ -152,7 +153,6 @@ class SharedOrderAdapter(PyDatasetAdapter):
 
     common_seed, keeps_reading = None, False
 
-    @hooks.overrides(PyDatasetAdapter, feature=PY_DATASETS)
     def _finite_generator(self):
         """Shuffle the batches with a seed that all workers share.
 
@@ -186,12 +186,12 @@ class SharedOrderAdapter(PyDatasetAdapter):
         return contextlib.nullcontext() if seed is None else _seeded(seed ^ call)
 
 
+@hooks.overrides("_send_py_dataset", feature=PY_DATASETS)
 class SharedOrderEnqueuer(OrderedEnqueuer):
     """Keras's reader with `workers=`, with the order of all workers."""
 
     common_seed = None  # see `SharedOrderAdapter`
 
-    @hooks.overrides(OrderedEnqueuer, feature=PY_DATASETS)
     def _send_py_dataset(self):
         """Shuffle the batches with a seed that all workers share.
 

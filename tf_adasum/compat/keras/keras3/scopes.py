@@ -12,14 +12,9 @@ import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.optimizers import all_variables, bring_inside, outside
-from tf_adasum.compat.keras.keras3.variables import refuse_outside
-from tf_adasum.compat.keras.optimizers import (
-    is_ours,
-    optimizers_of,
-    path_of,
-)
+from tf_adasum.compat.keras.keras3.variables import outside_scope, refuse_outside
+from tf_adasum.compat.keras.optimizers import is_ours, optimizers_of, path_of
 from tf_adasum.compat.keras.private_names_keras3 import BaseTrainer
-from tf_adasum.errors import see
 
 # For each method: the attribute with the traced step. After tracing, nothing is checked.
 FUNCTIONS_OF_STEPS = {
@@ -28,12 +23,12 @@ FUNCTIONS_OF_STEPS = {
     "predict_on_batch": "predict_function",
 }
 
-MODEL_OUTSIDE = (
-    "The model {name!r} was built or loaded outside of the scope of the strategy. Create and "
-    "compile it inside of `with strategy.scope():`.\n\n"
-    "    with strategy.scope():\n        model = ...\n        model.compile(...)"
-    "\n\n" + see("TFA-301")
-)
+
+def _check_model(model, strategy):
+    if model._distribute_strategy is not strategy:
+        what = f"model {model.name!r} was built or loaded"
+        lines = "model = ...", "model.compile(...)"
+        raise outside_scope(what, "Create and compile it", *lines)
 
 
 @hooks.replaces(BaseTrainer, "compile")
@@ -46,8 +41,7 @@ def compile_in_scope(original, self, *args, **kwargs):
     strategy = self.distribute_strategy
     if not is_ours(strategy):
         return original(self, *args, **kwargs)
-    if self._distribute_strategy is not strategy:
-        raise ValueError(MODEL_OUTSIDE.format(name=self.name))
+    _check_model(self, strategy)
     given = inspect.signature(original).bind(self, *args, **kwargs).arguments
     metrics = tf.nest.flatten([given.get("metrics"), given.get("weighted_metrics")])
     _check_metrics(strategy, [each for each in metrics if isinstance(each, keras.metrics.Metric)])
@@ -62,27 +56,23 @@ def check(model, strategy, call):
     """
     if getattr(model, FUNCTIONS_OF_STEPS.get(call, ""), None) is not None:
         return
-    if model._distribute_strategy is not strategy:
-        raise ValueError(MODEL_OUTSIDE.format(name=model.name))
+    _check_model(model, strategy)
     for variable in outside(strategy, model.trainable_variables):
-        raise ValueError(
-            f"The weight {path_of(variable)!r} was created outside of the scope of the strategy. "
-            "Build or load its layer inside of `with strategy.scope():`.\n\n"
-            "    with strategy.scope():\n        layer = ...\n\n"
-            f"Or freeze it: layer.trainable = False {see('TFA-301')}"
+        what, freeze = f"weight {path_of(variable)!r}", "Or freeze it: layer.trainable = False "
+        raise outside_scope(
+            f"{what} was created", "Build or load its layer", "layer = ...", end=freeze
         )
     if call.startswith("predict") or not model.compiled:
         return
     for optimizer in optimizers_of(model):
         bring_inside(strategy, optimizer)
         for _ in outside(strategy, all_variables(optimizer)):
-            kind = type(optimizer).__name__
-            raise ValueError(
-                f"The optimizer {optimizer.name!r} was created outside of the scope of the "
-                "strategy. Create it inside of `with strategy.scope():`.\n\n"
-                f"    with strategy.scope():\n        optimizer = {kind}(...)\n"
-                f"        model.compile(optimizer=optimizer, ...)\n\n{see('TFA-301')}"
+            what = f"optimizer {optimizer.name!r} was created"
+            lines = (
+                f"optimizer = {type(optimizer).__name__}(...)",
+                "model.compile(optimizer=optimizer, ...)",
             )
+            raise outside_scope(what, "Create it", *lines)
     _check_metrics(strategy, model.metrics)
 
 

@@ -5,6 +5,7 @@ import weakref
 import keras
 import tensorflow as tf
 
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.optimizers import our_replica_context, tensorflow_variable
 from tf_adasum.errors import see
@@ -42,7 +43,9 @@ def assign(original, self, value):
                 return value  # the optimizer assigns in the last micro-batch
             step.before_assignment(self)
         of_replicas = _assigned.setdefault(context.strategy, {})
-        of_replicas.setdefault(replica_of(context), weakref.WeakValueDictionary())[id(self)] = self
+        of_replicas.setdefault(tensorflow_compat.replica(), weakref.WeakValueDictionary())[
+            id(self)
+        ] = self
     result = original(self, value)
     if context:
         _note_extreme(self, value)
@@ -54,32 +57,31 @@ def refuse_outside(strategy, variable):
     own = tensorflow_variable(variable)
     if not isinstance(own, tf.Variable) or strategy.extended.variable_created_in_scope(own):
         return
-    name = (
-        variable.path.rpartition("/")[0] or variable.path
-    )  # the path begins with the metric's name
-    raise ValueError(
-        f"The metric {name!r} was created outside of the scope of the strategy, so each worker "
-        "would measure only its own rows. Create the metric inside of `with strategy.scope():`.\n\n"
-        "    with strategy.scope():\n        metric = ...\n        model.compile(...)\n\n"
-        f"{see('TFA-301')}"
+    name = variable.path.rpartition("/")[0] or variable.path  # which begins with the metric's name
+    only = ", so each worker would measure only its own rows"
+    lines = "metric = ...", "model.compile(...)"
+    raise outside_scope(f"metric {name!r} was created", "Create the metric", *lines, so=only)
+
+
+def outside_scope(what, advice, *lines, so="", end=""):
+    """Return an error for an object that was created outside of the scope, with example code."""
+    example = "".join(f"        {line}\n" for line in lines)
+    return ValueError(
+        f"The {what} outside of the scope of the strategy{so}. {advice} inside of `with "
+        f"strategy.scope():`.\n\n    with strategy.scope():\n{example}\n{end}{see('TFA-301')}"
     )
 
 
 def take_assigned():
     """Return the variables that this replica has assigned since the last call, as a list."""
     context = our_replica_context()
-    found = _assigned.get(context.strategy, {}).pop(replica_of(context), {})
+    found = _assigned.get(context.strategy, {}).pop(tensorflow_compat.replica(), {})
     return list(found.values())
 
 
 def forget_assigned(strategy):
     """Forget what the replicas of a strategy have assigned, because their function has ended."""
     _assigned.pop(strategy, None)
-
-
-def replica_of(context):
-    """Return the id of the replica of a replica context, as an int."""
-    return int(tf.get_static_value(context.replica_id_in_sync_group))
 
 
 def _note_extreme(variable, value):

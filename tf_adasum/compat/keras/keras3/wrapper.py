@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.optimizers import built_optimizers, overwrite_weights
-from tf_adasum.compat.keras.private_names_keras3 import MOVING_AVERAGES, BaseOptimizer
+from tf_adasum.compat.keras.private_names_keras3 import MOVING_AVERAGES
 
 # The module with the class `LAMB`.
 LAMB_MODULE = "tf_adasum.optimizers.lamb"
@@ -39,6 +39,7 @@ class WrapperBase(keras.optimizers.Optimizer):
         return own_variables(self) + self.inner_optimizer.variables
 
 
+@hooks.overrides("_use_weight_decay")
 class SelfDecayingOptimizer(keras.optimizers.Optimizer):
     """An optimizer that decays weights in its own `update_step`.
 
@@ -46,7 +47,6 @@ class SelfDecayingOptimizer(keras.optimizers.Optimizer):
     that other code can read it.
     """
 
-    @hooks.overrides(BaseOptimizer)
     def _use_weight_decay(self, variable):
         """Return False, so that Keras does not decay weights before the step."""
         return False
@@ -101,11 +101,3 @@ def swap_learning_rate(optimizer, learning_rate):
     """
     had, optimizer._learning_rate = optimizer._learning_rate, learning_rate
     return had
-
-
-def floating(learning_rate):
-    """Return a learning rate as a floating-point tensor, because a schedule may return an int."""
-    learning_rate = tf.convert_to_tensor(keras.ops.convert_to_tensor(learning_rate))
-    if learning_rate.dtype.is_floating:
-        return learning_rate
-    return tf.cast(learning_rate, keras.config.floatx())
