@@ -228,9 +228,9 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         device = self.local_devices[local]
         cpu = tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0)
         if local not in self._last_totals:
-            with tf.init_scope(), tf.device(cpu.to_string()):
-                with tensorflow_compat.making_own_variables():
-                    total = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+            own_variables = tensorflow_compat.making_own_variables()
+            with tf.init_scope(), tf.device(cpu.to_string()), own_variables:
+                total = tf.Variable(0.0, dtype=tf.float64, trainable=False)
             self._last_totals[local] = total
         total = self._last_totals[local]
         return row_weights.SentRows(

@@ -142,9 +142,8 @@ def partial_results(
     is_alone = len(set(groups)) == len(groups)
 
     def combine(left: Node, right: Node) -> list[Gradient]:
-        pairs = list(zip(left, right, strict=True))
         if is_alone and not any(isinstance(each, tf.IndexedSlices) for each in left):
-            return [_pair(*pair) for pair in pairs]
+            return [ops.pairwise_combine(*pair) for pair in zip(left, right, strict=True)]
         return aggregate([left, right], planner, application=RuleApplication(groups))
 
     return Tree(combine, first, count)
@@ -176,11 +175,6 @@ def check_rule(rule: AggregationRule) -> None:
             f"'adasum', 'mean' or 'sum'. {rule!r} needs the gradients of all replicas at once. Use "
             f"as many devices, or another rule. Received: aggregation={rule!r}"
         )
-
-
-def _pair(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    flat = [tf.reshape(each, [-1]) for each in (left, right)]
-    return tf.reshape(ops.pairwise_combine(*flat), left.shape)
 
 
 def added(left: Node, right: Node) -> list[Gradient]:

@@ -60,11 +60,8 @@ class RuleState(keras.layers.Layer):
         Args:
             local: the number of the local replica, from 0.
         """
-        strategy = tf.distribute.get_strategy()
         return {
-            name: strategy.experimental_local_results(keras_compat.tensorflow_variable(variable))[
-                local
-            ]
+            name: _on(local, keras_compat.tensorflow_variable(variable))
             for name, variable in self.of_name.items()
         }
 
@@ -215,7 +212,7 @@ class AggregationState:
         """
         if self._measures is None:
             return None
-        return orthogonality.orthogonality(self._on(0, self._measures))
+        return orthogonality.orthogonality(_on(0, self._measures))
 
     @property
     def num_combined(self):
@@ -225,7 +222,7 @@ class AggregationState:
     @property
     def gram_terms(self):
         """The mean of ``‖g‖²``, and of the inner products of two replicas, as ``[2, V]``."""
-        return orthogonality.gram_terms(self._on(0, self._measures), self.num_combined)
+        return orthogonality.gram_terms(_on(0, self._measures), self.num_combined)
 
     def application(self, indices, local):
         """Return the `RuleApplication` for one reduction, on a local replica.
@@ -268,8 +265,10 @@ class AggregationState:
         by_index = dict(zip(indices, tf.unstack(measures, axis=1), strict=True))
         nothing = tf.zeros([3], tf.float64)
         columns = [by_index.get(index, nothing) for index in range(len(self.paths))]
-        own = self._measures if local is None else self._on(local, self._measures)
+        own = self._measures if local is None else _on(local, self._measures)
         own.assign(tf.stack(columns, axis=1))
 
-    def _on(self, local, variable):
-        return tf.distribute.get_strategy().experimental_local_results(variable)[local]
+
+def _on(local, variable):
+    """Return the `tf.Variable` on a local replica."""
+    return tf.distribute.get_strategy().experimental_local_results(variable)[local]

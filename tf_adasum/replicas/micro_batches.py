@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from tf_adasum.aggregation import partial_results, row_weights
 from tf_adasum.aggregation.partial_results import RunningSum, Tree
-from tf_adasum.aggregation.sparse import coalesced
+from tf_adasum.aggregation.sparse import coalesced, values_of, with_values
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
@@ -172,7 +172,8 @@ class Step:
         own = self._trees[number].blocks(self._weighted(values), nodes, devices == 1)
         if devices > 1 and self._strategy.aggregation.is_tree_of_pairs:
             most = len(partial_results.first_of_blocks(devices, self._count)) // devices
-            own += [_zeros_like(values)] * (most - len(own))
+            zeros = [with_values(value, tf.zeros_like(values_of(value))) for value in values]
+            own += [zeros] * (most - len(own))
         return own
 
     def measures(self, values: list, combined: list) -> tf.Tensor:
@@ -266,8 +267,10 @@ class Step:
     def _summands(self, result: Any) -> list[tf.Tensor]:
         """Return what is summed over the micro-batches: variables, and results times rows."""
         averaged = [variable for variable, _, is_averaged in self._variables if is_averaged]
-        results = [each for each in tf.nest.flatten(result) if _is_float(each)]
-        return [*map(_float64, averaged), *map(self._times_rows, results)]
+        results = [_float64(each) for each in tf.nest.flatten(result) if _is_float(each)]
+        rows = _float64(self.rows_now)
+        times_rows = [tf.math.multiply_no_nan(each, rows) for each in results]
+        return [*map(_float64, averaged), *times_rows]
 
     def _measured_of(self, values: list) -> list:
         """Return what is measured of a micro-batch: each ``‖g‖²``, and the gradients."""
@@ -280,9 +283,6 @@ class Step:
             return list(values)
         factor = tf.math.divide_no_nan(_float64(self.rows_now), _float64(self.rows))
         return row_weights.times(values, factor, self._strategy.extended.worker_devices[0])
-
-    def _times_rows(self, value: Any) -> tf.Tensor:
-        return tf.math.multiply_no_nan(_float64(value), _float64(self.rows_now))
 
     def _mean(self, value: Any, total: tf.Tensor, of_metrics: list) -> tf.Tensor:
         """Return the mean of a result over the rows of all micro-batches.
@@ -308,16 +308,6 @@ def _float64(value: Any) -> tf.Tensor:
 def _squares(gradients: list) -> tf.Tensor:
     rows = [coalesced(g)[1] if isinstance(g, tf.IndexedSlices) else g for g in gradients]
     return tf.stack([tf.cast(tf.reduce_sum(tf.square(each)), tf.float64) for each in rows])
-
-
-def _zeros_like(values: list) -> list:
-    """Return zeros of the shapes of gradients; sparse ones have no rows."""
-    return [
-        tf.IndexedSlices(value.values[:0], value.indices[:0], value.dense_shape)
-        if isinstance(value, tf.IndexedSlices)
-        else tf.zeros_like(value)
-        for value in values
-    ]
 
 
 def _shape(value: Any) -> tf.TensorShape:
