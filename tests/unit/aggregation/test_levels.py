@@ -114,6 +114,15 @@ def test_a_small_bucket_takes_one_round(alignment):
         assert [len(calls) for calls in hub.calls] == [rounds] * 3
 
 
+@pytest.mark.parametrize(("limit", "is_gathered"), [(2 * 4 * 384, True), (2 * 4 * 384 - 1, False)])
+def test_the_replicas_of_a_host_receive_the_bytes_of_a_small_bucket_together(limit, is_gathered):
+    gradients = gradients_of([(96,)], 4)
+    for rule in (Adasum(), Sum()):
+        scheme = Scheme(rule, 4, replicas_per_host=2)
+        _, hub = exchanged_arrays(gradients, scheme, all_gather_threshold_bytes=limit)
+        assert ({kind for kind, _ in hub.calls[0]} == {"all_gather"}) == is_gathered
+
+
 @pytest.mark.parametrize("replicas", range(1, 8))
 def test_shards_cover_every_element_of_every_variable_once(replicas):
     """Also beyond 32 bits."""
