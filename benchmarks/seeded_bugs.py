@@ -20,8 +20,8 @@ BUGS = [
         "sharding: the next shuffle has the seed of an earlier one",
         "workers",
         "tf_adasum/workers/sharding.py",
-        "self._drawn = int(drawn.max())",
-        "self._drawn = int(drawn.min())",
+        "self._seeds.drawn = int(drawn.max())",
+        "self._seeds.drawn = int(drawn.min())",
     ),
     (
         "Adasum's tree: the last of an odd number of replicas is dropped",

@@ -1,6 +1,5 @@
 """The code in the documents runs: fragments, whole programs, tutorials."""
 
-import ast
 import functools
 import json
 import os
@@ -155,40 +154,7 @@ def test_the_fragments_of_a_page_run(path, names):
             exec(compile(text, f"{path.name}: {first}", "exec"), names)
 
 
-def test_what_does_not_run_is_there():
-    found = {text.splitlines()[0] for path in FRAGMENTS for _, text in blocks(path)}
-    assert set(NOT_RUN) <= found
-
-
-@pytest.mark.version_independent
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_block_of_python_is_python(path):
-    for _, text in blocks(path):
-        ast.parse(text.replace("[...]", "[]"))
-
-
-# What runs the commands of blocks of the shell, by how they begin after variables; where it is no
-# test, why. Those of this package are read by their own parsers.
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
-RUN_BY = {
-    "srun": "tests/clusters/test_slurm.py",
-    "first=$(scontrol": "tests/clusters/test_slurm.py",
-    "mpirun": "tests/clusters/test_mpi.py",
-    "if [ $? -eq 75 ]": "tests/clusters/test_slurm.py",
-    "python examples/clusters/ray/train.py": "tests/clusters/test_ray.py",
-    "python train.py": "tests/clusters/test_by_hand.py",  # with variables before it
-    "pip install": "tests/test_documented_programs.py",
-    'pip install "$(ls dist': "tests/wheels/test_wheel.py",
-    "python3 -m venv": "tests/test_documented_programs.py",
-    ". .venv": "tests/test_documented_programs.py",
-    "python -m experiments": "tests/test_experiments.py",
-    # Where its files are missing, the error names this package; no test installs it.
-    "sudo apt-get install dataset-fashion-mnist": "experiments/data.py",
-    "python benchmarks/exchange.py": "tests/test_benchmarks.py",
-    "export TF_ADASUM_SECRET_FILE=": "tests/unit/cluster/test_secret.py",
-    "export SRUN_CPUS_PER_TASK=": "tests/clusters/test_slurm.py",
-    "make": "Makefile",  # `tests/unit/test_documents.py` looks for the targets
-}
 PARSERS = {
     "tf-adasum-launch": command_line.build_parser,
     "python -m tf_adasum.launch": command_line.build_parser,
@@ -198,25 +164,22 @@ PARSERS = {
 
 
 def commands():
-    """The commands of the documents, each with its page."""
+    """The commands of this package in the documents, each with its page and its parser."""
     for path in DOCUMENTS:
         for text in SHELL.findall(path.read_text()):
             for line in text.replace("\\\n", " ").splitlines():
                 for command in re.split(r" && ", re.split(r"(?:^|\s)#", line)[0].strip()):
-                    if command:
-                        yield pytest.param(command.strip(), id=f"{path.stem}: {command}"[:70])
+                    words = re.sub(r"^(?:[A-Z_]+=(?:'[^']*'|\S+) +)+", "", command.strip())
+                    words = words.removeprefix(".venv/bin/")
+                    for begin in filter(words.startswith, PARSERS):
+                        arguments = shlex.split(words.removeprefix(begin))
+                        yield pytest.param(begin, arguments, id=f"{path.stem}: {command}"[:70])
 
 
 @pytest.mark.version_independent
-@pytest.mark.parametrize("command", list(commands()))
-def test_commands_are_understood_or_run_by_a_test(command):
-    words = re.sub(r"^(?:[A-Z_]+=(?:'[^']*'|\S+) +)+", "", command).removeprefix(".venv/bin/")
-    for begin, parser in PARSERS.items():
-        if words.startswith(begin):
-            assert is_understood(parser(), shlex.split(words.removeprefix(begin)))
-            return
-    begin = max((begin for begin in RUN_BY if words.startswith(begin)), key=len)
-    assert (ROOT / RUN_BY[begin]).exists()
+@pytest.mark.parametrize(("program", "arguments"), list(commands()))
+def test_commands_are_understood(program, arguments):
+    assert is_understood(PARSERS[program](), arguments)
 
 
 def is_understood(parser, arguments):
@@ -234,12 +197,6 @@ def test_the_page_of_commands_has_every_option(parser):
     shown = [action for action in parser()._actions if action.help not in (None, "==SUPPRESS==")]
     options = {option for action in shown for option in action.option_strings}
     assert {option for option in options if f"{option}" not in page} == {"-h", "--help"}
-
-
-@pytest.mark.version_independent
-def test_other_options_are_not_understood():
-    assert not is_understood(command_line.build_parser(), ["-n", "4", "--nobody-knows", "train.py"])
-    assert not is_understood(doctor.build_parser(), ["--nobody-knows"])
 
 
 # What pages that run in order say of their numbers.

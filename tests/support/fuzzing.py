@@ -1,6 +1,6 @@
 """How many random cases, and which: by default a fifth of them, the same ones on every run.
 
-TF_ADASUM_FUZZ=1 takes all, some 3,400, and other ones for each `--hypothesis-seed`; 10 ten times
+TF_ADASUM_FUZZ=1 takes all of them, and other ones for each `--hypothesis-seed`; 10 ten times
 as many.
 """
 

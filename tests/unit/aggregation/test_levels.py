@@ -5,6 +5,7 @@ The collectives are those of `fake_collectives`: every group has another order o
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from support import oracle, scheme_oracle
 from support.all_pairs import BACKENDS, parametrize_all_pairs
 from support.fake_collectives import exchanged_arrays, shuffled
@@ -12,6 +13,7 @@ from support.scheme_oracle import assert_combined, gradients_of
 
 from tf_adasum.aggregation import LocalReductionPlanner, RuleApplication, Scheme, aggregate, buckets
 from tf_adasum.aggregation.levels import shard_segments
+from tf_adasum.aggregation.reduction_planner import PairwisePlan
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Sum
 
 PLANS = [(4,), (2, 2), (8,), (2, 2, 2), (4, 2), (3,), (6,), (2, 3), (3, 2)]
@@ -99,7 +101,9 @@ def test_every_rule_in_any_order_of_ranks(
         results, gradients, scheme, levels=len(scheme.levels(scheme.radix_plan or (1,)))
     )
     # The CPU op forms the inner products of two float32 vectors in float32 (`tf_adasum.ops`).
-    tolerance = 1e-6 if scheme.radix_plan == (2,) else scheme_oracle.COEFFICIENT_TOLERANCE
+    tolerance = (
+        PAIRWISE_TOLERANCE if scheme.radix_plan == (2,) else scheme_oracle.COEFFICIENT_TOLERANCE
+    )
     local = [gradient.numpy() for gradient in aggregate(gradients, LocalReductionPlanner(scheme))]
     assert_combined([local], gradients, scheme, tolerance=tolerance)
 
@@ -112,6 +116,15 @@ def test_a_small_bucket_takes_one_round(alignment):
             gradients, scheme, bucket_bytes=1, all_gather_threshold_bytes=limit
         )
         assert [len(calls) for calls in hub.calls] == [rounds] * 3
+
+
+@pytest.mark.parametrize(("limit", "is_gathered"), [(2 * 4 * 384, True), (2 * 4 * 384 - 1, False)])
+def test_the_replicas_of_a_host_receive_the_bytes_of_a_small_bucket_together(limit, is_gathered):
+    gradients = gradients_of([(96,)], 4)
+    for rule in (Adasum(), Sum()):
+        scheme = Scheme(rule, 4, replicas_per_host=2)
+        _, hub = exchanged_arrays(gradients, scheme, all_gather_threshold_bytes=limit)
+        assert ({kind for kind, _ in hub.calls[0]} == {"all_gather"}) == is_gathered
 
 
 @pytest.mark.parametrize("replicas", range(1, 8))
@@ -208,3 +221,22 @@ def test_the_state_is_the_same_on_all_replicas(averaged):
         tolerance = 1e-12 if averaged == 1 else 1e-5
         wanted = [own.momentum for own in oracles]
         np.testing.assert_allclose(states[0]["momentum"], wanted, rtol=0, atol=tolerance)
+
+
+# Of the pairs that the CPU op combines in float32, see `tf_adasum.ops`; on each level.
+PAIRWISE_TOLERANCE = 1e-6
+
+
+@parametrize_all_pairs(plan=PLANS, dtype=scheme_oracle.DTYPES)
+def test_local_replicas_agree(plan, dtype):
+    gradients, scheme = gradients_of(MODEL, np.prod(plan), dtype), scheme_of(plan)
+    planner = LocalReductionPlanner(scheme)
+    is_pairwise = set(plan) == {2}
+    for bucket in buckets.assign([tf.constant(gradient) for gradient in gradients[0]]):
+        assert isinstance(planner.plan(bucket, needs_full_gram=False), PairwisePlan) == is_pairwise
+    results = [[gradient.numpy() for gradient in aggregate(gradients, planner)]]
+    # Pairs are rounded after each level, and so are their inner products.
+    options = {"levels": len(plan)} if is_pairwise else {}
+    if is_pairwise and dtype != tf.float64:
+        options["tolerance"] = len(plan) * PAIRWISE_TOLERANCE
+    assert_combined(results, gradients, scheme, **options)

@@ -188,3 +188,21 @@ def test_zero_tiny_and_huge_gradients(backend, dtype, replicas):
         wanted = oracle.adasum(own)
         assert np.isfinite(wanted).all()
         assert_rounded(tf_adasum.adasum(own), wanted, own)
+
+
+@parametrize_all_pairs(
+    backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 5], bad=[np.nan, np.inf, -np.inf]
+)
+def test_one_bad_number_spoils_its_whole_variable_and_no_other(backend, dtype, replicas, bad):
+    gradients = gradients_of([(20,)] * 3, replicas, dtype)
+    gradients[0][1] *= 0  # alongside a zero vector
+    clean = tf_adasum.adasum(gradients)
+    for own in gradients:
+        good = own[1]
+        own[1] = good.copy()
+        own[1][7] = bad
+        before, middle, after = tf_adasum.adasum(gradients)
+        own[1] = good
+        assert not np.isfinite(middle.numpy().astype(np.float64)).any()
+        assert before.numpy().tobytes() == clean[0].numpy().tobytes()
+        assert after.numpy().tobytes() == clean[2].numpy().tobytes()

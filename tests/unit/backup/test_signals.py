@@ -1,7 +1,9 @@
 """Signals that request a stop: which ones, the handlers before them, and a second signal."""
 
+import concurrent.futures
 import os
 import signal
+import time
 
 import pytest
 
@@ -92,7 +94,8 @@ def test_a_child_that_was_forked_meanwhile_ends_as_ever():
     child = os.fork()
     if child == 0:
         os.write(writer, b"runs")  # Python forgets the signals that come while it forks
-        signal.pause()
+        for _ in range(300):
+            time.sleep(0.1)  # one long wait would miss a signal that comes just before it
         os._exit(0)
     os.read(reader, 4)
     os.kill(child, TERM)
@@ -133,3 +136,16 @@ def test_after_ctrl_c_the_exit_code_is_that_of_the_stop():
     send(INT)
     stop.call_earlier()  # no KeyboardInterrupt
     assert signal.getsignal(INT) is signal.default_int_handler
+
+
+def test_a_handler_that_came_later_stays():
+    stop = taken(USR1)
+    signal.signal(USR1, signal.SIG_IGN)
+    stop.restore_handlers()
+    assert signal.getsignal(USR1) == signal.SIG_IGN
+
+
+def test_outside_of_the_main_thread_nothing_is_handled():
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(taken, USR1).result()
+    assert signal.getsignal(USR1) == signal.SIG_DFL

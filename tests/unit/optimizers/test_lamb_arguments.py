@@ -92,3 +92,9 @@ def test_bad_arguments_are_refused(name, value):
     with pytest.raises(ValueError, match=f"`{name}` of LAMB must.*") as error:
         LAMB(**{name: value})
     assert str(error.value).endswith(f"Received: {name}={value!r}")
+
+
+def test_the_method_of_keras_for_exclusions_is_refused():
+    optimizer = LAMB(exclude_from_weight_decay=["bias"])
+    with pytest.raises(ValueError, match=r"to the constructor: LAMB\(exclude_from_weight_decay="):
+        optimizer.exclude_from_weight_decay(var_names=["bias"])

@@ -44,11 +44,16 @@ def test_the_first_gradient_that_is_not_finite_is_found(strategies, kind, gradie
     np.testing.assert_array_equal(find(), [first])
 
 
-def raising(strategy):
-    """A function that raises in a graph, like a training step."""
-    found, paths = tf.constant([2.0]), ["layer/kernel", "layer/bias"]
-    return tf.function(
-        lambda: strategy.run(
-            lambda: strategy._nonfinite.skip_or_raise(found, paths) or tf.constant(0)
+def test_the_error_names_worker_replica_and_variable(strategies):
+    nonfinite, found = strategies["raise"]._nonfinite, tf.constant([2.0])
+    paths = ["layer/kernel", "layer/bias"]
+    step = tf.function(
+        lambda: strategies["raise"].run(
+            lambda: nonfinite.skip_or_raise(found, paths) or tf.constant(0)
         )
     )
+    received = r"Received on worker 0, its replica 0: layer/bias\. No replica did this step"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=received):
+        step()
+    with pytest.raises(FloatingPointError, match=received):  # in `fit`
+        nonfinite.raising_plain_errors(step)()

@@ -26,3 +26,17 @@ def test_ucx_carries_no_gradients_of_gpus():
     assert argument.requested("auto", ["GPU:0"], {}) == "auto", "which other workers may have, too"
     assert "NCCL (devices GPU:0)" in argument.unsupported_reason(["CPU:0", "GPU:0"])
     assert argument.unsupported_reason(["/device:CPU:0", "cpu:1"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "expected"),
+    [
+        (None, None, "auto"),
+        (None, "ucx", "ucx"),
+        ("auto", "tensorflow", "auto"),
+        ("ucx", "tensorflow", "ucx"),
+    ],
+)
+def test_the_argument_counts_before_the_variable(given, variable, expected):
+    environment = {} if variable is None else {TRANSPORT: variable}
+    assert argument.requested(given, ["CPU:0", "CPU:1"], environment) == expected
