@@ -39,7 +39,8 @@ class GradientReduction(CommunicationOptions):
     def with_options(self, options: CommunicationOptions) -> "GradientReduction":
         """Return this marker with the settings of `options`."""
         marker = copy.copy(self)
-        vars(marker).update(vars(options))
+        for name in ("bytes_per_pack", "timeout_seconds", "implementation"):
+            setattr(marker, name, getattr(options, name))
         return marker
 
     def merge(self, options):

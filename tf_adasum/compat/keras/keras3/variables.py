@@ -42,10 +42,9 @@ def assign(original, self, value):
             if step.hands_over and step.is_within_update:
                 return value  # the optimizer assigns in the last micro-batch
             step.before_assignment(self)
+        replica = tensorflow_compat.replica()
         of_replicas = _assigned.setdefault(context.strategy, {})
-        of_replicas.setdefault(tensorflow_compat.replica(), weakref.WeakValueDictionary())[
-            id(self)
-        ] = self
+        of_replicas.setdefault(replica, weakref.WeakValueDictionary())[id(self)] = self
     result = original(self, value)
     if context:
         _note_extreme(self, value)
