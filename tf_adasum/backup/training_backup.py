@@ -122,7 +122,7 @@ class TrainingBackup:
                 "or call it on a batch before `fit`. "
                 f"Received: {model.name!r}, which is not built {see('TFA-603')}"
             )
-        if not model.compiled:
+        if not getattr(model, "compiled", True):  # Keras 2 has no such property
             raise ValueError(
                 "BackupAndRestore saves the optimizer that the model is compiled with. In a custom "
                 "loop, call model.compile(optimizer=optimizer) before on_train_begin. "
