@@ -145,6 +145,7 @@ class AggregationState:
         arrays = scheme.single_level_rule.initial_state(count, scheme.replicas)
         self.rule_state = RuleState(arrays) if arrays else None
         self._measures = None
+        self.version = 0  # increases if newly traced functions contain other operations
 
     def _number(self, paths):
         self.paths = list(paths)
@@ -186,12 +187,14 @@ class AggregationState:
     def measure_orthogonality(self):
         """Create a variable for the orthogonality; functions traced from now on assign it."""
         if self._measures is None:
+            self.version += 1
             self._measures = tf.Variable(
                 np.zeros([3, len(self.paths)]), trainable=False, dtype=tf.float64
             )
 
     def stop_measuring_orthogonality(self):
         """Remove the variable of the orthogonality, which functions traced later do not compute."""
+        self.version += 1
         self._measures = None
 
     def groups_of(self, indices):

@@ -28,6 +28,22 @@ def test_further_variables_get_the_next_numbers():
     assert state.groups_of([0, 1, 2]) == [0, 1, 0] and state.groups_of([1, 0]) == [1, 0]
 
 
+def test_functions_are_traced_anew_when_measuring_begins_or_ends():
+    strategy = strategy_of("adasum")
+    state, versions = strategy._aggregation_state(PATHS), []
+    with strategy.scope():
+        for change in (
+            state.measure_orthogonality,
+            state.measure_orthogonality,
+            lambda: state.extend(["c/kernel"]),
+            state.stop_measuring_orthogonality,
+        ):
+            change()
+            versions.append(state.version)
+    begins, again, extended, ended = versions
+    assert 0 < begins == again < extended < ended
+
+
 def test_further_variables_are_refused_if_the_rule_has_a_state():
     state = state_of(rules.AdaCons())
     state.extend([])

@@ -260,7 +260,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def _function_for(self, gradients, options):
         """Return a `tf.function` that combines gradients with these dtypes and shapes."""
         state = options.state
-        version = getattr(state, "version", None)
+        version = None if state is None else state.version
         key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
         key += (options.is_weighted, options.parts, options.indices, *map(_signature, gradients))
         functions = (
