@@ -50,6 +50,13 @@ def test_the_marker_survives_a_merge():
     assert (merged.bytes_per_pack, merged.timeout_seconds) == (5, 2.0)
 
 
+def test_the_variables_to_update_may_be_a_generator():
+    tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
+    variable = keras.Variable([3.0])
+    keras.optimizers.SGD(1.0).apply([tf.ones([1])], (each for each in [variable]))
+    assert variable.numpy() == [2]
+
+
 def test_optimizers_of_a_model_are_found_in_lists_and_dictionaries():
     model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
     optimizers = [keras.optimizers.SGD(0.1) for _ in range(4)]

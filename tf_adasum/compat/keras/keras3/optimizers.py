@@ -127,6 +127,8 @@ def apply_together(original, self, grads, trainable_variables=None):
     Every step of an optimizer begins with this method. Also, give all replicas the same float8
     scales.
     """
+    if trainable_variables is not None:
+        trainable_variables = list(trainable_variables)  # a generator can be read only once
     variables = trainable_variables or getattr(self, "_trainable_variables", [])
     refuse_update_outside(variables)
     if not isinstance(self, MultiOptimizer):  # its optimizers do it
