@@ -77,12 +77,15 @@ def _moments_of_all(inputs, mask, axes):
 NEWER = [name for name in ["adaptive_max_pool"] if hasattr(nn, name)]
 
 
-@hooks.replaces(nn, "depthwise_conv", "separable_conv", "conv_transpose", "max_pool", *NEWER)
+@hooks.replaces(
+    nn, "conv", "depthwise_conv", "separable_conv", "conv_transpose", "max_pool", *NEWER
+)
 def convolve_or_pool(original, inputs, *args, **kwargs):
     """On CPUs without XLA, give a replica without rows a row of zeros.
 
     Without rows, TensorFlow's CPU kernels of the gradients raise an error, crash the process, or
-    return gradients that are not zero. (Those of `conv` and `average_pool` return zeros.)
+    return gradients that are not zero, and `conv` with a bias and an activation returns a tensor of
+    its inputs' shape. (`average_pool` needs no help.)
     """
     context = our_replica_context()
     is_empty = context.strategy._empty_replicas.is_empty if context else None
