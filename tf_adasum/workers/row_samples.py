@@ -40,7 +40,9 @@ class RowSamples:
         size = np.abs(rows).max(axis=2, keepdims=True)
         allowed = np.where(np.arange(2 + ROWS) < 2, 0, TOLERANCE * self._spread + ROUNDING * size)
         self._values, self._are_names = values, values[0, :, 1] == 1
-        self.equal = np.isclose(values, first, rtol=0, atol=allowed, equal_nan=True).all(axis=2)
+        # Before NumPy 2, `np.isclose` takes no array of tolerances.
+        is_close = (np.abs(values - first) <= allowed) | (values == first)
+        self.equal = (is_close | (np.isnan(values) & np.isnan(first))).all(axis=2)
 
     def of_these(self, arrays: np.ndarray) -> RowSamples:
         """Return the samples of some arrays only.
