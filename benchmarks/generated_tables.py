@@ -154,8 +154,9 @@ def elastic_part():
     text = (
         "Seconds from an event to the next training step, and seconds without training (pause): "
         f"medians (lowest to highest) of {min(int(r['times']) for r in rows)} or more. Four hosts "
-        "were simulated on one machine with two cores. Restarts take longer today: each imports "
-        "TensorFlow anew, which an option since removed avoided:"
+        "were simulated on one machine with two cores. Measured with an earlier version, which "
+        "kept TensorFlow imported between rounds; today, each restart also imports TensorFlow, and "
+        "takes longer."
     )
     table = report.table(
         ["event", "next step", "pause"], [[r["event"], r["seconds"], r["pause"]] for r in rows]

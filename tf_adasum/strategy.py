@@ -52,8 +52,8 @@ class AdasumMirroredStrategy(
             all GPUs, or all logical CPUs.
         aggregation: `"adasum"`, `"adacons"`, `"mean"`, `"sum"`, or a
             `tf_adasum.rules.AggregationRule`. Defaults to `"adasum"`.
-        radix_plan: list of int with the product N: how many replicas each level combines
-            (docs/speed.md). Defaults to a plan for the number of hosts.
+        radix_plan: list of int: how many replicas each level combines (docs/speed.md). The product
+            is N, or the number of hosts with `local_reduction`. Defaults to a plan for the hosts.
         local_reduction: ``"mean"`` averages over the replicas of each host, and applies the rule to
             the hosts' averages. Defaults to `None`.
         wire_dtype: ``"bfloat16"`` or ``"float16"`` sends half the bytes; sums keep full precision.

@@ -53,8 +53,10 @@ def section_of(hooks):
         for function, same in itertools.groupby(own, lambda hook: hook.function):
             summary = " ".join(inspect.getdoc(function).split("\n\n")[0].split())
             same = list(same)
-            features = dict.fromkeys(hook.feature for hook in same if hook.feature)
-            only = "".join(f" *Feature: {feature}.*" for feature in features)
+            optional = [hook for hook in same if hook.feature]
+            of = f" of {_names(optional)}" if len(optional) < len(same) else ""
+            features = dict.fromkeys(hook.feature for hook in optional)
+            only = "".join(f" *Feature{of}: {feature}.*" for feature in features)
             lines.append(f"- {_names(same)}: {summary}{only}")
     return "\n".join(lines[1:]) + "\n"
 

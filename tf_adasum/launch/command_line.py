@@ -29,7 +29,7 @@ _EXAMPLES = (
 )
 _END = f"""\
 exit status: 0; or the status of the first worker that failed; 128+n after signal n; 124 after
---timeout; 75 if training was stopped and made a backup; 2 if nothing started; 1 if too few hosts
+--timeout; 75 if training was stopped and made a backup; 2 after wrong usage; 1 if too few hosts
 are left.
 
 {commands.examples(_EXAMPLES)}"""

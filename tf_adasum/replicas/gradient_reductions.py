@@ -69,7 +69,7 @@ class GradientReductions:
     def _aggregation_state(
         self, paths: Sequence[str], others: Sequence[str] = ()
     ) -> AggregationState:
-        """See `GradientAggregatingStrategy.aggregation_state`."""
+        """See `GradientAggregatingStrategy._aggregation_state`."""
         with self.scope():
             per_device = self._virtual_replicas.per_device
             return AggregationState(self._scheme, paths, others, per_device)

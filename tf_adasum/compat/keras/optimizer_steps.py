@@ -65,7 +65,7 @@ class BaseStep:
         return []
 
     def update(self, values, variables):
-        """Clip gradients, decay weights, reduce the gradients and update the variables.
+        """Clip and reduce the gradients, decay weights and update the variables.
 
         Args:
             values: the gradients, followed by the scalars of `measure`. With accumulation, each

@@ -7,9 +7,9 @@ One hook replaces all six methods, and runs these phases in this order:
 | settings   | describes the call as text, so that the workers can compare it                     |
 | together   | begins the call on all workers; an error of a later phase reaches the other workers |
 | scope      | refuses objects that were created outside of the scope of the strategy             |
-| data       | checks the data, and divides a batch among the replicas                            |
-| statistics | averages the statistics that each replica computed from its own rows               |
-| call       | calls Keras's method; its steps are made in `make_train_function`                  |
+| data       | checks the data; `_on_batch` methods: divides the batch among the replicas         |
+| statistics | `evaluate`, `predict`: averages what each replica computed from its own rows       |
+| call       | calls Keras's method; `fit.py` of each Keras has the hook that makes its steps     |
 | tracebacks | after an error, removes the frames of libraries from the traceback                 |
 
 Calls of a model without our strategy have no phases. The subclasses for Keras 2 and Keras 3 define

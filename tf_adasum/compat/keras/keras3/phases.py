@@ -39,7 +39,7 @@ class PhasesOfKeras3(Phases):
             batch_axis.check(call.model, call.arguments.get("x"), call.strategy)
 
     def statistics(self, call):
-        """Average the statistics of the replicas, and combine their local steps."""
+        """Also combine the local steps of the replicas, before one batch is evaluated."""
         if call.name in ("test_on_batch", "predict_on_batch"):
             synchronize(call.model)
         return super().statistics(call)
