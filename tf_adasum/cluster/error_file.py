@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -59,6 +60,8 @@ def begin() -> None:
         module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
         name = f"{module}{kind.__qualname__}"
         text = f"{name}: {error}".splitlines()[0].removesuffix(": ")
+        if str(error).startswith("in user code:"):  # AutoGraph puts the traceback before the text
+            text = next(iter(re.findall(r"^ {4}(?!File )(\S.*)", str(error), re.MULTILINE)), text)
         report = Report(text[:_LONGEST], isinstance(error, WorkerLostError), time.time())
         with contextlib.suppress(OSError):  # the launcher has ended, or the disk is full
             Path(path).write_text(json.dumps(dataclasses.asdict(report)))

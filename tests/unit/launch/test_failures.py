@@ -213,10 +213,22 @@ raise {}
 """
 
 
+# The text of an exception in a tf.function.
+OF_AUTOGRAPH = """in user code:
+
+    File "a", line 1  *
+        b
+
+    OSError: two
+    lines
+"""
+
+
 @pytest.mark.parametrize(
     ("raised", "error", "is_because_of_another"),
     [
         ("ValueError('two\\nlines')", "ValueError: two", False),
+        (f"OSError({OF_AUTOGRAPH!r})", "OSError: two", False),
         ("KeyError", "KeyError", False),
         ("WorkerLostError('worker 1')", "tf_adasum.errors.WorkerLostError: worker 1", True),
         ("SystemExit(3)", None, None),
