@@ -23,6 +23,12 @@ def test_the_mean_equals_one_device(group):
             assert all(is_close), (case, found)
 
 
+@on("2x1")
+def test_a_step_exchanges_only_gradients(group):
+    for found in group.run(one_device.exchanges_beside_gradients):
+        assert found["exchanges"] == 0
+
+
 @on("1x2", "2x1")
 def test_logs_under_adasum_cover_all_rows(group):
     """A last batch with fewer rows counts as much as others in the losses of outputs."""

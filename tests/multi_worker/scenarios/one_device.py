@@ -358,6 +358,28 @@ def fit_with_extremes(strategy):
     return {**logs, **{f"evaluated {name}": value for name, value in evaluated.items()}}
 
 
+def exchanges_beside_gradients(strategy):
+    """How many values a plain training step under the rule mean exchanges beside its gradients."""
+    use_rule(strategy, "mean")
+    calls, original = [], tf.distribute.ReplicaContext.all_reduce
+
+    def counting(self, *args, options=None):
+        if options is None:  # with options, it combines gradients
+            calls.append(args)
+        return original(self, *args, options=options)
+
+    tf.distribute.ReplicaContext.all_reduce = counting
+    try:
+        x, y, _ = data_of("built-in", BATCH)
+        with scope(strategy):
+            model = build("built-in")
+            model.compile(SGD(0.1), "mse", metrics=["mae"])
+        model.fit(x, y, batch_size=BATCH, verbose=0)
+    finally:
+        tf.distribute.ReplicaContext.all_reduce = original
+    return {"exchanges": len(calls)}
+
+
 def orders_of_epochs(strategy):
     """The first rows of each pass over a shuffled dataset: of `fit`, and of the dataset alone."""
     keras.utils.set_random_seed(1)

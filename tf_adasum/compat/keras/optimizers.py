@@ -301,8 +301,10 @@ def weighted(optimizer, values):
     """Return gradients of an accumulation, weighted by this replica's rows for the rule mean."""
     context = our_replica_context()
     is_needed = context and context.strategy.aggregation.is_mean
-    weight = context.strategy._empty_replicas.weight() if is_needed else None
-    if weight is None or accumulation_steps(optimizer) == 1:
+    if not is_needed or accumulation_steps(optimizer) == 1:
+        return list(values)
+    weight = context.strategy._empty_replicas.weight()
+    if weight is None:
         return list(values)
     return [value * tf.cast(weight, value.dtype) for value in values]
 
