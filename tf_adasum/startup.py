@@ -250,7 +250,7 @@ def start(
             local_devices=devices,
             cross_device_ops=cross_device_ops,
             register_timeout=seconds * 0.8,  # so that TensorFlow's error precedes the guard's
-            heartbeat_timeout=seconds,
+            heartbeat_timeout=seconds + 5,  # so that the failure detector names the worker first
         )
 
     if cluster is None:
