@@ -7,6 +7,7 @@ that it sends, and how many statuses arrive per second. The simulated workers ru
 process, so that they do not count.
 """
 
+import itertools
 import json
 import multiprocessing
 import random
@@ -22,6 +23,7 @@ from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.start_round import HAS_RESULT
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS
 from tf_adasum.health import call_site, connections, monitor
 
 SECRET = Secret(b"key")
@@ -34,26 +36,47 @@ def allow_open_files(count):
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2 * count + 200), hard))
 
 
+def wait_until_listening(port, deadline):
+    """Wait for worker 0, which may be slower than its child. A caller may even meet itself."""
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        while not any(f":{port:04X} 00000000:0000 0A" in line for line in table):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nobody listens at port {port}")
+            time.sleep(0.01)
+            table.seek(0)
+
+
 def members(port, count, last, longest):
     """Connect workers 1 to `count` - 1, and send their statuses once a second until `last`."""
     allow_open_files(count)
     rng, since = random.Random(0), time.monotonic()
-    poll, channels, lines = select.poll(), {}, {}
+    poll, channels, lines, ranks = select.poll(), {}, {}, {}
     key, description = (
         f"member/%d/{16 * '0'}",
         {"cluster": {}, "settings": {}, "has_reached_all": True},
     )
-    for rank in range(1, count):
-        connection = socket.create_connection(("127.0.0.1", port))
-        lines[connection.fileno()] = 0
-        poll.register(connection, select.POLLIN)
-        channels[rank] = Channel(connection, SECRET, is_server=False, rank=rank)
-    ranks = {each.socket.fileno(): rank for rank, each in channels.items()}
-    described, told = set(), set()
+    wait_until_listening(port, since + SECONDS_TO_JOIN)
+    described, told, beat_at = set(), set(), since
     while len(told) < count - 1 and time.monotonic() < since + SECONDS_TO_JOIN:
+        # The store drops who is silent for the time of a lease: few at a time, and with heartbeats.
+        missing = (each for each in range(1, count) if each not in channels)
+        for rank in itertools.islice(missing, 100 + len(described) - len(channels)):
+            connection = socket.create_connection(("127.0.0.1", port))
+            lines[connection.fileno()], ranks[connection.fileno()] = 0, rank
+            poll.register(connection, select.POLLIN)
+            channels[rank] = Channel(connection, SECRET, is_server=False, rank=rank)
+        if time.monotonic() > beat_at:
+            beat_at = time.monotonic() + HEARTBEAT_SECONDS
+            for rank in described:
+                channels[rank].send({"op": "heartbeat"})
         for number, _ in poll.poll(100):
             rank, value = ranks[number], None
             messages = channels[rank].receive()
+            if not channels[rank].is_open:  # it was too slow; this worker connects again
+                poll.unregister(number)
+                channels.pop(rank).close()
+                described.discard(rank), told.discard(rank)
+                continue
             if channels[rank].is_authenticated and rank not in described:
                 described.add(rank)
                 value = description
