@@ -19,8 +19,7 @@ from tf_adasum.aggregation import (
     row_weights,
     rules,
 )
-from tf_adasum.aggregation.divided_group import DividedGroup, classes_of, pairs_of
-from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.aggregation.groups import MOST_NEIGHBOURS, CollectiveGroup
 from tf_adasum.aggregation.partial_results import first_of_blocks
 from tf_adasum.aggregation.rules.adasum import AdasumOfNodes
 from tf_adasum.aggregation.rules.checks import is_built_in
@@ -87,7 +86,6 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         self.transport: UcxTransport | None = None
         self.transport_summary = ""
         self._members: dict[tuple[int, int], list] = {}
-        self._pairs: dict[tuple[int, int], list] = {}
         self._last_totals: dict[int, tf.Variable] = {}
         self.rows_of: Callable[[int], int | tf.Tensor | None] | None = None
         self._replica_of_rank = np.arange(group_size)
@@ -262,49 +260,20 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
             member_of_rank = self._replica_of_rank
         else:
             collectives, member_of_rank = self._parts_and_members(options, stride, radix)[local]
-        pairs = self._pairs_of_classes(options, stride, radix)[local]
-        if not pairs:
-            return CollectiveGroup(collectives, member_of_rank, member)
-        return DividedGroup(collectives, member_of_rank, member, pairs)
+        first, _ = self._first_and_key(local, stride, radix)
+        workers = (first + stride * np.arange(radix)) // len(self.local_devices)
+        sends_all = max(np.bincount(workers)) > MOST_NEIGHBOURS
+        return CollectiveGroup(collectives, member_of_rank, member, sends_all=sends_all)
 
-    def _first_and_key(self, local, stride, radix, part=0):
-        """Return the first replica of a local replica's group, and a key that no other group has.
-
-        `part` is 0 for the whole group, and i for its i-th pair of classes, counted from 1.
-        """
+    def _first_and_key(self, local, stride, radix):
+        """Return the first replica of a local replica's group, and a key of this group only."""
         replica = self._first_replica + local
         first = replica - replica // stride % radix * stride
         # Stride and radix are factors of the number of replicas N, and fewer than N groups have
         # this stride and this radix.
         factors = [factor for factor in range(1, self.replicas + 1) if self.replicas % factor == 0]
-        kind = (part * len(factors) + factors.index(stride)) * len(factors) + factors.index(radix)
+        kind = factors.index(stride) * len(factors) + factors.index(radix)
         return first, kind * self.replicas + first
-
-    def _pairs_of_classes(self, options, stride, radix):
-        """Return `pairs` for each local replica's `DividedGroup`; empty for an undivided group."""
-        if (stride, radix) in self._pairs:
-            return self._pairs[stride, radix]
-        devices = len(self.local_devices)
-        pairs: list[list] = [[] for _ in range(devices)]
-        self._pairs[stride, radix] = pairs
-        exchanges: dict[int, list] = {}  # from the number of a pair to the local replicas in it
-        for local in range(devices):
-            first, _ = self._first_and_key(local, stride, radix)
-            member = (self._first_replica + local - first) // stride
-            classes = classes_of((first + stride * np.arange(radix)) // devices)
-            for number, members in enumerate([] if classes is None else pairs_of(classes)):
-                if member in members:
-                    _, key = self._first_and_key(local, stride, radix, part=number + 1)
-                    part = self.part(local, key, len(members), options)
-                    rank = int(np.searchsorted(members, member))
-                    exchanges.setdefault(number, []).append((local, members, rank, part))
-        for number in sorted(exchanges):  # in the same order on all workers
-            own = exchanges[number]
-            with tf.init_scope():
-                found = self.gather_in_subgroups([one[2] for one in own], [one[3] for one in own])
-            for (local, members, rank, part), ranks in zip(own, found, strict=True):
-                pairs[local].append((members, CollectiveGroup(part, ranks, rank)))
-        return pairs
 
     def _parts_and_members(self, options, stride, radix):
         """Return, for each local replica, its part of the group, and the member at each rank.

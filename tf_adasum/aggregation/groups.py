@@ -16,6 +16,11 @@ import tensorflow as tf
 # Latency dominates for few bytes, and an all-gather takes R - 1 rounds; a ring takes 2 (R - 1).
 GATHERED_SUM_BYTES = 2**20
 
+# TensorFlow's CollectiveAllToAllV2 names its buffers by source and destination rank without a
+# separator, so the ranks (1, 11) and (11, 1) of one process collide (observed with TensorFlow
+# 2.21). Up to eleven consecutive ranks, which those of a process are, do not collide.
+MOST_NEIGHBOURS = 11
+
 
 class Collectives(Protocol):
     """The collectives of one replica in a group, whose members are numbered by their ranks."""
@@ -66,6 +71,8 @@ class CollectiveGroup:
             of their replica ids.
         member: this replica's number in the group.
         fused: the `FusedCollectives` of the group. Defaults to `None`: buckets are packed.
+        sends_all: whether every member receives the rows for all members, because a process has
+            more than `MOST_NEIGHBOURS` of them. Defaults to `False`.
     """
 
     def __init__(
@@ -74,15 +81,19 @@ class CollectiveGroup:
         member_of_rank: npt.ArrayLike,
         member: int,
         fused: FusedCollectives | None = None,
+        sends_all: bool = False,
     ):
         self._member_of_rank = np.asarray(member_of_rank)
         self.size = len(self._member_of_rank)
         self.member, self.fused = member, fused
+        self._sends_all = sends_all
         self._collectives = collectives
         self._rank_of_member = np.argsort(self._member_of_rank)
 
     def all_to_all(self, shards: tf.Tensor) -> tf.Tensor:
         """Send row i of ``[R, W]`` to member i; return ``[R, W]``, row i from member i."""
+        if self._sends_all:
+            return self.all_gather(shards)[:, self.member]
         received = self._collectives.all_to_all(_ordered(shards, self._member_of_rank))
         return tf.ensure_shape(_ordered(received, self._rank_of_member), shards.shape)
 
