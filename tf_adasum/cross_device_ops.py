@@ -151,14 +151,14 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
     def combine_gradients(
         self,
         gradients: list[list[tf.Tensor | tf.IndexedSlices]],
-        options: tensorflow_compat.GradientReduction,
+        options: tensorflow_compat.GradientOptions,
         rows: list[int | tf.Tensor] | None = None,
     ) -> list[list[tf.Tensor | tf.IndexedSlices]]:
         """Combine the gradients of the local replicas with the gradients of all other replicas.
 
         Args:
             gradients: one list of gradients for each local replica.
-            options: the merged `GradientReduction`.
+            options: the merged `GradientOptions`.
             rows: the result of `rows_of_replicas`. Defaults to `None`: no weights.
 
         Returns:
@@ -171,7 +171,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
             return self._combine_locally(gradients, options, rows)
         return self._combine_collectively(gradients, options, rows)
 
-    def is_identity_for_one_replica(self, options: tensorflow_compat.GradientReduction) -> bool:
+    def is_identity_for_one_replica(self, options: tensorflow_compat.GradientOptions) -> bool:
         """Return whether combining the gradients of a single replica changes nothing."""
         state = options.state
         is_measured = state is not None and state.measures_orthogonality
@@ -236,7 +236,7 @@ class AdasumCrossDeviceOps(tensorflow_compat.GradientCrossDeviceOps):
         )
 
     def _application(
-        self, options: tensorflow_compat.GradientReduction, local: int
+        self, options: tensorflow_compat.GradientOptions, local: int
     ) -> RuleApplication | None:
         if options.state is not None:
             return options.state.application(options.indices, local)

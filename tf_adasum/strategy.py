@@ -19,8 +19,8 @@ from tf_adasum.compat.base_strategy import GradientAggregatingStrategy, live_str
 from tf_adasum.cross_device_ops import AdasumCrossDeviceOps
 from tf_adasum.errors import deprecated
 from tf_adasum.replicas import average_statistics, batches, equal_variables, nonfinite_gradients
+from tf_adasum.replicas.custom_reductions import CustomReductions
 from tf_adasum.replicas.empty_replicas import EmptyReplicas
-from tf_adasum.replicas.gradient_reductions import GradientReductions
 from tf_adasum.replicas.virtual_replicas import VirtualReplicas, validated_count
 from tf_adasum.transport import argument as transports
 from tf_adasum.workers import agreement
@@ -31,7 +31,7 @@ from tf_adasum.workers.workers import Workers
 
 
 class AdasumMirroredStrategy(
-    GradientReductions,
+    CustomReductions,
     GradientAggregatingStrategy,
     tf.distribute.MultiWorkerMirroredStrategy,
 ):

@@ -62,13 +62,13 @@ class FakeModel:
         self.variables, self.metrics_variables = list(variables), list(metrics)
         self.trainable_variables = self.variables
         self.optimizer = types.SimpleNamespace(
-            variables=list(slots), built=True, gradient_reductions=state
+            variables=list(slots), built=True, aggregation_state=state
         )
         self.distribute_strategy = FakeStrategy(replicas)
 
     def state(self):
         """Return the bytes of all variables but metrics, on each local replica."""
-        state = self.optimizer.gradient_reductions.rule_state.of_name.values()
+        state = self.optimizer.aggregation_state.rule_state.of_name.values()
         variables = [*self.variables, *self.optimizer.variables, *state]
         return [own.tobytes() for variable in variables for own in variable.numpy()]
 

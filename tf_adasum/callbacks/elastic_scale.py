@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.arguments import check
-from tf_adasum.compat import keras as keras_compat
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.optimizers import adascale
 
 
@@ -65,7 +65,7 @@ class ElasticScale(keras.callbacks.Callback):
         self.dataset: tf.data.Dataset | None = None
         self._following: tf.data.Dataset | None = None
         if make_dataset is not None:
-            self.dataset = keras_compat.replaceable_dataset(
+            self.dataset = tensorflow_compat.replaceable_dataset(
                 self._make(make_dataset), self._take_next_dataset
             )
 

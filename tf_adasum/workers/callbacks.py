@@ -86,9 +86,9 @@ def arrange(
         model: the model that is trained.
         callback_list: the `keras.callbacks.CallbackList` that calls the callbacks.
     """
-    if any(isinstance(one, backup_callbacks.RestoreFirst | EqualReplicas) for one in callbacks):
+    if any(isinstance(one, backup_callbacks.RestoreFirst | AverageStatistics) for one in callbacks):
         return list(callbacks)  # arranged already
-    equal = [EqualReplicas()] if isinstance(model.distribute_strategy, Strategy) else []
+    equal = [AverageStatistics()] if isinstance(model.distribute_strategy, Strategy) else []
     if status_file.is_wanted() and not any(isinstance(one, StepsOfStatus) for one in callbacks):
         callbacks = [*callbacks, StepsOfStatus()]
     workers = Workers.of_model(model)
@@ -114,7 +114,7 @@ def _is_driven(callback, workers):
     return keras_compat.KERAS_BACKUP_IS_SINGLE_WORKER and is_keras_own and workers.count > 1
 
 
-class EqualReplicas(keras.callbacks.Callback):
+class AverageStatistics(keras.callbacks.Callback):
     """The first callback, which averages the replicas' statistics before other callbacks save."""
 
     def on_epoch_end(self, epoch, logs=None):

@@ -103,7 +103,7 @@ def train_text_model(
 
 
 def rule_state(model):
-    state = getattr(model.optimizer, "gradient_reductions", None)
+    state = getattr(model.optimizer, "aggregation_state", None)
     if state is None or state.rule_state is None:
         return {}
     return {name: value.numpy() for name, value in state.rule_state.of_name.items()}
@@ -134,7 +134,7 @@ def track_orthogonality(strategy, every=1, **compile_options):
 
     def train(given):
         def note(logs):
-            measures.append(model.optimizer.gradient_reductions.orthogonality is not None)
+            measures.append(model.optimizer.aggregation_state.orthogonality is not None)
 
         given = [keras.callbacks.LambdaCallback(on_train_end=note), *given]
         return fit(model, 12 * replicas, batch_size=4 * replicas, epochs=2, callbacks=given)
@@ -176,7 +176,7 @@ def custom_loop(strategy, built):
     step = tf.function(lambda x, y: strategy.run(in_replica, args=(x, y)))
     for _ in range(3):
         step(*strategy._split_batch((x, y)))
-    state = optimizer.gradient_reductions.rule_state.of_name
+    state = optimizer.aggregation_state.rule_state.of_name
     return {**weights_of(model), **{name: value.numpy() for name, value in state.items()}}
 
 

@@ -223,7 +223,7 @@ def reduce_gradients(
     """
     use_rule(strategy, rule, **options)
     gradients = known_gradients(strategy.num_replicas_in_sync, not_finite)
-    marker = tensorflow_compat.GradientReduction(bytes_per_pack=bytes_per_pack)
+    marker = tensorflow_compat.GradientOptions(bytes_per_pack=bytes_per_pack)
     step = reduction(strategy, gradients, marker)
     return local_results(strategy, (step.python_function if eager else step)())
 
@@ -299,7 +299,7 @@ def reduce_without_descriptors(strategy):
 def collective_attributes(strategy, **options):
     """Timeouts and hints of TensorFlow's collectives that reduce a large and a small bucket."""
     use_rule(strategy, "adasum")
-    marker = tensorflow_compat.GradientReduction(**options)
+    marker = tensorflow_compat.GradientOptions(**options)
 
     @tf.function
     def step():

@@ -44,9 +44,9 @@ def test_inert_without_a_strategy():
 
 
 def test_the_marker_survives_a_merge():
-    marker = tensorflow_compat.GradientReduction(bytes_per_pack=5)
+    marker = tensorflow_compat.GradientOptions(bytes_per_pack=5)
     merged = marker.merge(tensorflow_compat.CommunicationOptions(timeout_seconds=2.0))
-    assert isinstance(merged, tensorflow_compat.GradientReduction)
+    assert isinstance(merged, tensorflow_compat.GradientOptions)
     assert (merged.bytes_per_pack, merged.timeout_seconds) == (5, 2.0)
 
 

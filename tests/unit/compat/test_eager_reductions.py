@@ -8,7 +8,7 @@ import tensorflow as tf
 from support.keras_versions import Variable
 
 import tf_adasum
-from tf_adasum.compat.tensorflow import GradientCrossDeviceOps, GradientReduction
+from tf_adasum.compat.tensorflow import GradientCrossDeviceOps, GradientOptions
 from tf_adasum.compat.tensorflow import cross_device_ops as of_strategy
 from tf_adasum.compat.tensorflow.cross_device_ops import MOST_FUNCTIONS
 
@@ -45,7 +45,7 @@ class Unchanging(GradientCrossDeviceOps):
 
 
 def marker_of(state, indices=(0,)):
-    return GradientReduction().for_variables(state, indices)
+    return GradientOptions().for_variables(state, indices)
 
 
 ONE = [tf.constant([1.0])]

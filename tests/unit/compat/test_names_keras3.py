@@ -23,11 +23,14 @@ from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.keras import keras3
 from tf_adasum.compat.keras import private_names_keras3 as names_of_keras3
 
-NAMES = ["fit", "layers", "optimizers", "phases"]
-OF_KERAS_3 = "build epochs jit local_predict loss_scaling losses py_datasets scopes wrapper".split()
+OF_BOTH = "files losses optimizers phases statistics".split()
+OF_KERAS_3 = (
+    "build epochs fit jit layers local_predict loss_scaling losses optimizers phases py_datasets "
+    "scopes wrapper"
+).split()
 MODULES = [
     importlib.import_module(f"{package.__name__}.{name}")
-    for package, names in ((keras_compat, ["files", *NAMES]), (keras3, [*OF_KERAS_3, *NAMES]))
+    for package, names in ((keras_compat, OF_BOTH), (keras3, OF_KERAS_3))
     for name in names
 ]
 

@@ -24,7 +24,7 @@ def test_shared_variables_of_a_model_with_a_frozen_layer():
         model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse")
         model.fit(np.ones([4, 3]), np.ones([4, 2]), verbose=0)
     shared = [id(variable) for variable in equal_variables.shared_variables(model)]
-    state = model.optimizer.gradient_reductions.rule_state.of_name.values()
+    state = model.optimizer.aggregation_state.rule_state.of_name.values()
     for variable in (*dense.variables, norm.gamma, norm.beta, *state):
         assert shared.count(id(variable)) == 1
     assert not {id(norm.moving_mean), id(norm.moving_variance)} & set(shared)

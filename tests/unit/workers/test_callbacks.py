@@ -45,14 +45,14 @@ def test_what_writes_is_called_on_worker_0_and_keras_own_backup_is_driven(rank, 
         Waiting("x"),
     ]
     expected = ["Waiting"] if rank else ["UsersBackup", "CSVLogger", "ModelCheckpoint", "Waiting"]
-    first = ["EqualReplicas", "RestoreFirst", "BeforeUserCallbacks"]
+    first = ["AverageStatistics", "RestoreFirst", "BeforeUserCallbacks"]
     around = [first, ["AfterUserCallbacks", "SaveLast"]]
     assert names_on(rank, 2, given) == [*around[0], *expected, *around[1]]
 
 
 def test_on_one_worker_one_callback_is_added(tmp_path):
     assert names_on(0, 1, [BackupAndRestore(str(tmp_path))]) == [
-        "EqualReplicas",
+        "AverageStatistics",
         "BackupAndRestore",
     ]
 

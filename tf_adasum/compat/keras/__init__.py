@@ -3,42 +3,136 @@
 All other packages of tf_adasum use Keras's internals only through this package. The files of this
 folder contain code for both Keras 2 and Keras 3. The folders `keras3` and `keras2` (tf.keras of
 TensorFlow 2.15) contain the code that differs, under the same names. Only this file and
-`generation.py` choose between the two folders: `keras_compat.build` is `build` of the file
-`optimizers.py` in the folder of the installed Keras.
+`generation.py` choose between the two folders.
 
 Each hook is decorated with `hooks.replaces` or `hooks.overrides`, and its docstring gives the
 reason. `tf_adasum/compat/README.md` lists all hooks.
 """
 
-import importlib
+# ruff: noqa: F401  (other packages import these names; some files are imported for their hooks)
 
 import keras
 
+from tf_adasum.compat.keras import files, losses
+from tf_adasum.compat.keras.batch_logs import ignores_batch_logs, reads_batch_logs, reads_logs_of
+from tf_adasum.compat.keras.calls import (
+    are_calls_under_way,
+    current_call_settings,
+    current_calls,
+    hide_progress_bars,
+    skip_log_reduction,
+    when_fit_ends,
+)
 from tf_adasum.compat.keras.generation import IS_KERAS_2, hooks
+from tf_adasum.compat.keras.optimizer_steps import install_step, is_wrapped
+from tf_adasum.compat.keras.optimizers import (
+    accumulation_steps,
+    aggregation_states_of,
+    assign,
+    average,
+    check_same_settings,
+    cond,
+    floating,
+    is_one_of_several,
+    learning_rate_of,
+    of_known_shape,
+    optimizers_of,
+    optimizers_within,
+    path_of,
+    replicas_of,
+    tensorflow_variable,
+)
+from tf_adasum.compat.keras.progress_bar import Hidden, without_hidden_values
+from tf_adasum.compat.keras.statistics import average_statistics, variables_so_far
+from tf_adasum.compat.keras.tf_keras import refuse_tf_keras
 from tf_adasum.errors import see
 
-# The files with the names, in the order in which their hooks are installed.
-OF_BOTH = "files layers batch_logs calls fit optimizer_steps optimizers progress_bar tf_keras"
-OF_KERAS_2 = "files phases fit layers optimizers wrapper"
-OF_KERAS_3 = (
-    "loss_scaling losses metrics phases build epochs fit layers optimizers variables wrapper"
-)
-_modules = [
-    importlib.import_module(f"{package}.{name}")
-    for package, names in (
-        (__name__, OF_BOTH),
-        (f"{__name__}.keras2", OF_KERAS_2) if IS_KERAS_2 else (f"{__name__}.keras3", OF_KERAS_3),
+if IS_KERAS_2:
+    from tf_adasum.compat.keras.keras2 import files as files_of_keras2
+    from tf_adasum.compat.keras.keras2 import phases
+    from tf_adasum.compat.keras.keras2.fit import (
+        CALLBACKS_OF_WORKER_0,
+        KERAS_BACKUP_IS_SINGLE_WORKER,
+        batches_of_data,
+        disable_async_callbacks,
+        flush_async_callbacks,
+        forget_assigned,
+        initial_epoch,
+        is_model_built,
+        passes_of_data,
+        position_in_data,
+        reduction_of,
+        set_data_order,
+        set_initial_epoch,
+        why_not_repeatable,
     )
-    for name in names.split()
-]
-
-
-def __getattr__(name):
-    """Return what one of the files defines under a name, which other packages use."""
-    for module in _modules:
-        if name in vars(module):
-            return vars(module)[name]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tf_adasum.compat.keras.keras2.layers import WITHOUT_AUTOCAST, share_global_seeds
+    from tf_adasum.compat.keras.keras2.optimizers import (
+        LOSS_SCALE_OPTIMIZERS,
+        OPTIMIZERS,
+        VARIABLE_TYPES,
+        all_variables,
+        apply,
+        apply_unless_nonfinite,
+        assigned_in_forward_pass,
+        build,
+        combine,
+        index_of,
+        is_built,
+    )
+    from tf_adasum.compat.keras.keras2.wrapper import (
+        LAMB_MODULE,
+        OF_SWAP_EMA_WEIGHTS,
+        Step,
+        WrapperBase,
+        add_accumulator,
+        swap_learning_rate,
+        update_weight_ema,
+        variables_to_save,
+    )
+else:
+    from tf_adasum.compat.keras.keras3 import loss_scaling, metrics, phases
+    from tf_adasum.compat.keras.keras3.build import is_model_built
+    from tf_adasum.compat.keras.keras3.epochs import (
+        batches_of_data,
+        passes_of_data,
+        position_in_data,
+        set_data_order,
+        why_not_repeatable,
+    )
+    from tf_adasum.compat.keras.keras3.fit import (
+        CALLBACKS_OF_WORKER_0,
+        KERAS_BACKUP_IS_SINGLE_WORKER,
+        disable_async_callbacks,
+        flush_async_callbacks,
+        initial_epoch,
+        set_initial_epoch,
+    )
+    from tf_adasum.compat.keras.keras3.layers import WITHOUT_AUTOCAST, share_global_seeds
+    from tf_adasum.compat.keras.keras3.optimizers import (
+        LOSS_SCALE_OPTIMIZERS,
+        OPTIMIZERS,
+        VARIABLE_TYPES,
+        Step,
+        all_variables,
+        apply,
+        apply_unless_nonfinite,
+        assigned_in_forward_pass,
+        build,
+        combine,
+        index_of,
+        is_built,
+    )
+    from tf_adasum.compat.keras.keras3.variables import forget_assigned, reduction_of
+    from tf_adasum.compat.keras.keras3.wrapper import (
+        LAMB_MODULE,
+        OF_SWAP_EMA_WEIGHTS,
+        WrapperBase,
+        add_accumulator,
+        swap_learning_rate,
+        update_weight_ema,
+        variables_to_save,
+    )
 
 
 def install():

@@ -130,7 +130,7 @@ class Optimizers:
         gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
         indices = [self.index_of(optimizer, variable) for variable in variables]
         state = self._aggregation_state_of(optimizer, context)
-        values, marker = [*gradients, *scalars], tensorflow_compat.GradientReduction()
+        values, marker = [*gradients, *scalars], tensorflow_compat.GradientOptions()
         virtual = context.strategy._virtual_replicas.step
         if virtual:
             parts = virtual.combined(optimizer, values)
@@ -153,7 +153,7 @@ class Optimizers:
         context = tf.distribute.get_replica_context()
         gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
         indices = [self.index_of(optimizer, variable) for variable in variables]
-        state = getattr(optimizer, "gradient_reductions", None)  # no `merge_call` in a loop
+        state = getattr(optimizer, "aggregation_state", None)  # no `merge_call` in a loop
         state = state or self._aggregation_state_of(optimizer, context)
         groups = state.groups_of(indices)
         measured = len(gradients) if state.measures_orthogonality else 0
@@ -166,12 +166,12 @@ class Optimizers:
         """Return the optimizer's `AggregationState`. Create it if it does not exist yet."""
 
         def across_replicas(strategy):
-            if getattr(optimizer, "gradient_reductions", None) is None:
+            if getattr(optimizer, "aggregation_state", None) is None:
                 with tf.init_scope():
                     self.set_aggregation_state(optimizer, strategy)
 
         replica_context.merge_call(across_replicas)
-        return optimizer.gradient_reductions
+        return optimizer.aggregation_state
 
     def divide_variables(self, optimizers):
         """Note that one optimizer holds several built optimizers, which have own variables."""
@@ -184,8 +184,8 @@ class Optimizers:
         """Create and store the `AggregationState` of a built optimizer."""
         paths = [path_of(variable) for variable in self.variables_of(optimizer)]
         others = _paths_of_others.get(optimizer, ())
-        optimizer.gradient_reductions = strategy._aggregation_state(paths, others)
-        rule_state = optimizer.gradient_reductions.rule_state
+        optimizer.aggregation_state = strategy._aggregation_state(paths, others)
+        rule_state = optimizer.aggregation_state.rule_state
         if rule_state:
             optimizer.rule_state = rule_state  # Keras saves this attribute with the optimizer
 
@@ -231,7 +231,7 @@ def _check_same_gradients(replica_context, gradients, variables, groups):
 
 def aggregation_states_of(optimizer):
     """Return a list of the `AggregationState`s of an optimizer and the optimizers in it."""
-    states = (getattr(each, "gradient_reductions", None) for each in optimizers_within(optimizer))
+    states = (getattr(each, "aggregation_state", None) for each in optimizers_within(optimizer))
     return [state for state in states if state is not None]
 
 

@@ -32,8 +32,8 @@ from tf_adasum.compat.base_strategy import live_strategies
 from tf_adasum.compat.keras import calls
 from tf_adasum.compat.keras.call_settings import settings_of
 from tf_adasum.compat.keras.calls import Call
-from tf_adasum.compat.keras.fit import average_statistics
 from tf_adasum.compat.keras.optimizers import is_ours
+from tf_adasum.compat.keras.statistics import average_statistics
 from tf_adasum.errors import hint, see
 from tf_adasum.health import call_log, call_site
 

@@ -19,6 +19,7 @@ from tf_adasum.compat.tensorflow.cross_device_ops import (
 from tf_adasum.compat.tensorflow.datasets import (
     cardinality,
     forget_cardinality,
+    replaceable_dataset,
     skip_end_check,
     with_end_check,
     without_autotuning,
@@ -29,7 +30,7 @@ from tf_adasum.compat.tensorflow.extended import (
     making_own_variables,
     own_initial_value,
 )
-from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction
+from tf_adasum.compat.tensorflow.gradient_options import GradientOptions
 from tf_adasum.compat.tensorflow.pipelines import (
     Pipeline,
     begin_pass,
@@ -41,6 +42,7 @@ from tf_adasum.compat.tensorflow.pipelines import (
 from tf_adasum.compat.tensorflow.private_names import CommunicationOptions
 from tf_adasum.compat.tensorflow.registry import hooks
 from tf_adasum.compat.tensorflow.runtime import (
+    SEED_STRIDE,
     abort_collectives,
     can_reduce,
     clone_tf_function,

@@ -19,7 +19,7 @@ from tf_adasum.compat.tensorflow.collective_keys import (
     ReusingLauncher,
 )
 from tf_adasum.compat.tensorflow.collectives import ReplicaCollectives, gather_on_each
-from tf_adasum.compat.tensorflow.gradient_reduction import GradientReduction
+from tf_adasum.compat.tensorflow.gradient_options import GradientOptions
 from tf_adasum.compat.tensorflow.private_names import (
     CollectiveAllReduce,
     CommunicationOptions,
@@ -98,14 +98,14 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def combine_gradients(
         self,
         gradients: list[list[tf.Tensor]],
-        options: GradientReduction,
+        options: GradientOptions,
         rows: list[tf.Tensor] | None,
     ) -> list[list[tf.Tensor]]:
         """Combine gradients. Called in a graph.
 
         Args:
             gradients: for each local replica the list of its gradients.
-            options: the merged `GradientReduction`.
+            options: the merged `GradientOptions`.
             rows: the result of `rows_of_replicas`.
 
         Returns:
@@ -113,7 +113,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         """
         raise NotImplementedError
 
-    def is_identity_for_one_replica(self, options: GradientReduction) -> bool:
+    def is_identity_for_one_replica(self, options: GradientOptions) -> bool:
         """Return whether the rule does not change the gradients of a single replica."""
         raise NotImplementedError
 
@@ -216,7 +216,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         can have different destinations. It raises an error if a destination is an argument of a
         `tf.function`.
         """
-        if not isinstance(options, GradientReduction):
+        if not isinstance(options, GradientOptions):
             return super().batch_reduce(reduce_op, value_destination_pairs, options)
         if reduce_op != tf.distribute.ReduceOp.SUM:
             raise ValueError(
@@ -330,7 +330,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     def _all_reduce(self, reduce_op, value, replica_id, options):
         """Count the collective. Refuse gradients, which only come from XLA-compiled code."""
-        if isinstance(options, GradientReduction):
+        if isinstance(options, GradientOptions):
             raise ValueError(runtime.NO_XLA)
         reduce = super()._all_reduce
         return self._counted(value, lambda: reduce(reduce_op, value, replica_id, options))

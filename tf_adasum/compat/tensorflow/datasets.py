@@ -1,5 +1,6 @@
 """Hooks into datasets, for tf.data's autotuning and for workers whose data ends early."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -225,3 +226,19 @@ def forget_cardinality(distributed: tf.distribute.DistributedDataset) -> None:
     Otherwise Keras uses this worker's number of batches as the fixed length of an epoch.
     """
     distributed._cardinality = tf.data.UNKNOWN_CARDINALITY
+
+
+def replaceable_dataset(
+    dataset: tf.data.Dataset, next_dataset: Callable[..., tf.data.Dataset | None]
+) -> tf.data.Dataset:
+    """Return a `tf.data.Dataset` that another dataset can replace when an epoch begins.
+
+    Args:
+        dataset: the first dataset.
+        next_dataset: function that is called when an epoch begins. It returns the dataset to use
+            from this epoch on, or None to keep the current dataset. With Keras 2, it gets the
+            number of the epoch as its argument. With Keras 3, it gets no argument.
+    """
+    dataset = dataset.with_options(tf.data.Options())  # the user's object does not change
+    dataset.next_dataset = next_dataset
+    return dataset

@@ -14,7 +14,7 @@ from tf_adasum.compat.tensorflow import collective_keys, datasets, dtype_encodin
 from tf_adasum.compat.tensorflow.cross_device_ops import (
     CommunicationOptions,
     GradientCrossDeviceOps,
-    GradientReduction,
+    GradientOptions,
     reads_without_others,
 )
 from tf_adasum.compat.tensorflow.private_names import (
@@ -199,7 +199,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         """Merge options, and keep their class, which TensorFlow would change."""
-        if not isinstance(options, GradientReduction):
+        if not isinstance(options, GradientOptions):
             return super()._batch_reduce_to(reduce_op, value_destination_pairs, options)
         marked = options.with_options(self._communication_options.merge(options))
         return self._cross_device_ops.batch_reduce(

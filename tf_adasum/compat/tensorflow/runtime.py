@@ -24,6 +24,10 @@ NO_XLA = (
     + see("TFA-303")
 )
 
+# The distance between the seeds of two replicas. It is odd, so that no two replicas get the same
+# seed, and large, so that the seeds look unrelated.
+SEED_STRIDE = 0x9E3779B1
+
 
 def replica() -> int | None:
     """Return the current replica's id, counted over all workers; None outside of a replica."""

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.layers import SEED_STRIDE, of_all_replicas
+from tf_adasum.compat.keras.losses import of_all_replicas
 from tf_adasum.compat.keras.optimizers import our_replica_context
 from tf_adasum.compat.keras.private_names_keras2 import RandomGenerator, losses
 
@@ -41,4 +41,4 @@ def make_legacy_seed(original, self):
         if tensorflow_compat.global_seed() is None:
             return None
         _, seed = tf.compat.v1.random.get_seed(None)  # the seed that the operation would use
-    return int((seed + replica * SEED_STRIDE) % (2**31 - 1))
+    return int((seed + replica * tensorflow_compat.SEED_STRIDE) % (2**31 - 1))

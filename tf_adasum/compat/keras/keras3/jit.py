@@ -13,7 +13,7 @@ import warnings
 import keras
 import tensorflow as tf
 
-from tf_adasum.compat.keras.layers import NeedsReplicas, NeedsRows, compiling
+from tf_adasum.compat.keras.losses import NeedsReplicas, NeedsRows, compiling
 from tf_adasum.compat.keras.private_names_keras3 import (
     XLA,
     Trainer,

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.layers import SEED_STRIDE, weight_of_replica, with_gradient_times
+from tf_adasum.compat.keras.losses import weight_of_replica, with_gradient_times
 from tf_adasum.compat.keras.optimizers import our_replica_context
 from tf_adasum.compat.keras.private_names_keras3 import (
     GLOBAL_SEED_GENERATOR,
@@ -117,7 +117,7 @@ def next_seed(original, self, ordered=True):
     step = context.strategy._virtual_replicas.step
     number = step.number if step else context.replica_id_in_sync_group
     # A seed is a key and a counter. Another key gives other numbers. Replica 0 keeps its key.
-    key_of_replica = tf.cast(number, tf.int64) * SEED_STRIDE
+    key_of_replica = tf.cast(number, tf.int64) * tensorflow_compat.SEED_STRIDE
     offset = tf.stack([tf.cast(key_of_replica % 2**31, seed.dtype), tf.zeros([], seed.dtype)])
     return tf.bitwise.bitwise_xor(seed, offset)
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.layers import of_all_replicas, sum_of_all_replicas
+from tf_adasum.compat.keras.losses import of_all_replicas, sum_of_all_replicas
 from tf_adasum.compat.keras.optimizers import our_replica_context
 from tf_adasum.compat.keras.private_names_keras3 import BaseTrainer, losses
 

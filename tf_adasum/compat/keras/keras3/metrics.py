@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.losses import is_computing_loss
-from tf_adasum.compat.keras.layers import weight_of_replica
+from tf_adasum.compat.keras.losses import weight_of_replica
 from tf_adasum.compat.keras.optimizers import our_replica_context
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum.compat.keras.calls import CALLS
-from tf_adasum.compat.keras.fit import synchronize
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import batch_axis, local_predict, scopes
 from tf_adasum.compat.keras.phases import Phases
@@ -13,6 +12,7 @@ from tf_adasum.compat.keras.private_names_keras3 import (
     class_weight_to_sample_weights,
     pythonify_logs,
 )
+from tf_adasum.compat.keras.statistics import synchronize
 
 
 class PhasesOfKeras3(Phases):

@@ -9,7 +9,7 @@ from tf_adasum.compat.tensorflow.registry import hooks
 
 
 @hooks.overrides("merge")
-class GradientReduction(CommunicationOptions):
+class GradientOptions(CommunicationOptions):
     """Communication options that mark a reduction as a reduction of gradients.
 
     The marker is an argument of the call, because merge functions run in other threads, where
@@ -30,13 +30,13 @@ class GradientReduction(CommunicationOptions):
 
     def for_variables(
         self, state: Any, indices: Sequence[int], is_weighted: bool = False
-    ) -> "GradientReduction":
+    ) -> "GradientOptions":
         """Return this marker for the gradients of some variables."""
         marker = copy.copy(self)
         marker.state, marker.indices, marker.is_weighted = state, tuple(indices), is_weighted
         return marker
 
-    def with_options(self, options: CommunicationOptions) -> "GradientReduction":
+    def with_options(self, options: CommunicationOptions) -> "GradientOptions":
         """Return this marker with the settings of `options`."""
         marker = copy.copy(self)
         for name in ("bytes_per_pack", "timeout_seconds", "implementation"):

@@ -1,6 +1,4 @@
-"""What `fit` and custom loops do between steps, for Keras 2 and 3."""
-
-import tensorflow as tf
+"""Averages the statistics of replicas, and combines their local steps (Keras 2 and 3)."""
 
 from tf_adasum.compat.keras.optimizers import is_ours, optimizers_of, optimizers_within
 
@@ -31,17 +29,3 @@ def variables_so_far(model):
         return list(model.variables)
     except ValueError:  # Keras 2, of models that are not built yet
         return []
-
-
-def replaceable_dataset(dataset, next_dataset):
-    """Return a `tf.data.Dataset` that another dataset can replace when an epoch begins.
-
-    Args:
-        dataset: the first dataset.
-        next_dataset: function that is called when an epoch begins. It returns the dataset to use
-            from this epoch on, or None to keep the current dataset. With Keras 2, it gets the
-            number of the epoch as its argument. With Keras 3, it gets no argument.
-    """
-    dataset = dataset.with_options(tf.data.Options())  # the user's object does not change
-    dataset.next_dataset = next_dataset
-    return dataset

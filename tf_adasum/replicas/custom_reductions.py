@@ -15,7 +15,7 @@ from tf_adasum.compat.tensorflow import replica
 from tf_adasum.replicas.aggregation_state import AggregationState
 
 
-class GradientReductions:
+class CustomReductions:
     """The methods and properties of a strategy for the reduction of gradients."""
 
     _scheme: Scheme
@@ -26,7 +26,7 @@ class GradientReductions:
         return set()
 
     @property
-    def gradient_reduction(self) -> tensorflow_compat.GradientReduction:
+    def gradient_reduction(self) -> tensorflow_compat.GradientOptions:
         """Options that mark an `all_reduce` as a reduction of gradients.
 
         For custom loops without a Keras optimizer, or with `gradients_are_combined`.
@@ -39,11 +39,11 @@ class GradientReductions:
             >>> combined = strategy.run(combine, args=([tf.ones([3])],))
         """
         self._virtual_replicas.check(False)
-        return tensorflow_compat.GradientReduction()
+        return tensorflow_compat.GradientOptions()
 
     def gradient_reduction_of(
         self, variables: Sequence[typing.Any]
-    ) -> tensorflow_compat.GradientReduction:
+    ) -> tensorflow_compat.GradientOptions:
         """Return `gradient_reduction` for the gradients of some variables.
 
         Call it once, before the loop, and reduce the gradients of all variables in this order.

@@ -1,4 +1,4 @@
-"""A hook into losses, the losses of all replicas, and a constant for random seeds (Keras 2 and 3).
+"""A hook into losses, and the losses of all replicas (Keras 2 and 3).
 
 The loss of a replica is the mean over its own rows, and the rule mean weights the replicas by their
 rows. Other losses are multiplied by a factor first, so that their weighted mean over the replicas
@@ -12,10 +12,6 @@ from tf_adasum.compat.keras.generation import hooks, private_names
 from tf_adasum.compat.keras.optimizers import is_ours, our_replica_context
 from tf_adasum.compat.thread_flag import ThreadFlag
 from tf_adasum.errors import see
-
-# This number is odd, so that no two replicas get the same seed. It is large, so that the seeds of
-# the replicas look unrelated.
-SEED_STRIDE = 0x9E3779B1
 
 
 @hooks.replaces(private_names.losses, *private_names.SCALING_OF_LOSSES)
