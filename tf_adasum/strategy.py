@@ -68,8 +68,8 @@ class AdasumMirroredStrategy(
             for each device.
         start_timeout: seconds to wait for other workers at the start. Defaults to
             ``TF_ADASUM_START_TIMEOUT``, or 60.
-        timeout: seconds to wait for a worker that runs, but does not take part in a step; half of
-            them without a sign of life (docs/failures.md). Defaults to 600, and 30.
+        timeout: seconds to wait for a worker that runs, but does not take part in a step.
+            Defaults to 600. A silent worker is lost after 30 s (docs/failures.md).
 
     Raises:
         ValueError: on all workers, if an argument, a setting or a version is wrong on one.

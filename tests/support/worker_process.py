@@ -85,7 +85,8 @@ def run_program(path, argument, log, environment):
         if not isinstance(code, int):  # a message
             print(code, file=sys.stderr)
             code = 1
-    except BaseException:
+    except BaseException as error:
+        sys.last_value = error
         sys.excepthook(*sys.exc_info())
         code = 1
     threading._shutdown()

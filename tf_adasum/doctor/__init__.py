@@ -5,9 +5,8 @@
     tf-adasum-doctor --explain TFA-501      print what to do about a message
 
 Reading order: `main` (command line) -> `installation` (checks of one worker, as `findings`) ->
-`cluster_report` (the steps of several workers) -> `exchange` (Adasum, in a separate process) ->
-`tables` (the printed tables). `error_help` reads docs/troubleshooting.md, the page with an answer
-for each code.
+`cluster_report` (the steps of several workers). `error_help` reads docs/troubleshooting.md, the
+page with an answer for each code.
 
 At their import, these modules need only the standard library. TensorFlow may be broken, so it is
 imported later, inside the checks.
@@ -23,14 +22,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tf_adasum.doctor import (
-    cluster_report,
-    environment_checks,
-    error_help,
-    installation,
-    tables,
-)
-from tf_adasum.doctor.findings import Finding, run
+from tf_adasum.doctor import cluster_report, error_help, installation
+from tf_adasum.doctor.findings import FAIL, WARN, Finding, has_failed, report_of, run
 from tf_adasum.launch import commands
 
 _EXAMPLES = (
@@ -71,20 +64,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Hides TensorFlow's own messages. It writes those about oneDNN before it reads the level.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    surrounding, others = environment_checks.find(os.environ)
-    if others is None or others.num_workers == 1:
-        findings = diagnose(surrounding)
-        return _print_one(findings, options.json)
-    faulthandler.dump_traceback_later(_SECONDS_IN_ALL, exit=True)
-    own: list[Finding] = []
+    surrounding, others = cluster_report.find(os.environ)
 
     def look() -> list[Finding]:
-        own[:] = diagnose(surrounding)
-        return own
+        return diagnose([surrounding])
 
-    def show(examination: cluster_report.Examination) -> int:
-        return _print_all(examination, own, options.json)
+    def show(reports: list[dict[str, Any]]) -> int:
+        return _print(reports, options.json)
 
+    if others is None or others.num_workers == 1:
+        return show([report_of(look())])
+    faulthandler.dump_traceback_later(_SECONDS_IN_ALL, exit=True)
     try:
         return cluster_report.examine(others, look, show)
     finally:
@@ -114,27 +104,21 @@ def diagnose(surrounding: Sequence[Finding] = ()) -> list[Finding]:
     Args:
         surrounding: the findings about a cluster. Defaults to no findings.
     """
-    checks = (
-        installation.check_python,
-        installation.check_distributions,
-        installation.check_numpy,
-    )
-    findings = [finding for check in checks for finding in run(check)]
-    imported = run(installation.check_tensorflow_import)
+    findings = run(installation.check_python)
+    imported = run(installation.check_tensorflow)
     findings += [*surrounding, *imported]
-    if not cluster_report.has_failed(imported):
-        of_keras = run(installation.check_keras)
-        findings += of_keras
-        for check in (
-            installation.check_addons,
-            *([] if cluster_report.has_failed(of_keras) else [installation.check_hooks]),
-            installation.check_devices,
-            installation.check_custom_op,
-            installation.check_ucx,
-            installation.check_arithmetic,
-        ):
-            findings += run(check)
-    return findings
+    if has_failed(imported):
+        return findings
+    of_keras = run(installation.check_keras)
+    for check in (
+        *([] if has_failed(of_keras) else [installation.check_hooks]),
+        installation.check_devices,
+        installation.check_custom_op,
+        installation.check_ucx,
+        installation.check_arithmetic,
+    ):
+        of_keras += run(check)
+    return findings + of_keras
 
 
 def _explain(parser: argparse.ArgumentParser, code: str) -> int:
@@ -145,36 +129,20 @@ def _explain(parser: argparse.ArgumentParser, code: str) -> int:
     return 0
 
 
-def _print_one(findings: list[Finding], as_json: bool) -> int:
-    report = cluster_report.report_of(findings)
+def _print(reports: list[dict[str, Any]], as_json: bool) -> int:
+    """Print the findings of this worker, and what is wrong on the others."""
+    own, *others = reports
+    usable = all(each["usable"] for each in reports)
     if as_json:
-        _print_json({**report, "cluster": None})
+        cluster = {"workers": reports} if others else None
+        print(json.dumps({**own, "usable": usable, "cluster": cluster}, indent=2))
     else:
-        for finding in findings:
-            print(finding)
-    return int(not report["usable"])
-
-
-def _print_all(examination: cluster_report.Examination, own: list[Finding], as_json: bool) -> int:
-    """Print this worker's findings, the tables, and the findings about several workers."""
-    if as_json:
-        first, *_ = examination.workers
-        cluster = {
-            "workers": examination.workers,
-            "exchange": examination.exchange,
-            "findings": cluster_report.report_of(examination.findings)["findings"],
-        }
-        _print_json({**first, "usable": examination.usable, "cluster": cluster})
-    else:
-        parts = [
-            "\n".join(map(str, own)),
-            tables.lines_of(examination.workers, examination.exchange),
-            "\n".join(map(str, examination.findings)),
-        ]
-        print("\n\n".join(part for part in parts if part))
+        for finding in own["findings"]:
+            print(Finding(**finding))
+        for each in others:
+            print(f"{'ok' if each['usable'] else FAIL:<4}  {each['name']} on {each['host']}")
+            for finding in each["findings"]:
+                if finding["level"] in (WARN, FAIL):
+                    print(Finding(**finding))
     sys.stdout.flush()
-    return int(not examination.usable)
-
-
-def _print_json(report: dict[str, Any]) -> None:
-    print(json.dumps(report, indent=2))
+    return int(not usable)

@@ -6,6 +6,7 @@ Uses only the standard library.
 from __future__ import annotations
 
 import dataclasses
+import socket
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -64,3 +65,19 @@ def run(check: Check) -> list[Finding]:
 def describe(error: BaseException) -> str:
     """Return the name of an exception and the first line of its message."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def has_failed(findings: list[Finding]) -> bool:
+    """Return whether a finding has the level `FAIL`."""
+    return any(finding.level == FAIL for finding in findings)
+
+
+def report_of(findings: list[Finding]) -> dict[str, Any]:
+    """Return the facts and findings of one worker as a report of JSON types."""
+    facts = {name: value for finding in findings for name, value in finding.facts.items()}
+    listed = [
+        {"level": each.level, "subject": each.subject, "text": each.text, "fix": each.fix}
+        for each in findings
+    ]
+    usable = not has_failed(findings)
+    return {"usable": usable, "host": socket.gethostname(), **facts, "findings": listed}

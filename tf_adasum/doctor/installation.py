@@ -13,24 +13,17 @@ import sys
 from typing import Any
 
 from tf_adasum._version import (
-    ADDONS,
     INSTALL_BOTH,
     INSTALL_KERAS,
     INSTALL_WITH_GPUS,
-    KERAS,
     PYTHON,
-    TENSORFLOW,
-    TENSORFLOW_OF_ADDONS,
     __version__,
-    major_minor,
+    newer,
     series,
     unsupported_reason,
 )
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, WARN, Finding, describe
 from tf_adasum.launch.environments import visible_gpus
-
-# The first TensorFlow that works with NumPy 2.
-_WITH_NUMPY_2 = "2.18"
 
 
 def check_python() -> list[Finding]:
@@ -44,44 +37,8 @@ def check_python() -> list[Finding]:
     return [own, Finding(FAIL, "python", f"{text} is not supported", fix, facts)]
 
 
-def check_distributions() -> list[Finding]:
-    """Find the distribution that provides TensorFlow, and its version.
-
-    ``tensorflow`` and ``tensorflow-cpu`` install the same files. If both are installed, the later
-    package has overwritten the earlier one, and removing one package breaks the other.
-    """
-    names = ("tensorflow", "tensorflow-cpu")
-    found = {name: version for name in names if (version := installed_version(name)) is not None}
-    text = " and ".join(f"{name} {version}" for name, version in found.items())
-    if len(found) == 2:
-        fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {INSTALL_BOTH}"
-        return [Finding(FAIL, "tensorflow", f"{text} overwrite each other's files", fix)]
-    if not found:
-        text = "neither tensorflow nor tensorflow-cpu is installed as a package"
-        return [Finding(WARN, "tensorflow", text, INSTALL_BOTH)]
-    (version,) = found.values()
-    return [_series_finding("tensorflow", text, version, TENSORFLOW_OF_ADDONS, *TENSORFLOW)]
-
-
-def check_numpy() -> list[Finding]:
-    """Check that NumPy fits TensorFlow: up to 2.17, TensorFlow cannot be imported with NumPy 2."""
-    version = installed_version("numpy")
-    tensorflow = installed_version("tensorflow") or installed_version("tensorflow-cpu")
-    facts = {"numpy": version}
-    if version is None:
-        return [Finding(WARN, "numpy", "not installed as a package", INSTALL_BOTH, facts)]
-    if (
-        tensorflow
-        and major_minor(version) >= (2, 0)
-        and major_minor(tensorflow) < major_minor(_WITH_NUMPY_2)
-    ):
-        text = f"{version} is too new for TensorFlow {tensorflow}"
-        return [Finding(FAIL, "numpy", text, "pip install 'numpy<2'", facts)]
-    return [Finding(OK, "numpy", version, facts=facts)]
-
-
-def check_tensorflow_import() -> list[Finding]:
-    """Import TensorFlow, and check the version that was imported."""
+def check_tensorflow() -> list[Finding]:
+    """Import TensorFlow, and report its version and that of NumPy."""
     try:
         tensorflow = importlib.import_module("tensorflow")
         version = tensorflow.__version__  # missing if a removed wheel left an empty folder
@@ -89,15 +46,13 @@ def check_tensorflow_import() -> list[Finding]:
         is_there = getattr(error, "name", None) != "tensorflow"
         fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {INSTALL_BOTH}"
         fix = f"if no line above explains the error: {fix}" if is_there else INSTALL_BOTH
-        return [Finding(FAIL, "import", f"TensorFlow: {describe(error)}", fix)]
-    text, facts = f"TensorFlow {version}", {"tensorflow": version}
-    return [
-        _series_finding("import", text, version, TENSORFLOW_OF_ADDONS, *TENSORFLOW, facts=facts)
-    ]
+        return [Finding(FAIL, "tensorflow", describe(error), fix)]
+    facts = {"tensorflow": version, "numpy": installed_version("numpy")}
+    return [Finding(OK, "tensorflow", f"{version}, with NumPy {facts['numpy']}", facts=facts)]
 
 
 def check_keras() -> list[Finding]:
-    """Check the version of Keras and its backend."""
+    """Check the version of Keras with this TensorFlow, and its backend."""
     tensorflow = importlib.import_module("tensorflow").__version__
     fix = 'set KERAS_BACKEND=tensorflow, or "backend": "tensorflow" in ~/.keras/keras.json'
     try:
@@ -106,31 +61,16 @@ def check_keras() -> list[Finding]:
     except Exception as error:  # Keras imports its backend, which may not be installed
         fix = f"{fix}; if it is already set: {INSTALL_KERAS} --force-reinstall"
         return [Finding(FAIL, "keras", describe(error), fix)]
-    facts = {"keras": version}
+    text, facts = f"{version}, backend {backend}", {"keras": version}
     if reason := unsupported_reason(tensorflow, version):
         text = f"{version} with TensorFlow {tensorflow} is not supported"
-        findings = [Finding(FAIL, "keras", text, reason, facts)]
-    else:
-        known = KERAS if major_minor(version) >= major_minor(KERAS[0]) else (series(version),)
-        findings = [_series_finding("keras", version, version, *known, facts=facts)]
-    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true"):
-        text = "TF_USE_LEGACY_KERAS is set, so tf.keras is tf_keras, whose `fit` fails here"
-        to_do = "build models with `import keras`, or unset TF_USE_LEGACY_KERAS"
-        findings.append(Finding(WARN, "keras", text, to_do))
-    if backend == "tensorflow":
-        return [*findings, Finding(OK, "keras", "backend tensorflow")]
-    return [*findings, Finding(FAIL, "keras", f"backend {backend}, not tensorflow", fix)]
-
-
-def check_addons() -> list[Finding]:
-    """Look for TensorFlow Addons, which `optimizers.LAMB` needs with Keras 2 (TensorFlow 2.15)."""
-    if series(importlib.import_module("tensorflow").__version__) != TENSORFLOW_OF_ADDONS:
-        return []
-    version = installed_version("tensorflow-addons")
-    if version is None:
-        text = "not installed; only needed for optimizers.LAMB: pip install"
-        return [Finding(NOTE, "addons", f"{text} 'tensorflow-addons=={ADDONS}.*'")]
-    return [_series_finding("addons", f"TensorFlow Addons {version}", version, ADDONS)]
+        return [Finding(FAIL, "keras", text, reason, facts)]
+    if backend != "tensorflow":
+        return [Finding(FAIL, "keras", text, fix, facts)]
+    if what := newer(tensorflow, version):
+        text = f"{what} is newer than the newest tested version; it may work"
+        return [Finding(WARN, "keras", text, INSTALL_BOTH, facts)]
+    return [Finding(OK, "keras", text, facts=facts)]
 
 
 def check_hooks() -> list[Finding]:
@@ -242,20 +182,6 @@ def check_arithmetic() -> list[Finding]:
             text = f"{name}: all operations are correct, with all dtypes"
             findings.append(Finding(OK, "self-test", text))
     return findings
-
-
-def _series_finding(
-    subject: str, text: str, version: str, *supported: str, facts: dict[str, Any] | None = None
-) -> Finding:
-    """Compare a version with the series that are supported."""
-    facts = facts or {}
-    if series(version) in supported:
-        return Finding(OK, subject, text, facts=facts)
-    if major_minor(version) > major_minor(supported[-1]):
-        text = f"{text} is newer than {supported[-1]}, the newest tested version; it may work"
-        return Finding(WARN, subject, text, INSTALL_BOTH, facts)
-    wanted = " or ".join(f"{each}.x" for each in supported)
-    return Finding(FAIL, subject, f"{text} is not supported", f"{wanted}: {INSTALL_BOTH}", facts)
 
 
 def installed_version(name: str) -> str | None:

@@ -30,9 +30,9 @@ from tf_adasum.health.heartbeat_detector import HeartbeatDetector
 from tf_adasum.health.reachability import Reachability
 from tf_adasum.health.reason import reason_of
 
-# Used if the strategy's `timeout` is not set. HEARTBEAT_TIMEOUT: seconds after which a
-# silent worker counts as lost; all workers should detect the loss within a minute.
-# COLLECTIVE_TIMEOUT: seconds to wait for a worker that is alive, and may write a large checkpoint.
+# HEARTBEAT_TIMEOUT: seconds after which a silent worker counts as lost; all workers should detect
+# the loss within a minute. COLLECTIVE_TIMEOUT: seconds to wait for a worker that is alive, and may
+# write a large checkpoint, if the strategy's `timeout` is not set.
 HEARTBEAT_TIMEOUT, COLLECTIVE_TIMEOUT = 30.0, 600.0
 
 # A process may hold Python's global lock for some seconds, and is silent during this time.
@@ -48,14 +48,24 @@ _TRY = 3.0
 _GONE, _UNKNOWN = ("lost", "ended", "aborted"), Status()
 
 
+def silence_limit(timeout: float) -> float:
+    """Return the seconds of silence after which a worker counts as lost.
+
+    These are 30 s. A `timeout` below 60 s shortens them to its half, at least 10 s. One above the
+    default of 600 s lengthens them in proportion, for workers that hold Python's lock for long.
+    """
+    in_proportion = timeout * HEARTBEAT_TIMEOUT / COLLECTIVE_TIMEOUT
+    return max(min(timeout / 2, HEARTBEAT_TIMEOUT), in_proportion, SHORTEST_TIMEOUT)
+
+
 class HealthMonitor:
     """Runs the failure detector on this worker, in a thread.
 
     Args:
         cluster: the `Cluster`.
         channel: the `connections.OfWorker0` or `connections.OfOtherWorker`.
-        timeout: the argument `timeout` of the strategy. Defaults to None: a worker counts
-            as lost after 30 s of silence, and `collective_timeout` is 600 s.
+        timeout: the argument `timeout` of the strategy, the `collective_timeout`. Defaults to
+            None: 600 s. See `silence_limit`.
 
     Attributes:
         cause: why this worker cannot continue; None as long as it can.
@@ -76,9 +86,8 @@ class HealthMonitor:
         self._cluster = cluster
         self._channel: Any = channel
         self.stopping = GracefulStop(cluster.rank, len(cluster.names), lambda: self.cause)
-        limit = max(timeout / 2, SHORTEST_TIMEOUT) if timeout else HEARTBEAT_TIMEOUT
-        self._heartbeats = HeartbeatDetector(limit)
         self.collective_timeout = timeout or COLLECTIVE_TIMEOUT
+        self._heartbeats = HeartbeatDetector(silence_limit(self.collective_timeout))
         self._own, self._lock = Status(), threading.Lock()
         # Other threads read these dicts, so they are replaced, and never changed.
         self._statuses: dict[int, Status] = {}

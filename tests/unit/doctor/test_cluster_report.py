@@ -1,51 +1,34 @@
-"""Several workers under the doctor, each a process or a thread without TensorFlow."""
+"""Several workers under the doctor, each a thread without TensorFlow."""
 
 import contextlib
 import json
 import threading
-import time
 
 import pytest
 from support.rendezvous_tasks import cluster_of, run_in_threads
 
+from tf_adasum import doctor
 from tf_adasum.cluster.ports import free_ports
 from tf_adasum.cluster.tasks import cluster_to_join
-from tf_adasum.doctor import cluster_report, exchange, tables
-from tf_adasum.doctor.findings import FAIL, OK, Finding
+from tf_adasum.doctor import cluster_report
+from tf_adasum.doctor.findings import FAIL, NOTE, OK, Finding
 
 pytestmark = pytest.mark.version_independent
 
 SECONDS = 30
+GOOD = Finding(OK, "keras", "3", facts={"keras": "3.15.1"})
+WRONG = Finding(FAIL, "self-test", "wrong", "rebuild")
 
 
-GOOD = {
-    "devices": ["CPU:0", "CPU:1"],
-    "exchange": {"bytes": 2**22, "seconds": [0.001, 0.002, 0.004], "over": "UCX (TCP)"},
-}
-
-
-def examined(
-    monkeypatch, count, *, results=None, absent=(), look=None, timeout=10.0, invited=False
-):
+def examined(monkeypatch, count, *, absent=(), look=None, timeout=10.0, invited=False):
     """Let so many workers examine each other; return the exit statuses and what worker 0 shows."""
-    results = results or {str(rank): GOOD for rank in range(count)}
-
-    def exchanged(is_stopped):  # in the place of the process that exchanges gradients
-        begun = time.monotonic()
-        while not is_stopped() and time.monotonic() < begun + exchange.SECONDS:
-            found = results.get(threading.current_thread().name)
-            if found and time.monotonic() > begun + 0.3:  # the workers have connected
-                return found
-            time.sleep(0.01)
-        return {} if is_stopped() else {"error": exchange.LATE}
-
-    monkeypatch.setattr(exchange, "run", exchanged)
     monkeypatch.setattr(cluster_report, "_SECONDS_FOR_WORKER_0", 0.1)
+    monkeypatch.setattr(cluster_report, "PATIENCE_SECONDS", 1.0)
     shown, ranks = [], [rank for rank in range(count) if rank not in absent]
 
-    def show(examination):
-        shown.append(examination)
-        return int(not examination.usable)
+    def show(reports):
+        shown.append(reports)
+        return doctor._print(reports, as_json=False)
 
     def work(place):
         rank = ranks[place]
@@ -53,86 +36,95 @@ def examined(
         cluster = cluster_of(*addresses, rank=rank)
         if invited:
             cluster = cluster_to_join(addresses[0], rank, count, "a test")
-        found = [Finding(OK, "keras", "3", facts={"keras": "3.15.1"})]
-        find = (look or {}).get(rank, lambda: found)
         with contextlib.suppress(SystemExit):
+            find = (look or {}).get(rank, lambda: [GOOD])
             return cluster_report.examine(cluster, find, show, {}, timeout)
 
     with free_ports(count) as ports:
         addresses = [f"127.0.0.1:{port}" for port in ports]
         outcomes, _ = run_in_threads(work, len(ranks), limit=SECONDS)
     codes = dict(zip(ranks, outcomes, strict=True))
-    return {rank: code for rank, code in codes.items() if code is not None}, shown
+    (reports,) = shown
+    return {rank: code for rank, code in codes.items() if code is not None}, reports
+
+
+def failures_of(report):
+    return [each["text"] for each in report["findings"] if each["level"] == FAIL]
 
 
 @pytest.mark.parametrize("invited", [False, True], ids=["cluster", "invited"])
-def test_the_exchange_and_all_workers_are_shown_by_worker_0(monkeypatch, invited):
-    codes, (shown,) = examined(monkeypatch, 3, invited=invited)
+def test_all_workers_are_shown_by_worker_0(monkeypatch, capsys, invited):
+    codes, reports = examined(monkeypatch, 3, invited=invited)
     assert codes == {0: 0, 1: 0, 2: 0}
-    assert shown.usable and shown.findings == []
-    assert shown.exchange == GOOD["exchange"]
-    assert [each["keras"] for each in shown.workers] == ["3.15.1"] * 3
-    json.dumps([shown.workers, shown.exchange])
-    text = tables.lines_of(shown.workers, shown.exchange)
-    assert "worker 2" in text and "2 CPU" in text and "4 MiB" in text and "2 ms" in text
-    assert "with the strategy itself, over UCX (TCP):" in text
+    assert [each["keras"] for each in reports] == ["3.15.1"] * 3
+    assert all(each["findings"][0]["text"].startswith("all other") for each in reports)
+    json.dumps(reports)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("ok    worker 2 (127.0.0.1:") and len(lines) == 4
 
 
 def test_a_worker_that_does_not_come_is_named(monkeypatch, capsys):
-    codes, (shown,) = examined(monkeypatch, 3, absent=[1], timeout=1.0)
-    assert codes == {0: 1, 2: 1} and not shown.usable
-    (finding,) = shown.findings
-    assert finding.level == FAIL and "worker 1 (127.0.0.1:" in finding.text
-    assert "did not start, or cannot be reached" in finding.text
+    codes, (own,) = examined(monkeypatch, 3, absent=[1], timeout=1.0)
+    assert codes == {0: 1, 2: 1}
+    (text,) = failures_of(own)
+    assert "worker 1 (127.0.0.1:" in text and "did not start, or cannot be reached" in text
     assert "worker 1" in capsys.readouterr().err  # of worker 2
 
 
-@pytest.mark.parametrize("failed", [0, 1])
-def test_what_fails_on_one_worker_fails_on_all_and_stops_those_who_wait(monkeypatch, failed):
-    monkeypatch.setattr(cluster_report, "LEASE_SECONDS", 0.2)
-    results = {str(failed): {"error": "ValueError: no such device"}}
-    found = [
-        Finding(OK, "keras", "3", facts={"keras": "3.14.0"}),
-        Finding(FAIL, "self-test", "wrong", "rebuild"),
-    ]
-    codes, (shown,) = examined(monkeypatch, 3, results=results, look={1: lambda: found})
-    assert codes == {0: 1, 1: 1, 2: 1} and not shown.usable
-    of_exchange, differ = [str(each) for each in shown.findings if each.level == FAIL]
-    assert f"exchange of gradients failed on worker {failed} (" in of_exchange
-    assert of_exchange.endswith("): ValueError: no such device")
-    assert "keras: 3.15.1 on worker 0, worker 2; 3.14.0 on worker 1" in differ
-    assert [each["usable"] for each in shown.workers] == [True, False, True]
-    text = tables.lines_of(shown.workers, shown.exchange)
-    assert "FAIL  worker 1: self-test: wrong" in text
+def test_different_versions_are_named(monkeypatch):
+    def version(name):
+        is_odd = name == "keras" and threading.current_thread().name == "1"
+        return "3.14.0" if is_odd else "3.15.1"
+
+    monkeypatch.setattr(cluster_report, "installed_version", version)
+    codes, (own,) = examined(monkeypatch, 2)
+    assert codes == {0: 1, 1: 1}
+    (text,) = failures_of(own)
+    assert "same keras. Received: 3.15.1 on worker 0" in text and "3.14.0 on worker 1" in text
+
+
+def test_what_fails_on_one_worker_fails_on_all(monkeypatch, capsys):
+    codes, reports = examined(monkeypatch, 3, look={1: lambda: [GOOD, WRONG]})
+    assert codes == {0: 1, 1: 1, 2: 1}
+    assert [each["usable"] for each in reports] == [True, False, True]
+    text = capsys.readouterr().out
+    assert "FAIL  worker 1 (" in text and "FAIL  self-test     wrong" in text and "rebuild" in text
+
+
+def test_a_link_that_is_cut_is_named(monkeypatch):
+    def errors(places):
+        is_cut = threading.current_thread().name == "1"
+        return ["no answer" if is_cut and place == places[-1] else "" for place in places]
+
+    monkeypatch.setattr(cluster_report, "connect_errors", errors)
+    codes, (_, other, _) = examined(monkeypatch, 3)
+    assert codes == {0: 1, 1: 1, 2: 1}
+    (text,) = failures_of(other)
+    assert text.startswith("worker 2 (127.0.0.1:") and text.endswith("be reached: no answer")
 
 
 def test_a_worker_that_is_lost_is_named(monkeypatch):
     def vanish():
         raise SystemExit
 
-    codes, (shown,) = examined(monkeypatch, 3, look={1: vanish})
+    codes, reports = examined(monkeypatch, 3, look={1: vanish})
     assert codes == {0: 1, 2: 1}
-    (finding,) = [each for each in shown.findings if each.level == FAIL]
-    assert "worker 1 (" in finding.text and "was lost" in finding.text
-    assert [each["usable"] for each in shown.workers] == [True, False, True]
-    assert shown.workers[1]["name"] == "worker 1" and shown.workers[1]["host"] == "?"
+    assert not reports[1]["usable"]
+    assert reports[1]["name"].startswith("worker 1 (") and reports[1]["host"] == "?"
+    assert failures_of(reports[1]) == ["was lost: its connection was closed"]
 
 
-def test_an_exchange_that_hangs_is_ended(monkeypatch):
-    monkeypatch.setattr(exchange, "SECONDS", 0.5)
-    codes, (shown,) = examined(monkeypatch, 2, results={"0": GOOD})
-    assert codes == {0: 1, 1: 1}
-    (finding,) = [each for each in shown.findings if each.level == FAIL]
-    assert "failed on worker 1 (" in finding.text and "not finished in" in finding.text
+@pytest.mark.parametrize("environment", [{}, {"TF_CONFIG": ""}, {"TF_CONFIG": "{}"}])
+def test_a_cluster_is_optional(environment):
+    finding, cluster = cluster_report.find(environment)
+    assert (finding.level, cluster) == (NOTE, None)
 
 
-def test_an_exchange_that_crashes_says_so(monkeypatch):
-    monkeypatch.setattr(exchange, "_MODULE", "no_such_package.exchange")
-    error = exchange.run(lambda: False)["error"]
-    assert "exit status 1" in error and "no_such_package" in error
-
-
-def test_an_exchange_is_ended_early_or_if_it_takes_too_long(monkeypatch):
-    assert exchange.run(lambda: True) == {}
-    monkeypatch.setattr(exchange, "SECONDS", 0.0)
-    assert exchange.run(lambda: False) == {"error": exchange.LATE}
+def test_the_cluster_in_the_environment():
+    told = {"MASTER_ADDR": "a", "MASTER_PORT": "29500", "RANK": "1", "WORLD_SIZE": "2"}
+    finding, cluster = cluster_report.find(told)
+    assert (finding.level, finding.text) == (OK, "worker 1 of 2, from torchrun (MASTER_ADDR)")
+    assert (cluster.rank, cluster.num_workers) == (1, 2)
+    for wrong in ({**told, "RANK": "2"}, {"TF_CONFIG": "[" * 100_000}):
+        finding, cluster = cluster_report.find(wrong)
+        assert (finding.level, cluster) == (FAIL, None)

@@ -61,6 +61,14 @@ def workers():
         yield start
 
 
+@pytest.mark.parametrize(
+    ("timeout", "limit"), [(5, 10), (30, 15), (60, 30), (300, 30), (600, 30), (1200, 60)]
+)
+def test_a_timeout_like_the_default_changes_nothing_for_silent_workers(monkeypatch, timeout, limit):
+    monkeypatch.setattr(monitor, "SHORTEST_TIMEOUT", 10.0)
+    assert monitor.silence_limit(timeout) == limit
+
+
 def in_a_collective():
     """Counters of a worker that waits in its first collective."""
     return 1, 0, 0
