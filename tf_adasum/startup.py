@@ -25,7 +25,7 @@ from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import LAUNCHER, WorkerLostError, hint, see
-from tf_adasum.health import beginning, monitor, status_file
+from tf_adasum.health import beginning, monitor
 from tf_adasum.health.null_monitor import NullMonitor
 from tf_adasum.transport import argument, mesh, selection
 from tf_adasum.transport.collectives import UcxTransport
@@ -181,9 +181,8 @@ def report(
     devices: int,
     scheme: Scheme,
     extended: tensorflow_compat.GradientAggregatingExtended,
-    health: monitor.HealthMonitor | NullMonitor,
 ) -> None:
-    """Begin to write the status; on worker 0, also print the `summary` and log the `details`.
+    """On worker 0, print the `summary` and log the `details`.
 
     Args:
         cluster: the cluster; None without a cluster.
@@ -191,9 +190,7 @@ def report(
         devices: the number of devices of each worker.
         scheme: the rule and the plan.
         extended: the strategy's `extended`.
-        health: the failure detector.
     """
-    status_file.begin(lambda: health.status.waiting_seconds)
     if cluster and cluster.rank > 0:
         return
     workers = len(cluster.addresses) if cluster else 1

@@ -158,7 +158,7 @@ class AdasumMirroredStrategy(
         )
         tf.distribute.Strategy.__init__(self, extended)
         self._scheme.probe_values()
-        startup.report(cluster, source, len(names), self._scheme, extended, self._health)
+        startup.report(cluster, source, len(names), self._scheme, extended)
         rank = cluster.rank if cluster else 0
         self._workers = Workers.of_strategy(self, rank, count, self._options, self._health)
         self._seeds = Seeds(self._workers)

@@ -104,7 +104,6 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
                 "--node-rank: leave it out, because ranks change when hosts join or are lost. "
                 f"Received: --nnodes {options.nnodes} --node-rank {options.node_rank}"
             )
-        settings |= {"status": options.status}
         coordinator = options.coordinator
         return elastic.launch_elastic(command, workers, devices, nnodes, coordinator, **settings)
     if options.node_rank is None and nnodes > 1:
@@ -114,7 +113,7 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
             f"Received: --nnodes {nnodes} without it"
         )
     nodes = Nodes(nnodes, options.node_rank or 0, options.coordinator)
-    return launch(command, workers, devices, nodes=nodes, status=options.status, **settings)
+    return launch(command, workers, devices, nodes=nodes, **settings)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -141,12 +140,6 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="K",
         help="GPUs of each worker, or logical CPU devices if no GPU is visible (default: the "
         "visible GPUs divided evenly, or one CPU device)",
-    )
-    parser.add_argument(
-        "--status",
-        action="store_true",
-        help="print the step, the speed and the state of the workers of this machine every 30 "
-        "seconds",
     )
     parser.add_argument(
         "--bind-to",

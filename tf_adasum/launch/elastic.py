@@ -98,7 +98,7 @@ def launch_elastic(
         timeout: seconds after which this launcher stops. Defaults to None: no limit.
         max_restarts: how often training restarts after a worker has failed. Lost hosts do not
             count.
-        **settings: log_dir, verbose, status, bind_to, as for `jobs.launch`.
+        **settings: log_dir, verbose, bind_to, as for `jobs.launch`.
 
     Returns:
         The exit status of the job, as for `jobs.launch`.

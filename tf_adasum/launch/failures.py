@@ -208,7 +208,7 @@ def summary(ends: Sequence[ProcessExit]) -> list[str]:
     if first.error.startswith(_NEEDS_INPUT):
         lines.append(
             "input() and breakpoint() need a terminal: start a single worker with -n 1, without "
-            "--log-dir and --status"
+            "--log-dir"
         )
     others = [end.rank for end in ends if end is not first and (end.code or end.is_stopped)]
     if others:

@@ -20,7 +20,6 @@ from tf_adasum.launch.environments import visible_gpus, worker_environments
 from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import logs_in, unusable_folder
 from tf_adasum.launch.processes import Control, RunResult, WorkerGroup, run_group
-from tf_adasum.launch.status import Board
 
 GRACE_SECONDS = 5.0
 # How long restarted workers wait for the workers of other machines, which have to detect the
@@ -39,12 +38,11 @@ def launch(
     nodes: Nodes | None = None,
     log_dir: str | None = None,
     verbose: bool = False,
-    status: bool = False,
     bind_to: str = "cores",
 ) -> int:
     """Run `num_workers` copies of `command` on this machine until all of them have ended.
 
-    With one worker and neither `log_dir` nor `status`, the command inherits stdin, stdout and
+    With one worker and no `log_dir`, the command inherits stdin, stdout and
     stderr. Otherwise, stdin is empty, and every line of output is written to file descriptor 1 or
     2. If there are several workers, lines have the prefix ``[worker i]``, which has colors on a
     terminal. TensorFlow's messages below the level of errors are left out, unless `verbose` or
@@ -85,8 +83,6 @@ def launch(
         log_dir: directory of the files "worker-0.log" and so on, to which the output of each worker
             is appended. Defaults to None: no files.
         verbose: whether TensorFlow prints all its messages. Defaults to False.
-        status: whether to show the status of each worker: on a terminal in a table below the
-            output, otherwise in a line every 30 seconds. Defaults to False.
         bind_to: "cores": without GPUs, each worker runs on its own share of the CPUs of this
             process, see `cpu_shares`. "none": all workers run on all these CPUs. Defaults to
             "cores".
@@ -120,7 +116,6 @@ def run_job(
     nodes: Nodes | None = None,
     log_dir: str | None = None,
     verbose: bool = False,
-    status: bool = False,
     bind_to: str = "cores",
     captures_output: bool = False,
     control: Control | None = None,
@@ -161,12 +156,10 @@ def run_job(
             yield [{**each, **added} for each in environments]
 
     logs = logs_in(log_dir, ranks)
-    captures_output = captures_output or in_all > 1 or bool(logs) or status
-    with tempfile.TemporaryDirectory() if status else contextlib.nullcontext() as folder:
-        board = Board(folder, ranks) if folder else None
-        cpus = cpu_shares(num_workers) if is_bound else []
-        group = WorkerGroup(ranks, in_all, logs, captures_output, board, cpus, earlier_starts)
-        return run_group(command, group, environments_of, timeout, grace, max_restarts, control)
+    captures_output = captures_output or in_all > 1 or bool(logs)
+    cpus = cpu_shares(num_workers) if is_bound else []
+    group = WorkerGroup(ranks, in_all, logs, captures_output, cpus, earlier_starts)
+    return run_group(command, group, environments_of, timeout, grace, max_restarts, control)
 
 
 def check(

@@ -20,12 +20,10 @@ from typing import Any
 
 from tf_adasum.launch import log_filter, terminal
 from tf_adasum.launch.failures import StderrTail
-from tf_adasum.launch.status import Board
 from tf_adasum.launch.terminal import PROGRAM
 
 _SECONDS_AFTER_THE_END = 2.0  # for which the output of a worker's daemons is copied
 _SECONDS_TO_SPEAK = 0.5  # how long the main thread waits until a message can be written
-_SECONDS_BETWEEN_LINES = 30.0  # of `--status`, if the output is no terminal
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is written as several lines
 
 
@@ -74,11 +72,6 @@ class Console:
             self._write_messages(seconds)
         finally:
             self._lock.release()
-
-    def follow(self, board: Board, ended: threading.Event) -> None:
-        """Write a line with the status of all workers every 30 seconds until `ended` is set."""
-        while not ended.wait(_SECONDS_BETWEEN_LINES):
-            self.say(board.line())
 
     def _write_messages(self, seconds):
         while self._messages:

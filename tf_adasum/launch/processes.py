@@ -26,9 +26,7 @@ from tf_adasum.launch import failures, log_filter, terminal
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
 from tf_adasum.launch.output import Console, Log, Relay
 from tf_adasum.launch.signals import PASSED_ON, signals_sent_to
-from tf_adasum.launch.status import Board
 from tf_adasum.launch.worker_process import (
-    OUTPUT_SECONDS,
     Worker,
     has_ended,
     report_end,
@@ -53,7 +51,6 @@ class WorkerGroup:
         logs: a file for the output of each of `ranks`; empty without files.
         captures_output: whether output goes through this process. Defaults to True; False lets a
             single worker inherit stdin, stdout and stderr.
-        board: the workers' status, which is printed. Defaults to None: no status is printed.
         cpus: the CPUs of each of `ranks`; empty if each worker runs on the CPUs of this process.
         earlier_starts: how often the workers were started before. Defaults to 0.
     """
@@ -62,7 +59,6 @@ class WorkerGroup:
     num_workers: int
     logs: Sequence[Log] = ()
     captures_output: bool = True
-    board: Board | None = None
     cpus: Sequence[set[int]] = ()
     earlier_starts: int = 0
 
@@ -233,18 +229,11 @@ class _Job:
         self, environments: list[dict[str, str]], restart: int, deadline: float | None
     ) -> int:
         """Start, supervise and stop the workers of one start, and return the exit status."""
-        showing, is_over = [], threading.Event()
         try:
             self._start(environments, restart)
-            if self._group.board:
-                showing = [start_thread(self._console.follow, self._group.board, is_over)]
-                self._threads += showing
             code = self._supervise(deadline)
         finally:
             self._stop()
-            is_over.set()
-        for thread in showing:
-            thread.join(OUTPUT_SECONDS)
         has_all = len(self._ends) == len(self._group.ranks)
         if self._is_requested and has_all and not any(end.code for end in self._ends):
             code = 0
@@ -316,8 +305,6 @@ class _Job:
         # All processes start before the first thread, because `preexec_fn` runs Python between fork
         # and exec, where a lock held by another thread would never be released.
         group = self._group
-        if group.board:
-            group.board.begin()
         logs = group.logs or [None] * len(group.ranks)
         cpus = group.cpus or [set()] * len(group.ranks)
         try:
@@ -325,9 +312,8 @@ class _Job:
             for rank, environment, log, own in of_workers:
                 if log is not None:
                     log.begin(rank, group.num_workers, restart)
-                of_board = group.board.environment(rank) if group.board else {}
                 path = self._errors and os.path.join(self._errors, str(rank))
-                environment = {**environment, **of_board, error_file.NAME: path}
+                environment = {**environment, error_file.NAME: path}
                 with self._fork_lock:
                     process = start_process(self._command, environment, own, group.captures_output)
                 is_quiet = log_filter.hides_information(environment)
@@ -436,7 +422,4 @@ class _Job:
         self._running.remove(worker)
         end = worker.reap()
         self._ends.append(end)
-        if self._group.board:
-            has_failed = end.code not in (0, EXIT_STOP_REQUESTED) and not end.is_stopped
-            self._group.board.end(end.rank, end.code if has_failed else 0)
         return end

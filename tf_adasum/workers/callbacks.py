@@ -51,7 +51,7 @@ from tf_adasum.backup import backup_callbacks, training_state
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy as Strategy
 from tf_adasum.errors import see
-from tf_adasum.health import call_log, status_file
+from tf_adasum.health import call_log
 from tf_adasum.workers.first_worker import FirstWorkerOnly, is_for_first_worker
 from tf_adasum.workers.workers import Workers
 
@@ -89,8 +89,6 @@ def arrange(
     if any(isinstance(one, backup_callbacks.RestoreFirst | AverageStatistics) for one in callbacks):
         return list(callbacks)  # arranged already
     equal = [AverageStatistics()] if isinstance(model.distribute_strategy, Strategy) else []
-    if status_file.is_wanted() and not any(isinstance(one, StepsOfStatus) for one in callbacks):
-        callbacks = [*callbacks, StepsOfStatus()]
     workers = Workers.of_model(model)
     backups = [one for one in callbacks if _is_driven(one, workers)]
     if workers.count == 1 and not backups:
@@ -121,25 +119,6 @@ class AverageStatistics(keras.callbacks.Callback):
         """Average statistics such as those of BatchNormalization, and warn of skipped steps."""
         keras_compat.average_statistics(self.model)
         self.model.distribute_strategy._nonfinite.warn_once()
-
-
-class StepsOfStatus(keras.callbacks.Callback):
-    """The callback that counts the steps of a training for the launcher's `--status`."""
-
-    def on_train_begin(self, logs=None):
-        """Begin to count steps."""
-        self._step = self._before_epoch = 0
-        status_file.set_step(0)
-
-    def on_epoch_begin(self, epoch, logs=None):
-        """Keep the number of steps so far, because Keras counts batches from 0 in each epoch."""
-        self._before_epoch = self._step
-
-    @keras_compat.ignores_batch_logs
-    def on_train_batch_end(self, batch, logs=None):
-        """Set the number of steps after a batch."""
-        self._step = self._before_epoch + batch + 1
-        status_file.set_step(self._step)
 
 
 class BeforeUserCallbacks(keras.callbacks.Callback):
