@@ -1,14 +1,12 @@
-"""Time the exchange of gradients: Adasum against TensorFlow's own SUM all-reduce.
+"""Time the exchange of gradients: UCX, TensorFlow's collectives, and Horovod if it is installed.
 
-    python benchmarks/exchange.py            writes benchmarks/results/DATE-exchange.md
-    python benchmarks/exchange.py --extend   rewrites the generated parts of README and the docs
-    python benchmarks/exchange.py --transport  UCX against TensorFlow, and against Horovod if it
-                                             is installed: DATE-exchange_transport.md
+    python benchmarks/exchange.py            writes benchmarks/results/DATE-exchange_transport.md
+    python benchmarks/exchange.py --rounding   what 16 bits on the wire round: DATE-exchange.md
+    python benchmarks/exchange.py --extend   rewrites the generated parts of pages from the reports
 
 Starts 2 and then 4 workers on this machine. In each step the workers combine gradients of known
-shapes with TensorFlow's SUM (as `MultiWorkerMirroredStrategy` does) and with Adasum, with its radix
-plans and wire dtypes, in turn and in one process; each ratio compares neighbouring steps. Separate
-runs of only one kind give the peak memory. The workers run exchange_worker.py.
+shapes with TensorFlow's SUM (as `MultiWorkerMirroredStrategy` does) and with Adasum, in turn and in
+one process. The workers run exchange_worker.py.
 """
 
 import argparse
@@ -53,97 +51,37 @@ def resnet50_shapes():
 
 
 SHAPES = {
+    "64 KB": [[16_000]],
+    "256 KB": [[64_000]],
+    "4 MB": [[1_000_000]],
     "1 MB": [[250_000]],
     "16 MB": [[4_000_000]],
     "100 MB": [[25_000_000]],
     "ResNet-50, 161 variables": resnet50_shapes(),
 }
-# `--transport` also measures these.
-SMALL_SHAPES = {"64 KB": [[16_000]], "256 KB": [[64_000]], "4 MB": [[1_000_000]]}
-
-
-# Radix plans differ only for buckets that are too large to be gathered whole.
-LARGE = list(SHAPES)[1:]
-
-
-def elements(name):
-    return sum(int(np.prod(shape)) for shape in SHAPES[name])
-
-
-def time_rows(workers, devices, names, steps):
-    """Yield one row for each of the gradients and each kind."""
-    replicas = workers * devices
-    plans = PLANS[replicas] if len(PLANS[replicas]) > 1 else []
-    cases = [
-        (SHAPES[name], ["sum", "adasum", *(plans if name in LARGE else []), *WIRE_DTYPES])
-        for name in names
-    ]
-    measured, _ = on_workers(workers, devices, "times", cases=cases, steps=steps)
-    label = f"{workers} × {devices}" if devices > 1 else workers
-    for name, by_kind in zip(names, measured, strict=True):
-        once = 4 * elements(name) * 2 * (replicas - 1) / replicas
-        for kind, own in by_kind.items():
-            milliseconds = report.quartiles(own["seconds"], scale=1000, digits=1)
-            ratios = np.divide(own["seconds"], by_kind["sum"]["seconds"])
-            ratio = report.quartiles(ratios) if kind != "sum" else "1"
-            yield [label, name, kind, milliseconds, ratio, f"{own['sent'] / once:.3f}"]
-
-
-def memory_row(workers, name, runs):
-    """Return a row with the median peaks of several runs, which differ by some tens of MB."""
-    peaks = {}
-    for kind in ("sum", "adasum"):
-        cases = [(SHAPES[name], [kind])]
-        peaks[kind] = np.median(
-            [on_workers(workers, 1, "times", cases=cases, steps=5)[1] for _ in range(runs)]
-        )
-    extra = (peaks["adasum"] - peaks["sum"]) / (4 * elements(name))
-    return [workers, name, *(f"{peak / 1e6:.0f}" for peak in peaks.values()), f"{extra:.2f}"]
 
 
 def rounding_rows(workers, scales):
     """Yield a row with the relative errors of each plan and wire dtype."""
     kinds = [f"{plan}; {dtype}" for plan in PLANS[workers] for dtype in ("adasum", *WIRE_DTYPES)]
-    errors, _ = on_workers(workers, 1, "rounding", kinds=kinds, scales=scales)
+    errors = on_workers(workers, "rounding", kinds=kinds, scales=scales)
     for kind, own in errors.items():
         plan, dtype = kind.split("; ")
         dtype = "float32" if dtype == "adasum" else dtype
         yield [workers, plan, dtype, *(f"{error:.1e}" for error in own)]
 
 
-def compare(steps, memory_runs):
-    """Write the report on the time, bytes, memory and rounding of every kind."""
-    times = [row for workers in PLANS for row in time_rows(workers, 1, list(SHAPES), steps)]
-    times += time_rows(2, 2, LARGE[:1], steps)
-    body = (
-        "A kind is a way to reduce the gradients: TensorFlow's SUM; Adasum by default; Adasum with "
-        "a radix plan; Adasum with a dtype on the wire. Milliseconds of a reduction, median "
-        "(quartiles) of the steps on worker 0; the ratio is that of neighbouring steps. Bytes sent "
-        "per replica, as the collectives of the traced graph say, in units of the 2 n (N-1)/N of a "
-        "ring all-reduce of n bytes. 2 × 2: two workers with two devices each.\n\n"
-        + report.table(
-            ["workers", "gradients", "kind", "milliseconds", "kind / sum", "bytes / 2n(N-1)/N"],
-            times,
-        )
-    )
-    if memory_runs:
-        memory = [memory_row(w, name, memory_runs) for w in PLANS for name in LARGE[-2:]]
-        body += (
-            f"\n\nPeak memory of a worker's process in MB, median of {memory_runs} runs of each "
-            "kind; the last column is the difference in units of the gradients' bytes.\n\n"
-            + report.table(["workers", "gradients", "sum", "adasum", "extra"], memory)
-        )
+def compare_rounding():
+    """Write the report on the rounding of every dtype on the wire."""
     scales = [1.0, 1e-6]
-    body += (
-        f"\n\n{ROUNDING}\n\nRelative error ‖result - exact‖ / ‖exact‖ of Adasum of float32 "
+    header = ["workers", "radix plan", "on the wire", *(f"scale {scale:g}" for scale in scales)]
+    rows = [row for workers in PLANS for row in rounding_rows(workers, scales)]
+    body = (
+        f"{ROUNDING}\n\nRelative error ‖result - exact‖ / ‖exact‖ of Adasum of float32 "
         "gradients, scale · (mean + noise of each replica), 10⁶ elements, all standard normal. "
-        "Exact is Adasum of the same gradients in float64.\n\n"
-        + report.table(
-            ["workers", "radix plan", "on the wire", *(f"scale {scale:g}" for scale in scales)],
-            [row for workers in PLANS for row in rounding_rows(workers, scales)],
-        )
+        f"Exact is Adasum of the same gradients in float64.\n\n{report.table(header, rows)}"
     )
-    report.write("exchange", "Exchange: Adasum against TensorFlow's SUM all-reduce", body)
+    report.write("exchange", "Rounding of gradients in an exchange", body)
 
 
 def over_each_transport(workers, shapes, way, steps):
@@ -151,7 +89,7 @@ def over_each_transport(workers, shapes, way, steps):
 
     def of_kinds(kinds):
         cases = [(own, kinds) for own in shapes.values()]
-        return on_workers(workers, 1, "times", transport="ucx", cases=cases, steps=steps)[0]
+        return on_workers(workers, "times", transport="ucx", cases=cases, steps=steps)
 
     with mock.patch.dict(os.environ, {"UCX_TLS": TRANSPORTS[way]}):
         found, alone = of_kinds(KINDS), of_kinds([UCX])
@@ -207,20 +145,19 @@ def compare_transports(shapes, steps, counts):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--extend", action="store_true", help="rewrite the generated parts of the docs"
-    )
-    parser.add_argument("--transport", action="store_true", help="UCX, on --workers")
+    parser.add_argument("--rounding", action="store_true", help="16 bits on the wire")
+    parser.add_argument("--extend", action="store_true", help="rewrite generated parts of pages")
     parser.add_argument("--workers", type=int, nargs="+", default=list(PLANS))
-    parser.add_argument("--steps", type=int, help="default: 7, of --transport 9")
-    parser.add_argument("--memory-runs", type=int, default=1, help="0 leaves the memory out")
+    parser.add_argument("--gradients", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--steps", type=int, default=9)
     arguments = parser.parse_args()
     if arguments.extend:
         generated_tables.main()
-    elif arguments.transport:
-        compare_transports(SMALL_SHAPES | SHAPES, arguments.steps or 9, arguments.workers)
+    elif arguments.rounding:
+        compare_rounding()
     else:
-        compare(arguments.steps or 7, arguments.memory_runs)
+        shapes = {name: SHAPES[name] for name in arguments.gradients}
+        compare_transports(shapes, arguments.steps, arguments.workers)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,12 @@
 A *kind* is a way to reduce them: ``"sum"`` (TensorFlow's SUM, as in `MultiWorkerMirroredStrategy`),
 ``"adasum"`` for Adasum with its defaults, ``"[2, 2]"`` or another list for Adasum with this radix
 plan, ``"bfloat16"`` and ``"float16"`` for Adasum with this dtype on the wire, ``"ucx"`` for Adasum
-over UCX, ``"packed"`` for buckets that are also packed over UCX, and ``"arithmetic"`` for the inner
-products and the weighted sum of one level over all replicas, without communication.
+over UCX, and ``"packed"`` for buckets that are also packed over UCX.
 """
 
 import argparse
 import contextlib
 import json
-import os
-import resource
 import time
 from unittest import mock
 
@@ -23,29 +20,21 @@ WARM_UP = 2  # steps
 ROUNDED_ELEMENTS = 10**6
 
 
-def on_workers(workers, devices, task, transport="tensorflow", **arguments):
-    """Run a task on local workers, each with a number of devices.
-
-    Returns:
-        The result of the task on worker 0, and the peak memory of that process in bytes.
-    """
-    command = ["--devices", str(devices), "--task", task, "--arguments", json.dumps(arguments)]
-    command += ["--transport", transport]
-    done = report.on_workers(workers, __file__, *command)
-    return done["measured"], done["peak"]
+def on_workers(workers, task, transport="tensorflow", **arguments):
+    """Run a task on local workers; return its result on worker 0."""
+    command = ["--task", task, "--arguments", json.dumps(arguments), "--transport", transport]
+    return report.on_workers(workers, __file__, *command)
 
 
-def times(strategy, cases, steps, gathers_small_buckets=True):
+def times(strategy, cases, steps):
     """Time reductions; within a step the kinds of a case take turns.
 
     Args:
         cases: list of ``(shapes, kinds)``.
         steps: number of steps.
-        gathers_small_buckets: False also sends small buckets through the radix plan.
 
     Returns:
-        For each case and kind the seconds and the CPU seconds of each step, and the bytes sent
-        per replica.
+        For each case and kind the seconds and the CPU seconds of each step.
     """
     import tensorflow as tf
 
@@ -61,10 +50,7 @@ def times(strategy, cases, steps, gathers_small_buckets=True):
     for shapes, kinds in cases:
         random = np.random.default_rng(strategy.rank)
         gradients = [tf.constant(random.standard_normal(s, dtype=np.float32)) for s in shapes]
-        with (
-            contextlib.nullcontext() if gathers_small_buckets else without_small_bucket_gathering()
-        ):
-            reductions = {kind: reduction(strategy, kind, gradients) for kind in kinds}
+        reductions = {kind: reduction(strategy, kind, gradients) for kind in kinds}
         seconds, cpu_seconds = ({kind: [] for kind in kinds} for _ in range(2))
         for step in range(WARM_UP + steps):
             for kind in kinds:
@@ -75,15 +61,10 @@ def times(strategy, cases, steps, gathers_small_buckets=True):
                     seconds[kind].append(time.perf_counter() - start)
                     cpu_seconds[kind].append(time.process_time() - cpu_start)
         at_the_start()  # no worker ends while others still receive from it
-        devices = len(strategy.extended.worker_devices)
         measured.append(
             {
-                kind: {
-                    "seconds": seconds[kind],
-                    "cpu_seconds": cpu_seconds[kind],
-                    "sent": sent_bytes(function.graph) / devices,
-                }
-                for kind, function in reductions.items()
+                kind: {"seconds": seconds[kind], "cpu_seconds": cpu_seconds[kind]}
+                for kind in reductions
             }
         )
     return measured
@@ -98,6 +79,7 @@ def rounding(strategy, kinds, scales):
     import tensorflow as tf
 
     import tf_adasum
+    from tf_adasum import cross_device_ops
 
     def gradient(replica):
         draws = [np.random.default_rng(seed).standard_normal for seed in (0, 1 + replica)]
@@ -109,26 +91,18 @@ def rounding(strategy, kinds, scales):
         exact = tf_adasum.adasum([tf.constant(row, tf.float64) for row in rows]).numpy()
         own = [tf.constant(rows[strategy.rank])]
         for kind in kinds:
-            with without_small_bucket_gathering():
+            # Small buckets, too, go through the radix plan.
+            with mock.patch.object(cross_device_ops, "GATHERED_BYTES", 0):
                 (result,) = reduction(strategy, kind, own)()
             difference = np.linalg.norm(result.numpy() - exact)
             errors[kind].append(float(difference / np.linalg.norm(exact)))
     return errors
 
 
-def without_small_bucket_gathering():
-    """Return a context: functions traced in it also send small buckets through the radix plan."""
-    from tf_adasum import cross_device_ops
-
-    return mock.patch.object(cross_device_ops, "GATHERED_BYTES", 0)
-
-
 def reduction(strategy, kind, gradients):
     """Return the traced function of a kind, which takes no arguments."""
     import tensorflow as tf
 
-    if kind == "arithmetic":
-        return arithmetic(strategy.num_replicas_in_sync, gradients)
     options, parts = None, kind.split("; ")
     if kind != "sum":
         options = strategy.gradient_reduction
@@ -197,76 +171,18 @@ def use(strategy, options):
     )
 
 
-def arithmetic(replicas, gradients):
-    """Return a function with the two passes over a replica's shard of all replicas' gradients."""
-    import tensorflow as tf
-
-    from tf_adasum import ops
-
-    sizes = [gradient.shape.num_elements() // replicas for gradient in gradients]
-    segments = np.cumsum([0, *sizes])
-    coefficients = tf.ones([len(sizes), replicas], tf.float64)
-    random = np.random.default_rng(0)
-    rows = tf.constant(random.standard_normal([replicas, segments[-1]], dtype=np.float32))
-
-    @tf.function
-    def passes():
-        gram = ops.segment_gram(rows, segments)
-        with tf.control_dependencies([gram]):
-            return ops.segment_weighted_sum(rows, coefficients, segments)
-
-    return passes.get_concrete_function()
-
-
-def sent_bytes(graph):
-    """Return the bytes that the collectives of a traced function send.
-
-    With R members and an input of n bytes, an all-to-all sends (R-1)/R n bytes, and so does each of
-    the two collectives of an unpacked bucket. An all-gather sends (R-1) n bytes, and a ring
-    all-reduce sends 2 (R-1)/R n bytes.
-    """
-    import tensorflow as tf
-
-    shares = {
-        "CollectiveAllToAllV2": lambda members: (members - 1) / members,
-        "CollectiveGatherV2": lambda members: members - 1,
-        "CollectiveReduceV2": lambda members: 2 * (members - 1) / members,
-        "TfAdasumUcxAllToAll": lambda members: (members - 1) / members,
-        "TfAdasumUcxAllGather": lambda members: members - 1,
-        "TfAdasumUcxScatterGram": lambda members: (members - 1) / members,
-        "TfAdasumUcxCombineGather": lambda members: (members - 1) / members,
-    }
-    total = 0
-    for operation in graph.get_operations():
-        if operation.type in shares:
-            values = operation.inputs[:1]
-            if "Ucx" in operation.type:
-                members = len(operation.get_attr("members"))
-                if operation.type.endswith(("ScatterGram", "CombineGather")):
-                    values = operation.inputs[: operation.get_attr("S")]
-            else:
-                members = int(tf.get_static_value(operation.inputs[1]))
-            size = sum(value.shape.num_elements() * value.dtype.size for value in values)
-            total += shares[operation.type](members) * size
-    return total
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--devices", required=True)
     parser.add_argument("--task", choices=["times", "rounding"], required=True)
     parser.add_argument("--arguments", type=json.loads, required=True)
     parser.add_argument("--transport", required=True)
     parser.add_argument("--out", required=True)
     arguments = parser.parse_args()
-    os.environ["TF_ADASUM_DEVICES_PER_WORKER"] = arguments.devices
     import tf_adasum
 
     strategy = tf_adasum.AdasumMirroredStrategy(transport=arguments.transport)
     task = {"times": times, "rounding": rounding}[arguments.task]
-    measured = task(strategy, **arguments.arguments)
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    report.save(strategy, {"measured": measured, "peak": peak}, arguments.out)
+    report.save(strategy, task(strategy, **arguments.arguments), arguments.out)
 
 
 if __name__ == "__main__":

@@ -24,16 +24,16 @@ def parts():
         "docs/elastic.md": {"elastic": elastic_part()},
         "custom_ops/README.md": {"gpu kernels": gpu_kernels_part()},
         "benchmarks/many_hosts.md": {
-            "benchmark hosts": hosts_part(),
+            "benchmark hosts": shortened(newest("hosts")),
             "benchmark simulated clusters": simulated_clusters_part(),
         },
         "benchmarks/slow_links.md": {
             "slow links": slow_links_part(),
             "rounding on the wire": rounding_part(),
-            "benchmark uneven hosts": uneven_hosts_part(),
-            "benchmark overlap": overlap_part(),
         },
-        "experiments/local_steps/README.md": {"benchmark slow accuracy": slow_accuracy_part()},
+        "experiments/local_steps/README.md": {
+            "benchmark slow accuracy": shortened(newest("slow_accuracy"), f"../{RESULTS}")
+        },
     }
 
 
@@ -41,7 +41,7 @@ def rounding_part():
     path = newest("exchange")
     found = path.read_text().partition(ROUNDING)[2].strip()
     if not found:
-        raise ValueError(f"{path.name} has no “{ROUNDING}”; run python benchmarks/exchange.py")
+        raise ValueError(f"{path.name} has no “{ROUNDING}”; run benchmarks/exchange.py --rounding")
     return from_report(found, path)
 
 
@@ -85,44 +85,18 @@ def gpu_kernels_table(gpu, pairwise):
     return f"On an {gpu}, from the reports {links}:\n\n{report.table(header, table)}"
 
 
+def shortened(path, folder="results"):
+    """Return the table of a report with a link, without the spread, ratios, and the cost model."""
+    rows = [row for row in report.tables(path.read_text()) if "cost model" not in str(row)]
+    header = [name for name in rows[0] if not name.endswith(("/ mean", "estimate"))]
+    cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
+    return from_report(report.table(header, cells), path, folder)
+
+
 def slow_links_part():
     """Return the table of steps over slow links."""
-    path = newest("slow_links")
-    rows = [row for row in report.tables(path.read_text()) if "cost model" not in str(row)]
-    header = [name for name in rows[0] if not name.endswith("/ mean")]
-    cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
     text = "Time of a step of `fit` on 4 workers, and MB that worker 0 sends in a step:"
-    return f"{text}\n\n{from_report(report.table(header, cells), path)}"
-
-
-def hosts_part():
-    """Return the table of exchanges on several hosts, with one level and with the default plan."""
-    path = newest("hosts")
-    rows = report.tables(path.read_text())
-    header = [name for name in rows[0] if name not in ("[8], estimate", "default, estimate")]
-    cells = [[row[name].partition(" (")[0] for name in header] for row in rows]
-    return from_report(report.table(header, cells), path)
-
-
-def overlap_part():
-    """Return the newest table of the hidden share of an exchange, without the spread."""
-    path = newest("overlap")
-    rows = report.tables(path.read_text())
-    cells = [[cell.partition(" (")[0] for cell in row.values()] for row in rows]
-    return from_report(report.table(list(rows[0]), cells), path)
-
-
-def uneven_hosts_part():
-    """Return the table of uneven hosts, and what `StragglerReport` prints."""
-    path = newest("uneven_hosts")
-    text = path.read_text()
-    rows = [[cell.partition(" (")[0] for cell in row.values()] for row in report.tables(text)]
-    table = report.table(list(report.tables(text)[0]), rows)
-    printed = text.split("\n## ")[1].partition("\n")[2].strip()
-    return from_report(
-        f"{table}\n\nAt the end of training, the callback prints:\n\n{printed}",
-        path,
-    )
+    return f"{text}\n\n{shortened(newest('slow_links'))}"
 
 
 def simulated_clusters_part():
@@ -137,14 +111,6 @@ def simulated_clusters_part():
         ]
     header = ["cluster", *(name for name in rows[0] if name != "MB")]
     return from_report(report.table(header, cells), path)
-
-
-def slow_accuracy_part():
-    """Return the table of times to an accuracy over slow links."""
-    path = newest("slow_accuracy")
-    rows = report.tables(path.read_text())
-    cells = [[cell.partition(" (")[0] for cell in row.values()] for row in rows]
-    return from_report(report.table(list(rows[0]), cells), path, f"../{RESULTS}")
 
 
 def elastic_part():

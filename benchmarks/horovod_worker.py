@@ -1,4 +1,4 @@
-"""Measure Horovod's SUM and Adasum, for `benchmarks/exchange.py --transport`.
+"""Measure Horovod's SUM and Adasum, for `benchmarks/exchange.py`.
 
 Horovod 0.28.1 needs a separate environment, with TensorFlow 2.15 and MPI for CPUs:
 

@@ -29,7 +29,7 @@ def measured(mbit, hosts, workers_per_host, kinds, steps):
     found = slow_links.on_links(
         mbit,
         str(pathlib.Path(__file__).with_name("exchange_worker.py")),
-        *("--devices", "1", "--task", "times", "--transport", "ucx"),
+        *("--task", "times", "--transport", "ucx"),
         *("--arguments", json.dumps({"cases": cases, "steps": steps})),
         hosts=hosts,
         workers_per_host=workers_per_host,
@@ -37,7 +37,7 @@ def measured(mbit, hosts, workers_per_host, kinds, steps):
     )
     return {
         (size, kind): np.array(seconds["seconds"])
-        for size, by_kind in zip(SIZES, found["measured"], strict=True)
+        for size, by_kind in zip(SIZES, found, strict=True)
         for kind, seconds in by_kind.items()
     }
 

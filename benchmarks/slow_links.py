@@ -47,11 +47,9 @@ class Links:
         mbit: Mbit/s of each link, in each direction.
         hosts: the number of hosts.
         burst_ms: how long a link that was idle sends without the limit.
-        exceptions: dict from the numbers of hosts to the Mbit/s of their links, if they differ.
     """
 
-    def __init__(self, mbit, hosts, burst_ms=8, exceptions=()):
-        exceptions = dict(exceptions)
+    def __init__(self, mbit, hosts, burst_ms=8):
         self.switch = network.Host(97)
         self.hosts = [network.Host(number) for number in range(hosts)]
         self.switch.run("ip", "link", "add", "bridge", "type", "bridge")
@@ -63,10 +61,9 @@ class Links:
             self.switch.run("ip", "link", "set", port, "master", "bridge", "up")
             host.run("ip", "link", "set", device, "name", "net0", "up")
             host.run("ip", "address", "add", f"{host.address}/24", "dev", "net0")
-            rate = exceptions.get(host.number, mbit)
             for own, name in ((host, "net0"), (self.switch, port)):
-                burst = max(16, rate * burst_ms // 8)  # kilobytes
-                limit = ("rate", f"{rate}mbit", "burst", f"{burst}kb", "latency", "100ms")
+                burst = max(16, mbit * burst_ms // 8)  # kilobytes
+                limit = ("rate", f"{mbit}mbit", "burst", f"{burst}kb", "latency", "100ms")
                 own.run("tc", "qdisc", "add", "dev", name, "root", "tbf", *limit)
 
     def __enter__(self):
@@ -154,7 +151,6 @@ def on_links(
     The workers are stopped after `seconds`. The other options are arguments of `Links`.
     """
     with Links(mbit, hosts, **options) as links, tempfile.TemporaryDirectory() as folder:
-        out = pathlib.Path(folder, "out.json")
         processes = []
         for rank in range(hosts * workers_per_host):
             environment = {
@@ -165,7 +161,8 @@ def on_links(
                 "TF_ADASUM_DEVICES_PER_WORKER": str(devices),
                 "TF_CPP_MIN_LOG_LEVEL": "2",
             }
-            command = [*WITH_ITS_INTERFACES, "sh", sys.executable, script, *arguments, "--out", out]
+            command = [*WITH_ITS_INTERFACES, "sh", sys.executable, script, *arguments]
+            command += ["--out", pathlib.Path(folder, f"{rank}.json")]
             host = links.hosts[rank // workers_per_host]
             processes.append(host.popen(command, env=environment, stdout=subprocess.DEVNULL))
         deadline = time.monotonic() + seconds
@@ -175,7 +172,7 @@ def on_links(
                     f"Worker {rank} exited with status {status} on the link of {mbit} Mbit/s. "
                     "Its error is above."
                 )
-        return json.loads(out.read_text())
+        return json.loads(pathlib.Path(folder, "0.json").read_text())
 
 
 def main():
@@ -184,9 +181,7 @@ def main():
     parser.add_argument("--out", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.out:
-        found = work()
-        if os.environ["TF_ADASUM_RANK"] == "0":
-            pathlib.Path(arguments.out).write_text(json.dumps(found))
+        pathlib.Path(arguments.out).write_text(json.dumps(work()))
         return
     if reason := missing():
         raise SystemExit(reason)

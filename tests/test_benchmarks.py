@@ -133,23 +133,6 @@ def reported(load, run_main, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_slow_worker_is_named_and_a_slow_link_is_none(load, reported):
-    if reason := network.missing("tc") or network.reason_to_skip():
-        pytest.skip(reason)
-    body = reported("uneven_hosts", "--steps", "20", "--epochs", "2")
-    uneven_hosts = load("uneven_hosts")
-    rows = {row["case"]: row for row in load("report").tables(body)}
-    assert list(rows) == list(uneven_hosts.EXPECTED)
-    for case in (uneven_hosts.SLOW_WORKER, uneven_hosts.SLOW_LINK):
-        assert int(rows[case]["slowest_worker"]) == uneven_hosts.EXPECTED[case]
-    link, halved = (
-        float(rows[case]["step, ms"].partition(" ")[0])
-        for case in (uneven_hosts.SLOW_LINK, uneven_hosts.BFLOAT16)
-    )
-    assert link > 480 and halved < 0.8 * link, "6 MB at 100 Mbit/s, or half of them"
-
-
-@pytest.mark.slow
 def test_random_events_leave_out_no_row_and_leave_nothing_behind(reported):
     if reason := network.reason_to_skip():
         pytest.skip(reason)

@@ -127,19 +127,6 @@ def test_ranks_of_neighbours(load):
     assert ranks(table, np.array([[0, 1]])).tolist() == [[4, 4]]
 
 
-def test_adasum_in_ring_order(load):
-    ring_order = load("experiments.simulation.combination").AdasumInRingOrder()
-    g = np.random.default_rng(0).normal(size=[5, 7])
-    expected = g[0]
-    for own in g[1:]:
-        inner = expected @ own
-        expected = (1 - inner / (2 * expected @ expected)) * expected + (
-            1 - inner / (2 * own @ own)
-        ) * own
-    coefficients = ring_order.coefficients((g @ g.T)[None]).numpy()
-    np.testing.assert_allclose(coefficients @ g, expected[None], rtol=1e-12)
-
-
 def test_replicas_with_different_weights_have_their_own_gradients(load):
     tf = pytest.importorskip("tensorflow")
     model = load("experiments.models.cnn").CNN()
@@ -196,7 +183,7 @@ def test_the_clicks_are_those_of_the_stated_model(load):
 
 SLOW = [
     pytest.param(name, marks=pytest.mark.slow)
-    for name in ("word2vec", "residual", "transformer", "adascale", "adacons", "ablations")
+    for name in ("word2vec", "residual", "transformer", "adascale", "adacons")
 ]
 
 

@@ -156,8 +156,6 @@ class Classification(Experiment):
 
     def batch_of(self, case):
         """Return the rows of each replica."""
-        if "batch" in case:  # of an ablation
-            return case["batch"]
         (batch,) = {own.batch for own in self.problems if own.data == case["data"]}
         return batch
 

@@ -79,10 +79,9 @@ class Adam(Update):
 
 
 class LAMB(Adam):
-    """``Δ = -η ‖w‖/‖u‖ u`` on each variable, with ``u = m̂ / (√v̂ + ε) + λ w``."""
+    """``Δ = -η ‖w‖/‖u‖ u`` on each variable, with ``u = m̂ / (√v̂ + ε)``."""
 
     epsilon = 1e-6
-    weight_decay = 0.0  # λ
 
     def __init__(self, offsets):
         super().__init__(offsets)
@@ -94,17 +93,10 @@ class LAMB(Adam):
         """Return the change and the state."""
         m, v = self.moments(g, state)
         u = (m / (1 - self.beta_1**t)) / (tf.sqrt(v / (1 - self.beta_2**t)) + self.epsilon)
-        u += self.weight_decay * w
         w_norm, u_norm = (tf.sqrt(tf.square(x) @ self.belongs_nV) for x in (w[None], u))
         both = (w_norm > 0) & (u_norm > 0)
         ratio = tf.where(both, tf.math.divide_no_nan(w_norm, u_norm), 1.0)
         return -rate * tf.gather(ratio, self.variable_of, axis=1) * u, tf.stack([m, v])
-
-
-class LAMBWithWeightDecay(LAMB):
-    """LAMB with the weight decay of its paper."""
-
-    weight_decay = 0.01
 
 
 UPDATES = {
@@ -112,5 +104,4 @@ UPDATES = {
     "momentum": Momentum,
     "adam": Adam,
     "lamb": LAMB,
-    "lamb with weight decay": LAMBWithWeightDecay,
 }

@@ -96,11 +96,10 @@ class TransformerExperiment(Experiment):
         splits = data.shakespeare()
         rule, of_steps = training.split_rule_name(case["rule"])
         model = Transformer(len(data.ALPHABET))
-        batch = case.get("batch", BATCH)  # another one in an ablation
         trained = training.training(
-            model, case["optimizer"], rule, case["replicas"], batch, of_steps
+            model, case["optimizer"], rule, case["replicas"], BATCH, of_steps
         )
-        steps = round(case["share"] * case["sequences"] / (batch * case["replicas"]))
+        steps = round(case["share"] * case["sequences"] / (BATCH * case["replicas"]))
         curves = trained.train(
             splits.train,
             getattr(splits, case["split"]),

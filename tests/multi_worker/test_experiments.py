@@ -12,13 +12,12 @@ FEW = [
 ]
 # Every rule, every optimizer, both forms, every model.
 MANY = [
-    ("images", "momentum", "adasum of the model", False),
     ("images", "adam", "mean", False),
     ("images", "lamb", "adasum", True),
     ("signals", "momentum", "adasum", False),
     ("residual", "momentum", "adasum", False),
     ("characters", "lamb", "mean", False),
-    ("characters", "lamb with weight decay", "adasum", True),
+    ("characters", "lamb", "adasum", True),
     ("clicks", "sgd", "adasum", False),
     ("clicks", "sgd", "adacons", False),
 ]

@@ -20,7 +20,6 @@ OPTIMIZERS = {
     "momentum": lambda rate: keras.optimizers.SGD(rate, momentum=0.9),
     "adam": keras.optimizers.Adam,
     "lamb": lambda rate: tf_adasum.optimizers.LAMB(rate),
-    "lamb with weight decay": lambda rate: tf_adasum.optimizers.LAMB(rate, weight_decay=0.01),
 }
 # LAMB and Adam take steps of another length.
 RATES = {
@@ -28,7 +27,6 @@ RATES = {
     "momentum": 0.05,
     "adam": 0.001,
     "lamb": 0.001,
-    "lamb with weight decay": 0.001,
 }
 
 
