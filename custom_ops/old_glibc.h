@@ -1,5 +1,5 @@
 // Include this file together with <dlfcn.h>. A library that is linked on a newer system can then be
-// loaded with glibc 2.28, the version of RHEL 8 and manylinux_2_28. tests/unit/ops/test_symbols.py
+// loaded with glibc 2.28, the version of RHEL 8 and manylinux_2_28. tests/wheels/test_wheel.py
 // checks this.
 #pragma once
 

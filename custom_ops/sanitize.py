@@ -24,7 +24,7 @@ FLAGS = (
     "-fno-sanitize-recover=all -fno-omit-frame-pointer -g1"
 ).split()
 TESTS = ["ops/test_kernels.py", "ops/test_ops.py"]
-TESTS += ["aggregation/test_fuzz_gradients.py"]
+TESTS += ["aggregation/test_rules.py"]
 # These tests run workers in one process over UCX. They are skipped if UCX cannot be opened.
 TESTS += ["transport/test_collectives.py", "transport/test_fused.py"]
 CHOSEN = "((cpu or custom) and not tensorflow) or transport"

@@ -5,7 +5,6 @@ below adds: a strategy of one replica, a compiled model, and data to train it wi
 workers, or takes long, ends with ``# the reason  # doctest: +SKIP``.
 """
 
-import ast
 import doctest
 import importlib
 import re
@@ -19,28 +18,13 @@ import tensorflow as tf
 import tf_adasum
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef)
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d*(?:e[+-]?\d+)?")
 OBJECT = re.compile(r"<[\w.]+ object at 0x\w+>\n")
-SKIPPED = re.compile(r"#\s*(?P<reason>[^#]*?)\s*# doctest: \+SKIP")
-
-
-def documented(node, name):
-    """Yield `(name, docstring)` of a module, class or function, and of everything in it."""
-    docstring = ast.get_docstring(node)
-    if docstring and ">>>" in docstring:
-        yield name, docstring
-    for child in node.body:
-        if isinstance(child, DOCUMENTED):
-            yield from documented(child, f"{name}.{child.name}")
-
-
-def examples():
-    """Yield `(module, docstring)` for each docstring of the package that has an example."""
-    for path in sorted((ROOT / "tf_adasum").rglob("*.py")):
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for name, docstring in documented(ast.parse(path.read_text()), module):
-            yield pytest.param(module, docstring, id=name)
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for path in sorted((ROOT / "tf_adasum").rglob("*.py"))
+    if ">>>" in path.read_text()
+]
 
 
 class Checker(doctest.OutputChecker):
@@ -59,20 +43,25 @@ class Checker(doctest.OutputChecker):
         )
 
 
-@pytest.fixture
-def names(monkeypatch, tmp_path):
-    """What the examples find there, in an empty folder and on one device."""
+@pytest.fixture(autouse=True)
+def empty_folder(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TF_CONFIG", raising=False)
-    keras.utils.set_random_seed(0)
     keras.utils.disable_interactive_logging()  # no progress bars among the output
+    yield
+    keras.utils.enable_interactive_logging()
+
+
+def names():
+    """What the examples find there, on one device."""
+    keras.utils.set_random_seed(0)
     x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(16, 4)
     y = x.sum(axis=1, keepdims=True)
     strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
     with strategy.scope():
         model = keras.Sequential([keras.Input([4]), keras.layers.Dense(1)])
         model.compile(optimizer="sgd", loss="mse")
-    yield {
+    return {
         "tf": tf,
         "np": np,
         "keras": keras,
@@ -84,21 +73,15 @@ def names(monkeypatch, tmp_path):
         "model": model,
         "loss": "mse",
     }
-    keras.utils.enable_interactive_logging()
 
 
 @pytest.mark.keras3_only("the examples are written for Keras 3")
-@pytest.mark.parametrize(("module", "docstring"), list(examples()))
-def test_the_example_prints_what_stands_there(module, docstring, names, request):
-    own = vars(importlib.import_module(module))
-    name = request.node.callspec.id
-    test = doctest.DocTestParser().get_doctest(docstring, {**own, **names}, name, None, None)
-    for line in docstring.splitlines():
-        if "+SKIP" in line:
-            assert SKIPPED.search(line) and SKIPPED.search(line)["reason"], line
-    if all(doctest.SKIP in example.options for example in test.examples):
-        pytest.skip(SKIPPED.search(test.examples[0].source)["reason"])
-    said = []
-    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    doctest.DocTestRunner(Checker(), verbose=False, optionflags=flags).run(test, out=said.append)
+@pytest.mark.parametrize("module", MODULES)
+def test_the_examples_print_what_stands_there(module):
+    flags, said = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, []
+    for test in doctest.DocTestFinder().find(importlib.import_module(module), module):
+        if test.examples:
+            test.globs |= names()
+            runner = doctest.DocTestRunner(Checker(), verbose=False, optionflags=flags)
+            runner.run(test, out=said.append)
     assert not said, "".join(said)

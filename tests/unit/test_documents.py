@@ -5,15 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tf_adasum._version import __version__
-
 pytestmark = pytest.mark.version_independent
 
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 DOCUMENTS = [ROOT / "README.md", CONTRIBUTING, ROOT / "CHANGELOG.md"]
 DOCUMENTS += [ROOT / "SECURITY.md", ROOT / "CODE_OF_CONDUCT.md"]
-RECIPE = ROOT / ".github" / "conda-forge" / "recipe.yaml"
 DOCUMENTS += sorted((ROOT / "docs").rglob("*.md"))
 DOCUMENTS += [
     ROOT / each / "README.md" for each in ("benchmarks", "custom_ops", "tf_adasum/compat")
@@ -23,7 +20,6 @@ DOCUMENTS += (ROOT / "experiments").rglob("README.md")
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 ANCHOR = re.compile(r'<a id="([\w-]+)"></a>')
-MAKE = re.compile(r"(?:`|^)make(?:\s[A-Z]+=\S+)*\s([a-z][\w-]*)", re.MULTILINE)
 CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -41,19 +37,3 @@ def test_links_lead_somewhere(document):
     for path, anchor in links:
         target = document.parent / path if path else document
         assert target.exists() and (not anchor or anchor in anchors_of(target)), (path, anchor)
-
-
-@pytest.mark.parametrize("document", [ROOT / "README.md", CONTRIBUTING], ids=lambda path: path.name)
-def test_targets_of_make_exist(document):
-    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    said = set(MAKE.findall(document.read_text()))
-    assert "test" in said and not said - targets
-
-
-def test_the_citation_and_the_recipe_of_conda_are_of_this_version():
-    citation = (ROOT / "CITATION.cff").read_text()
-    assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [__version__]
-    for paper in ("2006.02924", "2007.05105"):
-        assert paper in citation and paper in (ROOT / "README.md").read_text()
-    if RECIPE.exists():  # in a clone
-        assert f'version: "{__version__}"\n' in RECIPE.read_text()

@@ -21,10 +21,3 @@ def test_a_timeout_that_is_none(text):
         with pytest.raises(ValueError, match=START_TIMEOUT) as raised:
             environment_variables.start_timeout(given, {START_TIMEOUT: text})
         assert str(raised.value).endswith(f"Received: {START_TIMEOUT}={text!r}")
-
-
-def test_a_removed_variable_says_what_to_use():
-    given = {"TF_ADASUM_COST_MODEL": "alpha=1,beta=1,gamma=1", "TF_ADASUM_SSH": "ssh"}
-    first, second = environment_variables.misspelt(given)
-    assert first.startswith("The environment variable TF_ADASUM_COST_MODEL was removed")
-    assert "radix_plan" in first and "Open MPI" in second

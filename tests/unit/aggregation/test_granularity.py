@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from support import oracle, scheme_oracle
 
-from tf_adasum.aggregation import LocalReductionPlanner, RuleApplication, Scheme, aggregate
+from tf_adasum.aggregation import Scheme
 from tf_adasum.aggregation.rules import AdaCons, Adasum, AggregationRule, granularity
 
 PATHS = ["encoder/kernel", "encoder/bias", "head/kernel", "head/bias", "scale"]
@@ -76,34 +74,3 @@ def test_refuses(make, wrong, message):
         make(wrong)
     received = repr(wrong) if "must be" in message else repr(list(wrong)[-1])
     assert str(caught.value).endswith(received)
-
-
-# ---- Adasum ------------------------------------------------------------------------------------
-
-SHAPES = [(3, 5), (17,), (40,), (), (6,)]
-DTYPES = [tf.float32, tf.float64, tf.float32, tf.float16, tf.float64]
-
-
-@pytest.mark.parametrize("bucket_bytes", [None, 1])
-@pytest.mark.parametrize("replicas", [1, 2, 3, 6])
-@pytest.mark.parametrize(
-    "of",
-    ["variable", "model", {"encoder/.*": "encoder"}, {".*/kernel": "k", ".*/bias": "b"}],
-    ids=str,
-)
-def test_adasum_of_groups_is_adasum_of_their_vectors(backend, of, replicas, bucket_bytes):
-    """Several dtypes, so several buckets, and with `bucket_bytes` 1 one for each variable."""
-    gradients = [
-        [value.astype(dtype.as_numpy_dtype) for value, dtype in zip(own, DTYPES, strict=True)]
-        for own in scheme_oracle.gradients_of(SHAPES, replicas, tf.float64)
-    ]
-    groups = granularity.groups(of, PATHS)
-    planner = LocalReductionPlanner(Scheme(Adasum(of), replicas))
-    combined = aggregate(gradients, planner, bucket_bytes, RuleApplication(groups))
-    for group in set(groups):
-        members = np.flatnonzero(groups == group)
-        vectors = [[own[i].astype(np.float64) for i in members] for own in gradients]
-        total = sum(np.linalg.norm(np.concatenate(list(map(np.ravel, own)))) for own in vectors)
-        wanted = scheme_oracle.as_model(oracle.adasum)(vectors)
-        for i, one in zip(members, wanted, strict=True):
-            scheme_oracle.assert_rounded(combined[i], one, [g[i] for g in gradients], total=total)

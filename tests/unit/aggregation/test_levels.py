@@ -6,20 +6,20 @@ The collectives are those of `fake_collectives`: every group has another order o
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import oracle, scheme_oracle
+from support import scheme_oracle
 from support.all_pairs import BACKENDS, parametrize_all_pairs
 from support.fake_collectives import exchanged_arrays, shuffled
 from support.scheme_oracle import assert_combined, gradients_of
 
-from tf_adasum.aggregation import LocalReductionPlanner, RuleApplication, Scheme, aggregate, buckets
-from tf_adasum.aggregation.levels import shard_segments
-from tf_adasum.aggregation.reduction_planner import PairwisePlan
+from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate, buckets
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Sum
 
 PLANS = [(4,), (2, 2), (8,), (2, 2, 2), (4, 2), (3,), (6,), (2, 3), (3, 2)]
 SOME_PLANS = [(3,), (2, 2), (3, 2)]
 MODEL = [(), (5, 7), (0,), (1001,), (1,), (3, 0), (17,), (2,)]
 GATHERED = 2**40  # bytes: all buckets are gathered
+# Of the pairs that the CPU op combines in float32, see `tf_adasum.ops`; on each level.
+PAIRWISE_TOLERANCE = 1e-6
 
 
 def scheme_of(plan, rule=None, local_reduction_size=1):
@@ -61,6 +61,11 @@ def test_every_plan_is_a_tree_of_trees(
         results, gradients, scheme, levels=1 if all_gather_threshold_bytes else len(plan)
     )
     assert not all_gather_threshold_bytes or {kind for kind, _ in hub.calls[0]} == {"all_gather"}
+    # In one process, in which pairs are rounded after each level.
+    local = [gradient.numpy() for gradient in aggregate(gradients, LocalReductionPlanner(scheme))]
+    is_pairwise = set(plan) == {2} and dtype != tf.float64
+    tolerance = len(plan) * PAIRWISE_TOLERANCE if is_pairwise else 1e-11
+    assert_combined([local], gradients, scheme, levels=len(plan), tolerance=tolerance)
 
 
 # All rules on one level; and on means of two or more neighbours.
@@ -127,20 +132,6 @@ def test_the_replicas_of_a_host_receive_the_bytes_of_a_small_bucket_together(lim
         assert ({kind for kind, _ in hub.calls[0]} == {"all_gather"}) == is_gathered
 
 
-@pytest.mark.parametrize("replicas", range(1, 8))
-def test_shards_cover_every_element_of_every_variable_once(replicas):
-    """Also beyond 32 bits."""
-    random = np.random.default_rng(replicas)
-    for large in (1, 2**33):
-        sizes = large * random.integers(0, 20, 6)
-        segments = np.cumsum([0, *sizes, 1])
-        width = -(-int(segments[-1]) // replicas)
-        cuts = [shard_segments(segments, rank * width, width) for rank in range(replicas)]
-        covered = np.sum([np.diff(cut) for cut in cuts], axis=0)
-        assert covered.tolist() == [*sizes, 1 + width * replicas - segments[-1]], "and padding"
-        assert all(cut[0] == 0 and cut[-1] == width for cut in cuts)
-
-
 @parametrize_all_pairs(plan=[(2,), (4,), *SOME_PLANS], piece_bytes=[400, 1000], alignment=[4, 64])
 def test_large_buckets_go_in_pieces(plan, piece_bytes, alignment, monkeypatch, sums_by_a_ring):
     monkeypatch.setattr("tf_adasum.aggregation.buckets.PIECE_BYTES", piece_bytes)
@@ -197,46 +188,3 @@ def test_a_bad_number_spoils_its_variable_on_every_replica(
         assert not np.isfinite(result[1]).any()
         assert result[0].tobytes() == clean[0][0].tobytes()
         assert result[2].tobytes() == clean[0][2].tobytes()
-
-
-# ---- the whole model as one vector, and the state ----------------------------------------------
-
-
-@pytest.mark.parametrize("averaged", [1, 2])
-def test_the_state_is_the_same_on_all_replicas(averaged):
-    """Two steps of AdaCons: the momentum of ranks, by its formula."""
-    scheme = Scheme(AdaCons(0.75, "variable", rescale=False), 6, averaged)
-    applications = [RuleApplication.of_first_step(scheme, 2) for _ in range(6)]
-    oracles = [oracle.AdaConsOracle(0.75) for _ in range(2)]
-    for step in range(2):
-        gradients = gradients_of([(40,), (17,)], 6, seed=step)
-        exchanged_arrays(gradients, scheme, bucket_bytes=1, applications=applications)
-        for own, own_oracle in zip(zip(*gradients, strict=True), oracles, strict=True):
-            own_oracle.step(np.reshape(np.float64(own), [6 // averaged, averaged, -1]).mean(axis=1))
-        states = [{name: v.numpy() for name, v in a.state.items()} for a in applications]
-        for state in states:
-            assert state["momentum"].tobytes() == states[0]["momentum"].tobytes()
-            assert (state["steps"] == step + 1).all()
-        # Means are rounded to float32 when they are exchanged.
-        tolerance = 1e-12 if averaged == 1 else 1e-5
-        wanted = [own.momentum for own in oracles]
-        np.testing.assert_allclose(states[0]["momentum"], wanted, rtol=0, atol=tolerance)
-
-
-# Of the pairs that the CPU op combines in float32, see `tf_adasum.ops`; on each level.
-PAIRWISE_TOLERANCE = 1e-6
-
-
-@parametrize_all_pairs(plan=PLANS, dtype=scheme_oracle.DTYPES)
-def test_local_replicas_agree(plan, dtype):
-    gradients, scheme = gradients_of(MODEL, np.prod(plan), dtype), scheme_of(plan)
-    planner = LocalReductionPlanner(scheme)
-    is_pairwise = set(plan) == {2}
-    for bucket in buckets.assign([tf.constant(gradient) for gradient in gradients[0]]):
-        assert isinstance(planner.plan(bucket, needs_full_gram=False), PairwisePlan) == is_pairwise
-    results = [[gradient.numpy() for gradient in aggregate(gradients, planner)]]
-    # Pairs are rounded after each level, and so are their inner products.
-    options = {"levels": len(plan)} if is_pairwise else {}
-    if is_pairwise and dtype != tf.float64:
-        options["tolerance"] = len(plan) * PAIRWISE_TOLERANCE
-    assert_combined(results, gradients, scheme, **options)

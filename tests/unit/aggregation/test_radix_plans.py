@@ -43,26 +43,6 @@ def test_which_plans_respect_the_tree(replicas):
     assert [len(plan) for plan in found] == sorted(len(plan) for plan in found)
 
 
-@pytest.mark.parametrize(
-    ("replicas", "per_host", "plan"),
-    [
-        (1, 1, (1,)),
-        (2, 1, (2,)),
-        (16, 1, (16,)),
-        (17, 1, (17,)),
-        (18, 1, (2, 9)),
-        (8, 4, (4, 2)),
-        (12, 4, (4, 3)),
-        (12, 6, (12,)),  # Adasum's tree has no level that combines six replicas
-        (64, 8, (8, 8)),
-        (256, 16, (16, 16)),
-    ],
-)
-def test_a_level_for_all_or_one_within_and_one_between_hosts(replicas, per_host, plan):
-    for bucket in ((0, 0), (64, 1), (10**8, 1000)):
-        assert radix_plans.default_plan(replicas, *bucket, per_host) == plan
-
-
 def messages_of(plan, size, segments, per_host):
     """Counted one by one: each replica's messages, and 32 KiB of inner products as one more."""
     messages, pieces = 0, max(1, round(size / 2**24))

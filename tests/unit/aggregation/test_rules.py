@@ -34,21 +34,6 @@ def test_aggregate_equals_the_oracle(backend, dtype, replicas, rule, bucket_byte
         assert_rounded(actual, one, own)
 
 
-def test_aggregate_of_nothing():
-    assert aggregate([[], []], LocalReductionPlanner(Scheme(Adasum(), 2))) == []
-
-
-# ---- NaN and Inf -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rule", [Sum(), Mean()], ids=repr)
-def test_linear_rules_pass_bad_numbers_on(backend, rule):
-    gradients = [[np.ones(4, np.float32)] for _ in range(3)]
-    gradients[1][0][2] = np.nan
-    (combined,) = aggregate(gradients, LocalReductionPlanner(Scheme(rule, 3)))
-    assert np.isnan(combined.numpy()).tolist() == [False, False, True, False]
-
-
 # ---- cancellation; see also test_nested.py ----------------------------------------------------
 
 
@@ -133,11 +118,8 @@ ONES = tf.ones([2])
     [
         (None, "`values` must be a list .* Received: values=None"),
         ([], r"at least one tensor. Received: values=\[\]"),
-        ([{"a": [1.0], "b": None}] * 2, "must not contain None"),
-        ([[ONES], [ONES, ONES]], "same nested structure"),
         ([[ONES], (ONES,)], "must have the same structure.*same nested structure"),
         ([ONES, tf.ones([3])], r"float32\[2\] in values\[0\], float32\[3\] in values\[1\]"),
-        ([ONES, tf.ones([2], tf.float64)], r"float64\[2\] in values\[1\]"),
         ([tf.ones([2], tf.int32)] * 2, "Received: gradient 0 with dtype int32"),
     ],
 )
@@ -188,21 +170,3 @@ def test_zero_tiny_and_huge_gradients(backend, dtype, replicas):
         wanted = oracle.adasum(own)
         assert np.isfinite(wanted).all()
         assert_rounded(tf_adasum.adasum(own), wanted, own)
-
-
-@parametrize_all_pairs(
-    backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 5], bad=[np.nan, np.inf, -np.inf]
-)
-def test_one_bad_number_spoils_its_whole_variable_and_no_other(backend, dtype, replicas, bad):
-    gradients = gradients_of([(20,)] * 3, replicas, dtype)
-    gradients[0][1] *= 0  # alongside a zero vector
-    clean = tf_adasum.adasum(gradients)
-    for own in gradients:
-        good = own[1]
-        own[1] = good.copy()
-        own[1][7] = bad
-        before, middle, after = tf_adasum.adasum(gradients)
-        own[1] = good
-        assert not np.isfinite(middle.numpy().astype(np.float64)).any()
-        assert before.numpy().tobytes() == clean[0].numpy().tobytes()
-        assert after.numpy().tobytes() == clean[2].numpy().tobytes()

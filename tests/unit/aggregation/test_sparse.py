@@ -105,20 +105,6 @@ def test_two_sparse_gradients(scheme, indices, row_shape, dtype, index_dtype, ba
         assert_combined(results, gradients, scheme, tolerance=tolerance)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_bad_number_spoils_all_rows_and_no_other_variable(bad):
-    gradients = [[*own, slices_of([4], seed=9)] for own in replicas_of(INDICES[:4])]
-    spoilt = gradients[2][0]
-    values = spoilt.values.numpy()
-    values[1, 3] = bad
-    gradients[2][0] = tf.IndexedSlices(tf.constant(values), spoilt.indices, spoilt.dense_shape)
-    for results in everywhere(gradients, Scheme(Adasum(), 4)):
-        for one, other in results:
-            assert_is_union(one, gradients)
-            assert np.isnan(one.values).all()
-            assert other.values.numpy().tobytes() == gradients[0][1].values.numpy().tobytes()
-
-
 def test_the_mean_keeps_repeated_rows():
     """As the gradient of one device, which Adam squares row by row."""
     gradients = replicas_of(INDICES[:4])

@@ -94,12 +94,6 @@ def test_what_float16_cannot_hold_never_becomes_finite(rule, replica, way):
     assert np.isfinite(result).all()
 
 
-def test_a_result_that_float16_cannot_hold_is_infinite(way):
-    gradients = [[np.array([4e4, 1.0], np.float32)]] * 4
-    (result,), *_ = sent_by(way, gradients, tf.float16, rules.Sum())[0]
-    assert result.tolist() == [np.inf, 4.0]
-
-
 @pytest.mark.parametrize("averaged", [1, 2])
 def test_sparse_rows_are_rounded_when_they_are_sent(wire, averaged):
     """Each row once, after its sum; the result is not sent, and not rounded to the wire dtype."""
@@ -115,10 +109,3 @@ def test_sparse_rows_are_rounded_when_they_are_sent(wire, averaged):
     scheme_oracle.assert_close(rows[0][0], wanted, [own for (own,) in arrived])
     # 1 count and 3 indices of 8 bytes, 12 numbers of 2 bytes, to three others.
     assert hub.sent[0] == {"all_gather": 3 * (8 + 24 + 24)}
-
-
-def test_a_sparse_row_that_float16_cannot_hold():
-    gradients = [[tf.IndexedSlices([[x, 1.0], [2.0, 3.0]], [1, 4], [9, 2])] for x in (1.0, 1e5)]
-    results, _ = exchanged(gradients, Scheme(rules.Adasum(), 2, wire_dtype=tf.float16))
-    for (combined,) in results:
-        assert not np.isfinite(combined.values).any()

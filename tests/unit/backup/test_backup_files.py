@@ -5,8 +5,6 @@ import errno
 import hashlib
 import json
 
-import hypothesis
-import hypothesis.strategies as st
 import ml_dtypes
 import numpy as np
 import pytest
@@ -205,33 +203,6 @@ def test_nonsense_is_refused(name):
         Backup.decoded(NONSENSE[name], "the file")
 
 
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
-    max_leaves=5,
-)
-DTYPES = st.sampled_from(["float32", "bool", "bfloat16", "int4", "qint8", "variant", "uint64"])
-
-
-@hypothesis.settings(max_examples=300, deadline=None)
-@hypothesis.given(
-    facts=st.dictionaries(st.sampled_from(list(HEAD)), ANYTHING, max_size=2),
-    changes=st.lists(
-        st.dictionaries(st.sampled_from(list(ROW)), ANYTHING | DTYPES, max_size=2), max_size=3
-    ),
-    data=st.binary(max_size=40),
-)
-def test_fuzz_what_is_read_is_bounded(facts, changes, data):
-    rows = [ROW | change for change in changes]
-    try:
-        read = Backup.decoded(whole({**FACTS, "arrays": rows} | facts, data), "the file")
-    except DamagedBackupError as error:
-        assert str(error).startswith("the file makes no sense")
-        return
-    assert all(type(each) is int and 0 <= each <= 10**12 for each in read.progress)
-    assert sum(copy.nbytes for array in read.arrays for copy in array.copies) == len(data)
-
-
 @pytest.fixture
 def free(monkeypatch):
     """A function that sets how much room is left on all disks."""
@@ -282,14 +253,6 @@ def test_a_full_disk_is_named_and_the_last_one_stays(tmp_path, monkeypatch):
         files.write(backup(2, 0))
     assert caught.value.errno == errno.ENOSPC
     assert paths_in(tmp_path) == [path_in(tmp_path, 1)]
-
-
-@pytest.mark.parametrize("folder", ["file", "file/below", "/proc/backup"])
-def test_a_directory_that_cannot_be_written(folder, tmp_path):
-    (tmp_path / "file").touch()
-    path = tmp_path / folder
-    with pytest.raises(OSError, match=rf"must be a directory .*backup_dir='{path}'"):
-        BackupFiles(path).prepare(1)
 
 
 def test_another_job_with_the_same_folder_is_the_reason(tmp_path, monkeypatch):

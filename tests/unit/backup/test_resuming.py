@@ -109,13 +109,6 @@ def assert_same_state(one, other):
             np.testing.assert_array_equal(variable, value)
 
 
-def test_a_model_that_is_not_compiled_is_refused(tmp_path):
-    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
-    made = keras.callbacks.CallbackList([BackupAndRestore(tmp_path)], model=model)
-    with pytest.raises(ValueError, match=r"model\.compile\(optimizer=optimizer\)"):
-        made.on_train_begin()
-
-
 def stopped(fitted, stop, code=75):
     """What is seen in a training that a signal stops, or kills if it is SIGINT."""
     with pytest.raises(KeyboardInterrupt if stop.number == INT else SystemExit) as ended:
@@ -261,7 +254,7 @@ class Recording(keras.Model):
 
 
 @pytest.mark.parametrize("as_dataset", [False, True])
-@pytest.mark.parametrize(("before", "now"), [(4, 8), (8, 4), (3, 6), (6, 3), (4, 6), (5, 24)])
+@pytest.mark.parametrize(("before", "now"), [(4, 8), (8, 4), (4, 6), (5, 24)])
 def test_an_epoch_resumes_with_another_batch_size(before, now, as_dataset, tmp_path):
     """As with another number of workers: no row is left out, and few rows are used twice."""
     x = np.arange(24, dtype="float32")[:, None]
@@ -292,49 +285,36 @@ def test_an_epoch_resumes_with_another_batch_size(before, now, as_dataset, tmp_p
     assert len(first) + len(then) == len(x) + done * before % now
 
 
-class ScalesWithReplicas(keras.callbacks.Callback):
-    """Changes the learning rate with the number of replicas."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls, self.rates = [], []
-
-    def on_cluster_change(self, before, now):
-        self.calls.append((before, now))
-        self.model.optimizer.learning_rate = self.model.optimizer.learning_rate * now / before
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.rates.append(float(self.model.optimizer.learning_rate))
-
-
 @pytest.mark.parametrize("save_freq", [1, "epoch"])
 def test_on_cluster_change_is_called_with_both_numbers_of_replicas(save_freq, tmp_path):
     """Once, and what they change stays."""
-    data = np.ones([16, 3]), np.ones([16, 2])
+    calls, rates = [], []
 
-    def fit(callbacks):
+    class ScalesWithReplicas(keras.callbacks.Callback):
+        def on_cluster_change(self, before, now):
+            calls.append((before, now))
+            rate = self.model.optimizer.learning_rate
+            self.model.optimizer.learning_rate = rate * now / before
+
+        def on_train_batch_end(self, batch, logs=None):
+            rates.append(float(self.model.optimizer.learning_rate))
+            if not calls and len(rates) == 6:  # in the second epoch
+                raise InterruptedError
+
+    def train():
         backup = BackupAndRestore(tmp_path, save_freq=save_freq)
-        model = compiled(0)
         with contextlib.suppress(InterruptedError):
-            model.fit(*data, batch_size=BATCH, epochs=2, verbose=0, callbacks=[backup, *callbacks])
+            fit(compiled(0), backup, ScalesWithReplicas())
 
-    def stop(batch, logs):
-        stop.count += 1
-        if stop.count == 6:  # in the second epoch
-            raise InterruptedError
-
-    stop.count = 0
-    same = ScalesWithReplicas()
-    fit([same, keras.callbacks.LambdaCallback(on_train_batch_begin=stop)])
+    train()
+    assert calls == [] and len(rates) == 6
     files = BackupFiles(tmp_path)
     backup = files.newest(Workers(0, 1, None, None))
     backup.facts["replicas"] = 4
     files.write(backup)
-    changed = ScalesWithReplicas()
-    fit([changed])
-    assert same.calls == [] and changed.calls == [(4, 1)]
-    assert len(changed.rates) >= 3
-    np.testing.assert_allclose(changed.rates, 0.1 / 4, rtol=1e-6)
+    train()
+    assert calls == [(4, 1)] and len(rates) > 6 + 4
+    np.testing.assert_allclose(rates[6:], 0.1 / 4, rtol=1e-6)
 
 
 @pytest.mark.parametrize("save_freq", [3, "epoch"])

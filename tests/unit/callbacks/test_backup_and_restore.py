@@ -27,13 +27,6 @@ def test_another_frequency_is_refused(save_freq, tmp_path):
 
 
 @keras3_only
-@pytest.mark.parametrize("folder", ["gs://bucket/backup", "hdfs://a/b"])
-def test_a_folder_that_is_not_local_is_refused(folder):
-    with pytest.raises(ValueError, match=f"backup_dir='{folder}'"):
-        BackupAndRestore(folder)
-
-
-@keras3_only
 @pytest.mark.parametrize("refuses", [True, False])
 def test_a_backup_with_nan_is_refused(refuses, tmp_path):
     rows = np.random.default_rng(0).standard_normal([32, 3])

@@ -51,18 +51,3 @@ def test_values_of_an_epoch_and_of_the_next_fit():
     assert tracker.values_of_epoch == [1, 2]
     run(tracker, epochs=1, steps=2)
     assert tracker.values_of_epoch == [4] and tracker.steps == [1, 2, 4]
-
-
-def test_draws():
-    figure = pytest.importorskip("matplotlib.figure")
-    tracker = Counting()
-    with pytest.raises(RuntimeError, match=r"call plot\(\) after fit\(\)"):
-        tracker.plot()
-    run(tracker, epochs=1, steps=5)
-    assert tuple(tracker.plot().get_size_inches()) == tracker.figure_inches
-    axes = figure.Figure().subplots()
-    axes.set_ylabel("a long label\n" * 5)
-    assert tracker.plot(axes) is axes.figure
-    assert axes.lines[0].get_xdata().tolist() == [1, 2, 4, 5]
-    axes.figure.draw_without_rendering()
-    assert axes.figure.get_tightbbox().x0 >= 0  # nothing is cut

@@ -1,5 +1,6 @@
 """Finding and calling a CUDA compiler, with stand-ins: none of it needs CUDA."""
 
+import importlib
 import os
 import stat
 import subprocess
@@ -74,12 +75,10 @@ def test_nvcc_compiles_for_the_chosen_architectures(nvcc, tmp_path, monkeypatch,
     ("text", "architectures", "message"),
     [
         (None, None, r"neither nvcc.*nor NVRTC"),
-        ("#!/bin/sh\n", None, "is it nvcc"),
         (NVCC.replace("*)", '*) echo "k.cu(3): error" >&2; exit 1'), None, r"k.cu\(3\): error"),
         (NVCC, "70;80", r"does not know the architectures \[70\]"),
-        (NVCC, "sm_80", "such as '80;90'"),
     ],
-    ids=["no compiler", "no nvcc", "failing nvcc", "old GPU", "sm_80"],
+    ids=["no compiler", "failing nvcc", "old GPU"],
 )
 def test_compilations_that_fail(nowhere, tmp_path, monkeypatch, text, architectures, message):
     if text:
@@ -90,18 +89,12 @@ def test_compilations_that_fail(nowhere, tmp_path, monkeypatch, text, architectu
         build_cuda.compile_kernels(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("architectures", "joiner", "message"),
-    [
-        (None, None, "no GPU was found"),
-        (None, "libnvfatbin.so", "no GPU was found"),
-        ([80, 90], None, "NVRTC alone compiles for one .* install nvFatbin"),
-    ],
-)
-def test_nvrtc_alone_needs_one_architecture(tmp_path, architectures, joiner, message, monkeypatch):
-    monkeypatch.setattr(build_cuda, "first_gpu", lambda: None)
-    with pytest.raises(build_cuda.NotBuilt, match=message):
-        build_cuda.compile_with_nvrtc("libnvrtc.so", joiner, tmp_path / "kernels", architectures)
+@pytest.mark.parametrize(("value", "error"), [("0", "NotBuilt"), ("/none", "SystemExit")])
+def test_ucx_is_left_out_or_in_its_folder(value, error, monkeypatch):
+    monkeypatch.setenv("TF_ADASUM_UCX", value)
+    with pytest.raises(BaseException, match=f"TF_ADASUM_UCX='?{value}") as raised:
+        importlib.import_module("build_ucx").include_folder()
+    assert raised.type.__name__ == error
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from support.cuda_library import (
     TWO_PASSES,
     TYPES,
     CudaLibrary,
-    LibraryError,
 )
 
 pytestmark = pytest.mark.version_independent
@@ -138,43 +137,44 @@ def assert_weighted(actual, rows, c, segments):
 # ---- pairwise combination ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", [CHOOSE_BY_SIZE, TWO_PASSES, SINGLE_PASS])
+# Algorithms, forced divisions, misaligned operands, and a result that takes an operand's place.
+DIVISIONS = [{"block_count": b, "small_segment": s} for b, s in ((0, 0), (1, 0), (3, 50), (7, 50))]
+OFFSETS = [{"offsets": offsets} for offsets in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 3, 2))]
+WAYS = [
+    *itertools.product([CHOOSE_BY_SIZE, TWO_PASSES, SINGLE_PASS], DIVISIONS),
+    *itertools.product([CHOOSE_BY_SIZE, TWO_PASSES], OFFSETS),
+    *itertools.product([TWO_PASSES, SINGLE_PASS], [{"output": "a"}, {"output": "b"}]),
+]
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_pairwise_combine(library, dtype, layout, algorithm):
+def test_pairwise_combine(library, dtype, layout):
     """Also commutative to the bit, which only a GPU could spoil with a fused multiply-add."""
     segments = LAYOUTS[layout]
     a, b = random_rows(dtype, 2, segments[-1])
-    for blocks, small in ((0, 0), (1, 0), (3, 50), (7, 50)):
-        options = {"algorithm": algorithm, "block_count": blocks, "small_segment": small}
-        combined = library.pairwise_combine(a, b, segments, **options)
+    for algorithm, options in WAYS:
+        combined = library.pairwise_combine(a, b, segments, algorithm=algorithm, **options)
         assert_combined(combined, a, b, segments)
-        assert combined.tobytes() == library.pairwise_combine(b, a, segments, **options).tobytes()
+        swapped = library.pairwise_combine(b, a, segments, algorithm=algorithm, **options)
+        assert combined.tobytes() == swapped.tobytes()
 
 
-@pytest.mark.parametrize("layout", ["mixed", "one big"])
-def test_what_does_not_fit_on_chip_is_read_again(library, emulate_device, dtype, layout):
+@pytest.mark.parametrize("layout", ["unaligned", "mixed", "one big"])
+def test_on_other_devices(library, emulate_device, dtype, layout):
+    """What does not fit on the chip is read again; without tensor cores; with nothing on chip."""
     segments = LAYOUTS[layout]
-    emulate_device(multiprocessors=3, shared_bytes=8192)
-    a, b = random_rows(dtype, 2, segments[-1])
-    combined = library.pairwise_combine(a, b, segments, algorithm=SINGLE_PASS)
-    assert_combined(combined, a, b, segments)
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [
-        *itertools.product(
-            [CHOOSE_BY_SIZE, TWO_PASSES],
-            [{"offsets": offsets} for offsets in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 3, 2))],
-        ),
-        *itertools.product([TWO_PASSES, SINGLE_PASS], [{"output": "a"}, {"output": "b"}]),
-    ],
-)
-def test_pairwise_combine_misaligned_or_in_place(library, dtype, algorithm, options):
-    segments = LAYOUTS["mixed"]
-    a, b = random_rows(dtype, 2, segments[-1])
-    combined = library.pairwise_combine(a, b, segments, algorithm=algorithm, **options)
-    assert_combined(combined, a, b, segments)
+    rows = random_rows(dtype, 3, segments[-1])
+    for device, algorithm in (
+        ({"multiprocessors": 3, "shared_bytes": 8192}, SINGLE_PASS),
+        ({"shared_bytes": 0}, CHOOSE_BY_SIZE),
+    ):
+        emulate_device(**device)
+        combined = library.pairwise_combine(*rows[:2], segments, algorithm=algorithm)
+        assert_combined(combined, *rows[:2], segments)
+    emulate_device(compute_capability=75)
+    for row_count in (2, 3, 8, 13, 17) if dtype.itemsize == 2 and layout != "one big" else ():
+        rows = random_rows(dtype, row_count, segments[-1])
+        assert_gram(library.segment_gram(rows, segments, block_count=3), rows, segments)
 
 
 def test_squares_that_leave_float32(library):
@@ -206,16 +206,6 @@ def test_segment_gram(library, dtype, row_count):
             assert_gram(library.segment_gram(rows, segments, **each), rows, segments)
 
 
-@pytest.mark.parametrize("dtype", DTYPES[:2], ids=["float16", "bfloat16"])
-@pytest.mark.parametrize("row_count", [2, 3, 8, 13, 17])
-@pytest.mark.parametrize("layout", ["unaligned", "mixed"])
-def test_segment_gram_without_tensor_cores(library, emulate_device, dtype, row_count, layout):
-    emulate_device(compute_capability=75)
-    rows = random_rows(dtype, row_count, LAYOUTS[layout][-1])
-    gram = library.segment_gram(rows, LAYOUTS[layout], block_count=3)
-    assert_gram(gram, rows, LAYOUTS[layout])
-
-
 # ---- weighted sum --------------------------------------------------------------------------------
 
 
@@ -242,13 +232,11 @@ def test_segment_weighted_sum(library, dtype, row_count):
     "segments",
     [
         LAYOUTS["mixed"],
-        LAYOUTS["many tiny"],
         offsets_of(np.random.default_rng(3).integers(0, 5000, 4000)),
         offsets_of(10 ** np.random.default_rng(4).uniform(0, 8, 300)),
-        np.array([0, 2**31 + 17]),
         np.array([0, 5, 5 + 2**35]),
     ],
-    ids=["mixed", "tiny", "4000 segments", "1 to 10^8", "2^31 + 17", "2^35"],
+    ids=["mixed", "4000 segments", "1 to 10^8", "2^35"],
 )
 def test_pieces_cover_every_element_once(library, emulate_device, segments):
     emulate_device(multiprocessors=132)
@@ -286,16 +274,3 @@ def test_elements_behind_2_to_the_31(library):
         library.c.adasum_segment_weighted_sum(plan.handle, plan.map.pointer, *pointers, None)
     )
     assert_weighted(combined[begin:], rows[:, begin:], np.array([[2.0, -1.0]]), np.array([0, tail]))
-
-
-# ---- errors --------------------------------------------------------------------------------------
-
-
-def test_a_single_pass_that_is_asked_for_and_impossible(library, emulate_device):
-    a, b = np.ones((2, 64), np.float32)
-    with pytest.raises(LibraryError, match="multiples of 16"):
-        library.pairwise_combine(a, b, [0, 64], algorithm=SINGLE_PASS, offsets=(1, 0, 0))
-    emulate_device(shared_bytes=0)
-    with pytest.raises(LibraryError, match="cooperative launch"):
-        library.pairwise_combine(a, b, [0, 64], algorithm=SINGLE_PASS)
-    library.pairwise_combine(a, b, [0, 64])  # by default, it takes two passes

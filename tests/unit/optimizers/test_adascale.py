@@ -4,8 +4,6 @@ test_gain.py tests its formulas, test_wrappers.py what it has in common with Del
 tests/multi_worker/test_adascale_on_replicas.py replicas.
 """
 
-import contextlib
-
 import keras
 import numpy as np
 import pytest
@@ -105,14 +103,10 @@ def test_linear_scaling_is_refused():
 
 def test_one_warning_for_each_optimizer_other_than_sgd():
     adascale._warn_of_experiment.cache_clear()
-    with pytest.warns(UserWarning, match="AdaScale around") as caught:
-        for _ in range(2):
-            AdaScale(SGD(0.1, momentum=0.9))
-            AdaScale(keras.optimizers.Adam())
-            AdaScale(keras.optimizers.Lion())
-    adam, lion = (each for each in caught if "AdaScale around" in str(each.message))
-    assert "AdaScale around Adam is an experiment" in str(adam.message)
-    assert "Lion" in str(lion.message) and adam.filename == __file__
+    with pytest.warns(UserWarning, match="AdaScale around Adam is an experiment") as caught:
+        for inner in (SGD, keras.optimizers.Adam, keras.optimizers.Adam):
+            AdaScale(inner())
+    assert len(caught) == 1 and caught[0].filename == __file__
 
 
 # ---- the inner optimizer -----------------------------------------------------------------------
@@ -145,14 +139,6 @@ def test_is_the_inner_optimizer_with_another_learning_rate(name, two_gradients):
     assert len(set(gains)) >= STEPS and max(gains) > 1.2
     for one, other in zip(actual, expected, strict=True):
         np.testing.assert_allclose(one, other, **FLOAT32)
-
-
-@pytest.mark.parametrize("name", ["clipnorm", "global_clipnorm", "clipvalue"])
-def test_clipping_changes_the_step_and_not_the_gain(name, two_gradients):
-    clipped, plain = (AdaScale(accumulating(**options)) for options in ({name: 0.1}, {}))
-    one, other = (stepped(optimizer, gradients_of(2)) for optimizer in (clipped, plain))
-    assert clipped.gain == plain.gain > 1
-    assert np.abs(one[0] - other[0]).max() > 1e-2
 
 
 @keras_versions.needs_loss_scale_factor
@@ -259,19 +245,6 @@ def test_sparse_gradients_are_the_dense_ones(accumulated, with_dense):
     assert (results[0][0] > 1) == (accumulated == 2)
 
 
-def test_variables_without_gradients_are_left_out(two_gradients):
-    gradients = gradients_of(STEPS)
-    optimizer, alone = (AdaScale(accumulating()) for _ in range(2))
-    warns = pytest.warns(UserWarning, match="Gradients do not exist")
-    with contextlib.nullcontext() if keras_versions.MISSING_GRADIENTS_ARE_LOGGED else warns:
-        actual = stepped(optimizer, [[own[0], None] for own in gradients])
-    used, unused = variables_of()
-    alone.build([used])
-    keras_versions.apply_each(alone, [own[:1] for own in gradients], [used])
-    assert_equal(actual, values([used, unused]))
-    assert optimizer.gain == alone.gain > 1
-
-
 # ---- NaN and Inf -------------------------------------------------------------------------------
 
 
@@ -297,15 +270,6 @@ def test_steps_that_are_not_finite_are_left_out(bad, debias, step, two_gradients
     assert seen[:, 2].tolist() == [0] * (step + 1) + [1] * (len(seen) - step - 1)
     for name in ("gain", "scale_invariant_steps", "gradient_variance", "gradient_squared_norm"):
         assert getattr(optimizer, name) == getattr(expected, name), name
-
-
-def test_a_single_gradient_is_not_measured():
-    """Not even whether it is finite: the plain optimizer would not look at it either."""
-    bad = [[np.full_like(gradient, np.nan) for gradient in own] for own in gradients_of(2)]
-    optimizer = AdaScale(SGD(0.1))
-    stepped(optimizer, bad)
-    assert optimizer.scale_invariant_steps == 2 and optimizer.skipped_steps == 0
-    assert optimizer.gain == 1
 
 
 # ---- schedules and scales ----------------------------------------------------------------------

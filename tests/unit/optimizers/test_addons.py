@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import warnings
 
 import pytest
 
@@ -15,47 +14,12 @@ import tensorflow_addons as tfa
 from support import oracle
 
 import tf_adasum
-from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import LAMB
-
-
-def test_arguments_and_configuration():
-    one = LAMB(0.1, weight_decay=0.1, exclude_from_weight_decay="bias")
-    assert one.exclude_from_weight_decay == ["bias"] == one.exclude_from_layer_adaptation
-    options = {"learning_rate": 0.5, "beta_1": 0.8, "epsilon": 1e-3, "weight_decay": 0.2}
-    options |= {"exclude_from_layer_adaptation": ["gamma"], "clipnorm": 0.5, "name": "own"}
-    optimizer, theirs = LAMB(**options), tfa.optimizers.LAMB(**options)
-    config = optimizer.get_config()
-    assert theirs.get_config().items() <= config.items()
-    assert options.items() <= config.items()
-    assert optimizer.exclude_from_layer_adaptation == theirs.exclude_from_layer_adaptation
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert LAMB.from_config(config).get_config() == config
 
 
 def run(code, **options):
     command = [sys.executable, "-W", "error::UserWarning", "-c", code]
     return subprocess.run(command, timeout=120, text=True, **options)
-
-
-def test_only_lamb_needs_addons():
-    code = """
-import sys
-sys.modules["tensorflow_addons"] = None
-import keras
-import tf_adasum
-tf_adasum.optimizers.AdaScale(keras.optimizers.SGD(0.1))
-tf_adasum.optimizers.LAMB
-"""
-    result = run(code, capture_output=True)
-    assert result.returncode == 1
-    assert "ImportError: With Keras 2, optimizers.LAMB" in result.stderr
-    assert "pip install 'tensorflow-addons==0.23.*'" in result.stderr
-
-
-def test_the_warning_of_addons_is_suppressed():
-    run("import keras, tf_adasum; tf_adasum.optimizers.LAMB()", check=True)
 
 
 @pytest.fixture(scope="module")
@@ -117,47 +81,6 @@ def test_gradients_are_combined(strategy, make):
     for copy in strategy.experimental_local_results(variable):
         np.testing.assert_allclose(copy.numpy(), alone.numpy(), rtol=2e-6, atol=1e-6)
     assert int(optimizer.iterations.numpy()) == 3
-
-
-def test_a_custom_gradient_aggregator_is_left_alone(strategy):
-    def first_only(pairs):
-        context = tf.distribute.get_replica_context()
-        is_first = tf.cast(context.replica_id_in_sync_group == 0, tf.float32)
-        summed = context.all_reduce("SUM", [gradient * is_first for gradient, _ in pairs])
-        return list(zip(summed, [variable for _, variable in pairs], strict=True))
-
-    with strategy.scope():
-        variable = tf.Variable([0.0, 0.0])
-        optimizer = keras.optimizers.legacy.SGD(1.0, gradient_aggregator=first_only)
-
-    step_of(strategy, optimizer, [variable])(tf.constant([[1.0, 1.0], [2.0, 2.0]]))
-    np.testing.assert_array_equal(variable.numpy(), [-1.0, -1.0])
-
-
-@pytest.mark.parametrize("measures", [False, True])
-def test_a_legacy_optimizer_takes_further_variables(strategy, measures):
-    """As of layers that are no longer frozen, or of another model."""
-    random = np.random.default_rng(4)
-    shapes = [(3,), (2, 2), (5,)]
-    with strategy.scope():
-        variables = [tf.Variable(tf.zeros(shape)) for shape in shapes]
-        optimizer = keras.optimizers.legacy.SGD(1.0, momentum=0.5)
-    alone = [np.zeros(shape) for shape in shapes]
-    momentum = [np.zeros(shape) for shape in shapes]
-    for used in ([0], [0, 1], [2]):
-        gradients = {i: random.standard_normal([2, *shapes[i]]).astype("float32") for i in used}
-        step_of(strategy, optimizer, [variables[i] for i in used])(*gradients.values())
-        for i, own in gradients.items():
-            momentum[i] = 0.5 * momentum[i] - combined(own)
-            alone[i] += momentum[i]
-        if measures:
-            keras_compat.aggregation_states_of(optimizer)[-1].measure_orthogonality()
-    for variable, expected in zip(variables, alone, strict=True):
-        for copy in strategy.experimental_local_results(variable):
-            np.testing.assert_allclose(copy.numpy(), expected, rtol=2e-6, atol=1e-6)
-    if measures:
-        (state,) = keras_compat.aggregation_states_of(optimizer)
-        assert state.orthogonality.shape == [3 + 1]
 
 
 def test_nadam_on_several_devices_is_refused(strategy):

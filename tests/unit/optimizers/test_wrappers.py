@@ -231,13 +231,10 @@ def test_schedules_count_local_steps(adasum_strategy):
 # ---- the interface of an optimizer -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("choice", ["names", "variables"])
-def test_variables_are_excluded_from_weight_decay(choice):
+def test_variables_are_excluded_from_weight_decay():
     optimizer, variables = AdaScale(SGD(0.1, weight_decay=0.5)), variables_of()
-    excluded = {"var_names": ["v1"]} if choice == "names" else {"var_list": variables[1:]}
-    optimizer.exclude_from_weight_decay(**excluded)
-    zeros = [tf.zeros(shape) for shape in SHAPES]
-    assert optimizer.apply_gradients(zip(zeros, variables, strict=True)).numpy() == 1
+    optimizer.exclude_from_weight_decay(var_list=variables[1:], var_names=["none"])
+    optimizer.apply_gradients(zip(map(tf.zeros, SHAPES), variables, strict=True))
     assert np.abs(variables[0].numpy() - values_of(0)[0]).max() > 1e-3
     assert_equal(variables[1:], values_of(0)[1:])
 

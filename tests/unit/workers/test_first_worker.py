@@ -33,10 +33,6 @@ class OwnOnAll(Callback):
     [
         (of_package("wandb.integration.keras.callbacks.metrics_logger"), True),
         (of_package("__main__", of_package("comet_ml.callbacks.keras")), True),
-        (of_package("mlflow.keras.callback"), True),
-        (of_package("clearml"), True),
-        (of_package("aim.sdk.adapters.keras"), True),
-        (of_package("neptune_tensorflow_keras.impl"), True),
         (of_package("mlflow_of_somebody"), False),
         (of_package("ray.train.tensorflow.keras"), False),  # its reports wait for all workers
         (of_package("__main__", Own), True),
