@@ -152,10 +152,11 @@ def elastic_part():
     path, events = newest("elastic"), newest("elastic_events")
     rows = report.tables(path.read_text())
     text = (
-        "Seconds from an event to the next training step, and seconds without training (pause): "
-        f"medians (lowest to highest) of {min(int(r['times']) for r in rows)} or more. Four hosts "
-        "were simulated on one machine with two cores. Measured with an earlier version, which "
-        "kept TensorFlow imported between rounds; today, each restart also imports TensorFlow, and "
+        "*Next step*: seconds from the event to the next training step. *Pause*: seconds from the "
+        "last step before to this step; it may begin before the event. Medians (lowest to highest) "
+        f"of at least {min(int(r['times']) for r in rows)} events of each kind. Four hosts were "
+        "simulated on one machine with two cores. Measured with an earlier version, which kept "
+        "TensorFlow imported between rounds; today, each restart also imports TensorFlow, and "
         "takes longer."
     )
     table = report.table(
