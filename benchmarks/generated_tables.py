@@ -170,9 +170,10 @@ def elastic_part():
     of_epochs = re.findall(r"(\d+) rows not used, (\d+) used again", found)
     not_used, again = (sorted(map(int, column)) for column in zip(*of_epochs, strict=True))
     return (
-        f"{text}\n\n{table}\n\nFrom the {links}. In {random}, {count} such events happen at random "
-        f"in {minutes} minutes, also during restarts: {sum(not_used)} samples are left out, and "
-        f"in {len(again)} of {epochs} epochs {again[0]} to {again[-1]} samples are used again."
+        f"{text}\n\n{table}\n\nFrom the {links}. In {random}, {count} such events happened at "
+        f"random in {minutes} minutes, also during restarts. Samples left out: {sum(not_used)}. "
+        f"Epochs in which {again[0]} to {again[-1]} samples were used again: {len(again)} of "
+        f"{epochs}."
     )
 
 
