@@ -118,10 +118,11 @@ def elastic_part():
     path, events = newest("elastic"), newest("elastic_events")
     rows = report.tables(path.read_text())
     text = (
-        "Seconds from an event to the next training step, and seconds without training (pause): "
-        f"medians (lowest to highest) of {min(int(r['times']) for r in rows)} or more. Four hosts "
-        "were simulated on one machine with two cores. Measured with an earlier version, which "
-        "kept TensorFlow imported between rounds; today, each restart also imports TensorFlow, and "
+        "*Next step*: seconds from the event to the next training step. *Pause*: seconds from the "
+        "last step before to this step; it may begin before the event. Medians (lowest to highest) "
+        f"of at least {min(int(r['times']) for r in rows)} events of each kind. Four hosts were "
+        "simulated on one machine with two cores. Measured with an earlier version, which kept "
+        "TensorFlow imported between rounds; today, each restart also imports TensorFlow, and "
         "takes longer."
     )
     table = report.table(
@@ -135,9 +136,10 @@ def elastic_part():
     of_epochs = re.findall(r"(\d+) rows not used, (\d+) used again", found)
     not_used, again = (sorted(map(int, column)) for column in zip(*of_epochs, strict=True))
     return (
-        f"{text}\n\n{table}\n\nFrom the {links}. In {random}, {count} such events happen at random "
-        f"in {minutes} minutes, also during restarts: {sum(not_used)} samples are left out, and "
-        f"in {len(again)} of {epochs} epochs {again[0]} to {again[-1]} samples are used again."
+        f"{text}\n\n{table}\n\nFrom the {links}. In {random}, {count} such events happened at "
+        f"random in {minutes} minutes, also during restarts. Samples left out: {sum(not_used)}. "
+        f"Epochs in which {again[0]} to {again[-1]} samples were used again: {len(again)} of "
+        f"{epochs}."
     )
 
 

@@ -12,7 +12,7 @@ from experiments.cnn import EXPERIMENT as CNN
 from experiments.cnn.experiment import FASHION_MNIST
 from experiments.comparison import SIGNIFICANT
 from experiments.figures import COLOURS, GREY, MARKERS, Figures, doubling_axis, legend
-from experiments.page import IMAGES, ROOT, rewritten
+from experiments.page import IMAGES, ROOT, markdown, rewritten
 from experiments.results import Results
 
 README, CHOOSING = ROOT / "README.md", ROOT / "docs" / "choosing.md"
@@ -41,12 +41,7 @@ def texts(found):
         README: {"accuracy": numbers(shown(found))},
         CHOOSING: {"comparison": comparison(found)},
     }
-    return {
-        file: rewritten(
-            file.read_text(), {name: textwrap.fill(text, WIDTH) for name, text in parts.items()}
-        )
-        for file, parts in blocks.items()
-    }
+    return {file: rewritten(file.read_text(), parts) for file, parts in blocks.items()}
 
 
 def shown(found):
@@ -85,17 +80,19 @@ def comparison(found):
         for tuned in (False, True)
     )
     total = sum(map(len, tuned.values()))
-    by_replicas = ", ".join(f"{own.count(1)} of {len(own)} on {n}" for n, own in tuned.items())
+    header = ["replicas", *tuned]
+    won = ["comparisons won", *(f"{own.count(1)} of {len(own)}" for own in tuned.values())]
 
     def count(found, sign):
         return sum(own.count(sign) for own in found.values())
 
-    return (
+    text = (
         f"In {total} comparisons on {len(found)} setups of small CNNs, Adasum at the single-device "
         f"learning rate beat averaging at that rate {count(same, 1)} times "
-        f"(p < {SIGNIFICANT}). With both tuned, it won {count(tuned, 1)} and lost "
-        f"{count(tuned, -1)}: it won {by_replicas} replicas."
+        f"(p < {SIGNIFICANT}). With both tuned, Adasum won {count(tuned, 1)} and lost "
+        f"{count(tuned, -1)}:"
     )
+    return f"{textwrap.fill(text, WIDTH)}\n\n{markdown(header, [won])}"
 
 
 def numbers(found):
@@ -103,13 +100,14 @@ def numbers(found):
     adasum, tuned, same, _ = (
         statistics.median(values[SHOWN]) for _, values in curves(found).values()
     )
-    return (
+    text = (
         f"A CNN on Fashion-MNIST, simulated in one process; medians and quartiles of "
         f"{len(found.alone_accuracies)} seeds. With {SHOWN} replicas and an eighth of the steps, "
         f"Adasum reaches {adasum:.3f}. One device reaches "
         f"{statistics.median(found.alone_accuracies):.3f}; averaging "
         f"{same:.3f}, or {tuned:.3f} with a learning rate tuned for {SHOWN} replicas."
     )
+    return textwrap.fill(text, WIDTH)
 
 
 def draw(found, pictures):
