@@ -119,7 +119,8 @@ def elastic_part():
     rows = report.tables(path.read_text())
     text = (
         "*Next step*: seconds from the event to the next training step. *Pause*: seconds from the "
-        "last step before to this step; it may begin before the event. Medians (lowest to highest) "
+        "last step before the restart to this step; it can begin before the event. Medians (lowest "
+        "to highest) "
         f"of at least {min(int(r['times']) for r in rows)} events of each kind. Four hosts were "
         "simulated on one machine with two cores. Measured with an earlier version, which kept "
         "TensorFlow imported between rounds; today, each restart also imports TensorFlow, and "

@@ -35,8 +35,8 @@ class LAMB(SelfDecayingOptimizer):
     m, v and all norms are float32, or float64 for float64 variables. Sparse gradients are treated
     as dense gradients: every row takes part in each step.
 
-    *keras.optimizers.Lamb* differs: it has no exclusions, its default ε is 1e-7, and it computes
-    w ← (1 - η λ) w before the step, so that the trust ratio does not include weight decay.
+    *keras.optimizers.Lamb* differs: it adapts every variable, its default ε is 1e-7, and it
+    computes w ← (1 - η λ) w before the step, so that the trust ratio does not include weight decay.
 
     *tensorflow_addons.optimizers.LAMB* 0.23 takes the same steps, up to float32 rounding, except
     for two settings. With ``epsilon=0``, Addons uses 1e-7, and this class uses 0. An empty
