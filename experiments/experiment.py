@@ -2,7 +2,7 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Case = Mapping[str, Any]
@@ -80,16 +80,28 @@ class Experiment:
         return pathlib.Path(__file__).parent / self.name
 
     def small(self) -> "Experiment":
-        """Return the same at a size that takes seconds."""
-        raise NotImplementedError
+        """Return the same at a size that takes seconds; itself if it has no runs."""
+        return self
+
+    def stages(self, results) -> Iterable[list[Case]]:
+        """Yield the cases that are needed, each list for results that the lists before have.
+
+        A pure function of the results: a program that is killed and started again ends with the
+        same ones.
+        """
+        return ()
 
     def plan(self, results) -> list[Case]:
         """Return the cases that are needed as far as the results tell; finished ones may be there.
 
-        The frame runs the missing cases and asks again, until none is missing. A pure function of
-        the results: a program that is killed and started again ends with the same ones.
+        The frame runs the missing cases and asks again, until none is missing.
         """
-        raise NotImplementedError
+        cases = []
+        for stage in self.stages(results):
+            cases += stage
+            if any(case not in results for case in stage):
+                break
+        return cases
 
     def is_finished(self, results, **changes) -> bool:
         """Whether all runs are there, of the experiment with some of its attributes changed."""

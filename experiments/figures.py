@@ -6,30 +6,17 @@ import statistics
 import numpy as np
 
 GREY = "#808488"
-COLOURS = {
-    "mean": "#e07b39",
-    "adasum": "#2a8fd0",
-    "adasum of steps": "#3aa675",
-    "adacons": "#9b6dd6",
-    "sum": "#cf62a0",
-    "one replica": GREY,
+# Of each rule: the color and the marker of its curves, and its name.
+RULES = {
+    "mean": ("#e07b39", "s", "mean"),
+    "adasum": ("#2a8fd0", "o", "Adasum"),
+    "adasum of steps": ("#3aa675", "^", "DeltaAdasum"),
+    "adacons": ("#9b6dd6", "v", "AdaCons"),
+    "sum": ("#cf62a0", "x", "sum"),
+    "one replica": (GREY, "D", "one replica"),
 }
-MARKERS = {
-    "mean": "s",
-    "adasum": "o",
-    "adasum of steps": "^",
-    "adacons": "v",
-    "sum": "x",
-    "one replica": "D",
-}
-NAMES = {
-    "mean": "mean",
-    "adasum": "Adasum",
-    "adasum of steps": "DeltaAdasum",
-    "adacons": "AdaCons",
-    "sum": "sum",
-    "one replica": "one replica",
-}
+COLOURS = {rule: colour for rule, (colour, _, _) in RULES.items()}
+NAMES = {rule: name for rule, (_, _, name) in RULES.items()}
 STYLE = {
     "text.color": GREY,
     "axes.edgecolor": GREY,
@@ -53,6 +40,11 @@ STYLE = {
 # Of an entry of a legend, at the size of STYLE.
 LINE_INCHES, LETTER_INCHES = 0.75, 0.08
 COLUMNS = 2
+
+
+def style_of(rule, **changes):
+    """Return the style of a rule's curve, with changes."""
+    return dict(zip(("color", "marker", "label"), RULES[rule], strict=True)) | changes
 
 
 class Figures:
@@ -123,20 +115,12 @@ def median_and_range(axes, x, values, *, color, **style):
     axes.fill_between(x, *band, color=color, alpha=0.18, lw=0)
 
 
-def curves(axes, x, runs, name, **style):
-    """Draw the median and the range of a list that the runs have; those that diverged are left out.
-
-    Args:
-        axes: one of matplotlib's.
-        x: function of a run: where.
-        runs: the results, by seed.
-        name: of the list.
-        style: of the line.
-    """
-    runs = [run for run in runs if None not in run[name]]
+def curves(axes, x, runs, **style):
+    """Draw the median and the range of the runs' losses, without the runs that diverged."""
+    runs = [run for run in runs if None not in run["losses"]]
     if runs:
-        values = list(zip(*(run[name] for run in runs), strict=True))
-        median_and_range(axes, x(runs[0]), values, **style)
+        losses = list(zip(*(run["losses"] for run in runs), strict=True))
+        median_and_range(axes, x, losses, **style)
 
 
 def rate_axis(axes, rates, title, **text):

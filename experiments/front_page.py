@@ -8,10 +8,10 @@ import statistics
 import textwrap
 
 from experiments.classification.tables import ProblemResults
-from experiments.cnn import EXPERIMENT as CNN
+from experiments.cnn.experiment import EXPERIMENT as CNN
 from experiments.cnn.experiment import FASHION_MNIST
 from experiments.comparison import SIGNIFICANT
-from experiments.figures import COLOURS, GREY, MARKERS, Figures, doubling_axis, legend
+from experiments.figures import GREY, Figures, doubling_axis, legend, style_of
 from experiments.page import IMAGES, ROOT, markdown, rewritten
 from experiments.results import Results
 
@@ -115,8 +115,7 @@ def draw(found, pictures):
     with pictures.drawn("replicas", 1, size=(5.4, 4)) as (figure, (axes,)):
         replicas = list(found.grids)
         for label, (name, values) in curves(found).items():
-            style = {"color": COLOURS[name], "marker": MARKERS[name], "label": label}
-            style["ls"] = "--" if "tuned" in label else "-"
+            style = style_of(name, label=label, ls="--" if "tuned" in label else "-")
             quartiles = [statistics.quantiles(values[n], n=4) for n in replicas]
             low, median, high = zip(*quartiles, strict=True)
             axes.plot(replicas, median, **style)

@@ -82,19 +82,11 @@ class Task:
         return self.search.grid(results, [self.setting(1, ONE)], score)
 
     def settings(self, results, scale, k_alone):
-        """Return the settings of one S; without LSW+ as long as its iterations are not known."""
-        settings = [self.setting(scale, AS), self.setting(scale, LSW)]
-        iterations = self.iterations(results, scale, k_alone)
-        if iterations is not None:
-            settings.append(self.setting(scale, LSW_PLUS, iterations))
-        return settings
-
-    def iterations(self, results, scale, k_alone):
-        """Return the iterations of LSW+: the median of AdaScale's; None before these have run."""
-        cases = self.tests(self.setting(scale, AS), k_alone)
-        if any(case not in results for case in cases):
-            return None
-        return round(statistics.median(results[case]["iterations"] for case in cases))
+        """Return the settings of one S, for which AdaScale has run: LSW+ takes its iterations."""
+        own = self.setting(scale, AS)
+        counts = [results[case]["iterations"] for case in self.tests(own, k_alone)]
+        longer = self.setting(scale, LSW_PLUS, round(statistics.median(counts)))
+        return [own, self.setting(scale, LSW), longer]
 
     def retuned(self, results, scale, k_alone):
         """Return the grid of all methods at one S."""
@@ -143,35 +135,28 @@ class AdaScaleExperiment(Experiment):
         own |= {"search": search}
         return AdaScaleExperiment((dataclasses.replace(self.tasks[0], **own),))
 
-    def plan(self, results):
-        """Return the cases of all tables, then those of the retuned methods."""
-        cases = []
+    def stages(self, results):
+        """Yield the cases of all tables, then those of the retuned methods."""
+        ks = {}
         for task in self.tasks:
             alone = task.alone(results)
-            cases += alone.cases()
-            if not alone.is_complete:
-                return cases
-            k_alone = alone.best(results, alone.settings[0])
-            cases += task.tests(alone.settings[0], k_alone)
-            settings = [
-                own for scale in task.scales for own in task.settings(results, scale, k_alone)
-            ]
+            yield alone.cases()
+            (setting,) = alone.settings
+            ks[task] = k_alone = alone.best(results, setting)
+            yield task.tests(setting, k_alone)
+            for scale in task.scales:
+                yield task.tests(task.setting(scale, AS), k_alone)
+                for own in task.settings(results, scale, k_alone):
+                    yield task.tests(own, k_alone)
             variants = [own for scale in task.varied for own in task.variants(scale)]
-            for own in settings + task.elastic_settings() + variants:
-                cases += task.tests(own, k_alone)
-            if any(case not in results for case in cases):
-                return cases
-        for task in self.tasks:
-            alone = task.alone(results)
-            k_alone = alone.best(results, alone.settings[0])
+            for own in task.elastic_settings() + variants:
+                yield task.tests(own, k_alone)
+        for task, k_alone in ks.items():
             for scale in task.tuned:
                 grid = task.retuned(results, scale, k_alone)
-                cases += grid.cases()
-                if not grid.is_complete:
-                    return cases
+                yield grid.cases()
                 for own in grid.settings:
-                    cases += task.tests(own, grid.best(results, own))
-        return cases
+                    yield task.tests(own, grid.best(results, own))
 
     def run(self, case):
         """Train once; measured on the split of the case."""
@@ -223,7 +208,7 @@ def score(result):
 def model_of(case):
     """Return the model of a case."""
     from experiments.models.cnn import CNN
-    from experiments.residual import EXPERIMENT as RESIDUAL
+    from experiments.residual.experiment import EXPERIMENT as RESIDUAL
 
     if "model" in case:
         return RESIDUAL.model_of(case["data"])

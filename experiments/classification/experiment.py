@@ -100,29 +100,23 @@ class Classification(Experiment):
         """Return N of a problem, besides 1."""
         return problem.replicas or self.replicas
 
-    def plan(self, results):
-        """Return the cases of the searches, and of the runs at the best learning rates."""
-        cases = []
+    def stages(self, results):
+        """Yield the cases of the searches, and of the runs at the best learning rates."""
         for problem in self.problems:
             alone = self.alone(results, problem)
-            cases += alone.cases()
-            if not alone.is_complete:
-                return cases
+            yield alone.cases()
             (setting,) = alone.settings
             k_alone = alone.best(results, setting)
-            cases += alone.runs(setting, k_alone, "test")
+            yield alone.runs(setting, k_alone, "test")
             for replicas in sorted(self.replicas_of(problem), reverse=True):  # claims are of many
                 grid = self.together(results, problem, replicas, k_alone)
-                cases += grid.cases()
-                if not grid.is_complete:
-                    return cases
+                yield grid.cases()
                 for own in grid.settings:
                     for k in sorted({k_alone, grid.best(results, own)}):
-                        cases += grid.runs(own, k, "test")
+                        yield grid.runs(own, k, "test")
                 if problem.has_sum:
                     k = k_of_sum(k_alone, replicas)
-                    cases += grid.runs(problem.setting(replicas, "mean"), k, "test")
-        return cases
+                    yield grid.runs(problem.setting(replicas, "mean"), k, "test")
 
     def run(self, case):
         """Train once; measured on the split of the case."""

@@ -5,12 +5,12 @@ import statistics
 from experiments.figures import (
     COLOURS,
     COLUMNS,
-    MARKERS,
     NAMES,
     doubling_axis,
     legend,
     median_and_range,
     rate_axis,
+    style_of,
 )
 
 APART = 0.08  # doublings of N between rules that take as many steps
@@ -41,14 +41,12 @@ def rates(found, pictures):
 
 def curve(axes, found, grid, setting):
     """Draw the median of a rule over the rates, and the range of the seeds."""
-    name = setting["rule"]
     x = [found.rate(k) for k in grid.exponents]
     values = [
         [found.results[case]["accuracy"] for case in grid.runs(setting, k, "validation")]
         for k in grid.exponents
     ]
-    style = {"color": COLOURS[name], "marker": MARKERS[name], "label": NAMES[name]}
-    median_and_range(axes, x, values, **style)
+    median_and_range(axes, x, values, **style_of(setting["rule"]))
 
 
 def replicas(found, pictures):
@@ -57,7 +55,7 @@ def replicas(found, pictures):
     with pictures.drawn(f"{found.problem.slug}-replicas", 3) as (figure, axes):
         same, tuned, steps = axes
         for place, rule in enumerate(found.problem.rules):
-            style = {"color": COLOURS[rule], "marker": MARKERS[rule], "label": NAMES[rule]}
+            style = style_of(rule)
             for own, exponent in ((same, None), (tuned, found.best)):
                 values = [
                     found.accuracies(n, rule, exponent(n, rule) if exponent else found.k_alone)
@@ -71,8 +69,7 @@ def replicas(found, pictures):
                 steps.plot(*zip(*there, strict=True), **style)
         if found.problem.has_sum:
             values = list(map(found.accuracies_of_sum, n_all))
-            style = {"color": COLOURS["sum"], "marker": MARKERS["sum"], "label": NAMES["sum"]}
-            median_and_range(same, n_all, values, **style)
+            median_and_range(same, n_all, values, **style_of("sum"))
         if not steps.lines:
             steps.text(0.5, 0.5, "no rule reaches it", ha="center", transform=steps.transAxes)
             steps.set_yticks([])

@@ -4,15 +4,7 @@ import functools
 import statistics
 
 from experiments.classification.problem import k_of_sum
-from experiments.comparison import (
-    SIGNIFICANT,
-    edges,
-    holm,
-    median_step,
-    p_text,
-    paired_p,
-    with_range,
-)
+from experiments.comparison import edges, holm, median_step, p_text, paired_p, sign, with_range
 from experiments.figures import NAMES
 from experiments.page import markdown
 
@@ -81,39 +73,24 @@ class ProblemResults:
         runs = self.finals(replicas, rule, k)
         return median_step(runs, target, lambda result: result["accuracies"])
 
+    @functools.cache  # noqa: B019 - there are few, and they live as long as the program
     def tests(self, *, tuned):
         """Return for each (replicas, rule) the corrected p against the mean."""
-        return self._tuned_tests if tuned else self._same_rate_tests
-
-    @functools.cached_property
-    def _tuned_tests(self):
-        return self._tests(lambda n, rule: self.best(n, rule))
-
-    @functools.cached_property
-    def _same_rate_tests(self):
-        return self._tests(lambda n, rule: self.k_alone)
-
-    def _tests(self, exponent):
         pairs = [(n, rule) for n in self.grids for rule in self.problem.rules if rule != "mean"]
-        values = [
-            paired_p(*(self.accuracies(n, name, exponent(n, name)) for name in (rule, "mean")))
-            for n, rule in pairs
-        ]
+        values = [paired_p(*self.compared(n, rule, tuned=tuned)) for n, rule in pairs]
         return dict(zip(pairs, holm(values), strict=True))
+
+    def compared(self, replicas, rule, *, tuned):
+        """Return the accuracies of a rule and of the mean, by seed."""
+        return [
+            self.accuracies(replicas, name, self.best(replicas, name) if tuned else self.k_alone)
+            for name in (rule, "mean")
+        ]
 
     def is_better(self, replicas, rule, *, tuned):
         """Return 1 if a rule is better than the mean, -1 if it is worse, 0 without a difference."""
-        if self.tests(tuned=tuned)[replicas, rule] >= SIGNIFICANT:
-            return 0
-        own, mean = (
-            statistics.median(
-                self.accuracies(
-                    replicas, name, self.best(replicas, name) if tuned else self.k_alone
-                )
-            )
-            for name in (rule, "mean")
-        )
-        return (own > mean) - (own < mean)
+        p = self.tests(tuned=tuned)[replicas, rule]
+        return sign(p, *self.compared(replicas, rule, tuned=tuned))
 
 
 def section(found, pictures):

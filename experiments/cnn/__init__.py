@@ -1,5 +1,1 @@
 """The two-layer CNN of Maleki et al. on 1 to 64 replicas."""
-
-from experiments.cnn.experiment import EXPERIMENT
-
-__all__ = ["EXPERIMENT"]

@@ -122,21 +122,14 @@ class JobsExperiment(Experiment):
             for method, k in dict.fromkeys(ks)
         ]
 
-    def plan(self, results):
-        """Return the searches, and the runs that are compared, job by job."""
-        cases = []
+    def stages(self, results):
+        """Yield the searches, and the runs that are compared, job by job."""
         for job in self.jobs:
             alone = self.alone(results, job)
-            cases += alone.cases()
-            if not alone.is_complete:
-                return cases
-            of_mean = self.of_mean(results, job, alone.best(results, setting(job, ONE)))
-            cases += of_mean.cases()
-            if not of_mean.is_complete:
-                return cases
+            yield alone.cases()
+            yield self.of_mean(results, job, alone.best(results, setting(job, ONE))).cases()
             for _, _, own in self.finals(results, job):
-                cases += own
-        return cases
+                yield own
 
     def run(self, case):
         """Start the program, and return the score that it prints.

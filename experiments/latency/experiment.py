@@ -38,14 +38,6 @@ class Latency(Experiment):
     title = "Latency"
     has_runs = False
 
-    def small(self):
-        """Return itself: there is nothing to make smaller."""
-        return self
-
-    def plan(self, results):
-        """Return no case."""
-        return []
-
     def report(self, results, figures):
         """Return the table and a verdict for each way to exchange."""
         path = max(REPORTS.glob("*-exchange_transport.md"))

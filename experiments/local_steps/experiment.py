@@ -11,7 +11,7 @@ import statistics
 from experiments import data, schedules
 from experiments.classification.experiment import score
 from experiments.classification.problem import TITLES, WARMUP
-from experiments.comparison import SIGNIFICANT, holm, p_text, paired_p, with_range
+from experiments.comparison import holm, p_text, paired_p, sign, with_range
 from experiments.experiment import Claim, Experiment, Report, Verdict
 from experiments.figures import COLOURS, doubling_axis, legend, median_and_range
 from experiments.page import markdown
@@ -69,18 +69,14 @@ class LocalStepsExperiment(Experiment):
         ]
         return self.search.grid(results, settings, score)
 
-    def plan(self, results):
-        """Return the searches, and the runs at the best rates."""
-        cases = []
+    def stages(self, results):
+        """Yield the searches, and the runs at the best rates."""
         for dataset, epochs in self.datasets:
             for local_steps in self.local_steps:
                 grid = self.grid(results, dataset, epochs, local_steps)
-                cases += grid.cases()
-                if not grid.is_complete:
-                    return cases
+                yield grid.cases()
                 for setting in grid.settings:
-                    cases += grid.runs(setting, grid.best(results, setting), "test")
-        return cases
+                    yield grid.runs(setting, grid.best(results, setting), "test")
 
     def run(self, case):
         """Train once; measured on the split of the case."""
@@ -177,21 +173,16 @@ class Finals:
 
 def compared(found, title, method, other):
     """Return the verdict: for how many k a method is better than another."""
-    p = holm([paired_p(own.accuracies[method], own.accuracies[other]) for own in found.values()])
-    medians = [
-        [statistics.median(own.accuracies[name]) for name in (method, other)]
-        for own in found.values()
-    ]
-    signs = [
-        (first > second) - (first < second) if each < SIGNIFICANT else 0
-        for each, (first, second) in zip(p, medians, strict=True)
-    ]
+    pairs = [[own.accuracies[name] for name in (method, other)] for own in found.values()]
+    p = holm([paired_p(*pair) for pair in pairs])
+    signs = [sign(each, *pair) for each, pair in zip(p, pairs, strict=True)]
     better, worse = signs.count(1), signs.count(-1)
     word = "confirmed" if better == len(signs) else "unconfirmed" if not (better or worse) else ""
     word = word or ("refuted" if not better else "partly" if not worse else "mixed")
     named = {
-        f"k = {k}": f"{first:.3f}, {second:.3f} (p = {p_text(each)})"
-        for k, each, (first, second) in zip(found, p, medians, strict=True)
+        f"k = {k}": "{:.3f}, {:.3f}".format(*map(statistics.median, pair))
+        + f" (p = {p_text(each)})"
+        for k, each, pair in zip(found, p, pairs, strict=True)
     }
     return Verdict(word, title, named)
 

@@ -55,9 +55,9 @@ class OrthogonalityExperiment(Experiment):
         cases = [task.case(n, seed) for n in task.replicas for seed in self.seeds]
         return cases if all(case["rate"] is not None for case in cases) else []
 
-    def plan(self, results):
-        """Return every training whose rate is known."""
-        return [case for cases in self._planned.values() for case in cases]
+    def stages(self, results):
+        """Yield every training whose rate is known."""
+        return self._planned.values()
 
     @functools.cached_property
     def _planned(self):

@@ -123,14 +123,11 @@ class SequentialExperiment(Experiment):
         own = {"optimizer": "sgd", "epochs": self.epochs}
         return {name: self.rate or CNN.best_rate_alone(data=name, **own) for name in self.datasets}
 
-    def plan(self, results):
-        """Return every training whose rate is known."""
-        return [
-            case
-            for dataset in self.datasets
-            for replicas in self.replicas
-            for case in self.cases(dataset, replicas)
-        ]
+    def stages(self, results):
+        """Yield every training whose rate is known."""
+        for dataset in self.datasets:
+            for replicas in self.replicas:
+                yield self.cases(dataset, replicas)
 
     def run(self, case):
         """Train, and compare at equal distances, before each part of the steps."""

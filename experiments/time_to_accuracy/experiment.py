@@ -4,10 +4,9 @@ Nothing is trained here: the steps come from the runs of `cnn`, `word2vec` and `
 step times from the file that `benchmarks/experiment_steps.py` writes.
 """
 
-import dataclasses
 import json
-import pathlib
 import statistics
+import typing
 
 from experiments.comparison import lowered, median_step
 from experiments.experiment import Claim, Experiment, Report, Verdict
@@ -23,8 +22,7 @@ SOURCE = "ours; the papers report it at their size"
 WORD2VEC_BATCH = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
+class Row(typing.NamedTuple):
     """The steps of a rule.
 
     Attributes:
@@ -46,49 +44,42 @@ class Row:
 
 def of_cnn():
     """Yield the rows of the CNN on digits."""
-    from experiments.classification import tables
-    from experiments.cnn import EXPERIMENT as cnn
+    from experiments.classification.tables import ProblemResults
+    from experiments.cnn.experiment import EXPERIMENT as CNN
 
-    results, problem = Results(cnn.folder / "runs.jsonl"), cnn.problems[0]
-    finished = [n for n in cnn.finished(results, problem) if n in (4, 8)]
-    if not finished:
-        return
-    found = tables.ProblemResults(cnn, results, problem, finished)
+    problem, results = CNN.problems[0], Results(CNN.folder / "runs.jsonl")
+    found = ProblemResults(CNN, results, problem, (4, 8))
     own = "cnn", f"CNN, {problem.title}", f"accuracy {found.target:.3f}"
     yield Row(*own, 1, ONE, found.steps_to_target(1, None, found.k_alone))
-    for n in finished:
+    for n in found.grids:
         for rule in problem.rules:
             yield Row(*own, n, rule, found.steps_to_target(n, rule, found.best(n, rule)))
 
 
 def of_word2vec():
     """Yield the rows of word2vec."""
-    from experiments.word2vec import EXPERIMENT as word2vec
-    from experiments.word2vec import tables
+    from experiments.word2vec.experiment import EXPERIMENT as WORD2VEC
+    from experiments.word2vec.experiment import RULES
+    from experiments.word2vec.tables import MATCHES, ProblemResults
 
-    results = Results(word2vec.folder / "runs.jsonl")
-    if not word2vec.is_finished(results, batches=((WORD2VEC_BATCH, (8,)),)):
-        return
-    found = tables.ProblemResults(word2vec, results, WORD2VEC_BATCH, 8)
-    alone = statistics.median(found.losses(ONE, found.k_alone))
-    target = round((1 + tables.MATCHES) * alone, 3)
+    results = Results(WORD2VEC.folder / "runs.jsonl")
+    found = ProblemResults(WORD2VEC, results, WORD2VEC_BATCH, 8)
+    target = round((1 + MATCHES) * statistics.median(found.losses(ONE, found.k_alone)), 3)
     own = "word2vec", "word2vec", f"loss {target:.3f}"
     for n, rule, k in (
         (1, ONE, found.k_alone),
-        *((8, rule, found.best(rule)) for rule in tables.RULES),
+        *((8, rule, found.best(rule)) for rule in RULES),
     ):
         yield Row(*own, n, rule, median_step(found.runs(rule, k), -target, lowered))
 
 
 def of_transformer():
     """Yield the rows of the Transformer, which has no target of one replica."""
-    from experiments.transformer import EXPERIMENT as transformer
     from experiments.transformer import experiment
+    from experiments.transformer.experiment import EXPERIMENT as TRANSFORMER
 
-    results = Results(transformer.folder / "runs.jsonl")
-    if not transformer.is_finished(results, replicas=(8,)):
-        return
-    found = experiment.ProblemResults(transformer, results, 8)
+    results = Results(TRANSFORMER.folder / "runs.jsonl")
+    found = experiment.ProblemResults(TRANSFORMER, results, 8)
     target = round(statistics.median(found.losses("mean", 1)), 3)
     own = "transformer", "Transformer with LAMB", f"loss {target:.3f}, the mean's last"
     for rule in experiment.RULES:
@@ -96,33 +87,16 @@ def of_transformer():
 
 
 class TimeToAccuracy(Experiment):
-    """Tables of steps and of time.
-
-    Args:
-        file: what `benchmarks/experiment_steps.py` wrote.
-    """
+    """Tables of steps and of time."""
 
     name = "time_to_accuracy"
     title = "Time to accuracy"
     packages = ("scipy",)
     has_runs = False
 
-    def __init__(self, file=FILE):
-        self.file = pathlib.Path(file)
-
-    def small(self):
-        """Return itself: there is nothing to make smaller."""
-        return self
-
-    def plan(self, results):
-        """Return no case."""
-        return []
-
     def report(self, results, figures):
         """Return the table."""
-        if not self.file.exists():
-            return Report([Claim(CLAIM, SOURCE, ())], f"Not measured yet: {COMMAND}.")
-        measured = json.loads(self.file.read_text())
+        measured = json.loads(FILE.read_text())
         seconds = {
             (line["task"], line["rule"], line["topology"]): line["seconds"]
             for line in measured["steps"]

@@ -12,6 +12,7 @@ import statistics
 from experiments import data, schedules
 from experiments.comparison import (
     SIGNIFICANT,
+    WORDS,
     edges,
     holm,
     losses_of,
@@ -19,10 +20,11 @@ from experiments.comparison import (
     median_step,
     p_text,
     paired_p,
+    sign,
     with_range,
 )
 from experiments.experiment import Claim, Experiment, Report, Verdict
-from experiments.figures import COLOURS, MARKERS, NAMES, curves, legend, rate_axis
+from experiments.figures import COLOURS, NAMES, curves, legend
 from experiments.page import markdown
 from experiments.search import Search, by_loss
 
@@ -75,18 +77,14 @@ class TransformerExperiment(Experiment):
         setting = self.setting(replicas, rule, share)
         return grid.runs(setting, grid.best(results, setting), "test")
 
-    def plan(self, results):
-        """Return the cases of the searches, and of the runs at the best learning rates."""
-        cases = []
+    def stages(self, results):
+        """Yield the cases of the searches, and of the runs at the best learning rates."""
         for n in sorted(self.replicas, reverse=True):  # the claims are about large batches
             grid = self.grid(results, n)
-            cases += grid.cases()
-            if not grid.is_complete:
-                return cases
+            yield grid.cases()
             for share in (1, FASTER):
                 for rule in RULES:
-                    cases += self.finals(grid, results, rule, share, n)
-        return cases
+                    yield self.finals(grid, results, rule, share, n)
 
     def run(self, case):
         """Train once; measured on the split of the case."""
@@ -119,19 +117,10 @@ class TransformerExperiment(Experiment):
             return Report([Claim(claim, SOURCE, ()) for claim in CLAIMS], "")
         found = {n: ProblemResults(self, results, n) for n in finished}
         rows = [row for own in found.values() for row in own.rows()]
-        header = [
-            "N",
-            "sequences in a step",
-            "rule",
-            "steps",
-            "best learning rate",
-            "test loss",
-            "p",
-        ]
-        header.append("steps to the mean's loss")
+        header = ["N", "sequences in a step", "rule", "steps", "best learning rate", "test loss"]
+        header += ["p", "steps to the mean's loss"]
         draw(found, pictures)
         body = [
-            pictures.image("rates", "Loss over the learning rate, a panel for each batch"),
             pictures.image("steps", "Loss over the steps, a panel for each batch"),
             markdown(header, rows),
             *(own.limits() for own in found.values()),
@@ -204,9 +193,7 @@ def faster(found):
     tests, texts = holm([paired_p(*pair) for pair in pairs]), []
     for n, pair, p in zip(found, pairs, tests, strict=True):
         fewer, whole = map(statistics.median, pair)
-        word = "unconfirmed"
-        if p < SIGNIFICANT:
-            word = "confirmed" if fewer < whole else "refuted"
+        word = WORDS[sign(p, *pair[::-1])]  # of losses
         numbers = {f"Adasum after {FASTER:.0%} of the steps": f"{fewer:.3f}"}
         numbers |= {"mean after all steps": f"{whole:.3f}", "p": p_text(p)}
         texts.append(Verdict(word, f"{n} replicas", numbers))
@@ -243,42 +230,16 @@ def word_of(lost, p):
 
 
 def draw(found, pictures):
-    """Draw the loss over the rates, and over the steps."""
-    with pictures.drawn("rates", len(found), sharey=True) as (figure, axes):
-        for own, (n, of_batch) in zip(axes, found.items(), strict=True):
-            for setting in of_batch.grid.settings:
-                curve(own, of_batch, setting)
-            tried = list(map(of_batch.rate, of_batch.grid.exponents))
-            rate_axis(own, tried, f"N = {n}, {BATCH * n} sequences in a step")
-        axes[0].set_ylabel("validation loss (lower is better)")
-        legend(figure, axes)
+    """Draw the loss over the steps."""
     with pictures.drawn("steps", len(found), sharey=True) as (figure, axes):
         for own, (n, of_batch) in zip(axes, found.items(), strict=True):
             for rule in RULES:
-                style = {"color": COLOURS[rule], "label": NAMES[rule]}
-                curves(own, lambda run: run["steps"], of_batch.runs(rule, 1), "losses", **style)
+                runs = of_batch.runs(rule, 1)
+                curves(own, runs[0]["steps"], runs, color=COLOURS[rule], label=NAMES[rule])
             own.set_title(f"N = {n}, {BATCH * n} sequences in a step")
             own.set_xlabel("steps")
         axes[0].set_ylabel("test loss (lower is better)")
         legend(figure, axes)
-
-
-def curve(axes, found, setting):
-    """Draw the median loss of a setting over the rates; dashed where it takes fewer steps."""
-    rule, is_whole = setting["rule"], setting["share"] == 1
-    points = []
-    for k in found.grid.exponents:
-        (score_of,) = found.grid.median(found.results, setting, k)
-        if score_of > -10:  # those that diverged are left out
-            points.append((found.rate(k), -score_of))
-    label = NAMES[rule] + ("" if is_whole else f", {FASTER:.0%} of the steps")
-    axes.plot(
-        *zip(*points, strict=True),
-        color=COLOURS[rule],
-        marker=MARKERS[rule],
-        ls="-" if is_whole else "--",
-        label=label,
-    )
 
 
 EXPERIMENT = TransformerExperiment()

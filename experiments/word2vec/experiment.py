@@ -78,26 +78,20 @@ class Word2VecExperiment(Experiment):
             for k in sorted({k_alone, best} | more):
                 yield setting, k
 
-    def plan(self, results):
-        """Return the cases of the searches, and of the runs at the best learning rates."""
-        cases = []
+    def stages(self, results):
+        """Yield the cases of the searches, and of the runs at the best learning rates."""
         for batch, numbers in self.batches:
             alone = self.alone(results, batch)
-            cases += alone.cases()
-            if not alone.is_complete:
-                return cases
+            yield alone.cases()
             (setting,) = alone.settings
             k_alone = alone.best(results, setting)
-            cases += alone.runs(setting, k_alone, "test")
+            yield alone.runs(setting, k_alone, "test")
             for replicas in sorted(numbers, reverse=True):  # the claim is about many
                 grid = self.together(results, batch, replicas, k_alone)
-                cases += grid.cases()
-                if not grid.is_complete:
-                    return cases
+                yield grid.cases()
                 for own, k in self.compared(grid, results, k_alone):
-                    cases += grid.runs(own, k, "test")
-                cases += self.measured(batch, replicas, k_alone)
-        return cases
+                    yield grid.runs(own, k, "test")
+                yield self.measured(batch, replicas, k_alone)
 
     def measured(self, batch, replicas, k_alone):
         """Return the cases in which gradients are measured."""

@@ -5,11 +5,11 @@ import statistics
 
 import numpy as np
 
-from experiments.comparison import SIGNIFICANT, edges, holm, losses_of, p_text, paired_p, with_range
+from experiments.comparison import WORDS, edges, holm, losses_of, p_text, paired_p, sign, with_range
 from experiments.experiment import Claim, Verdict
-from experiments.figures import COLOURS, COLUMNS, MARKERS, NAMES, curves, legend, rate_axis
+from experiments.figures import COLUMNS, NAMES, legend, rate_axis, style_of
 from experiments.page import markdown
-from experiments.word2vec.experiment import DIVERGED, ONE, RULES, summed
+from experiments.word2vec.experiment import DIVERGED, ONE, summed
 
 SOURCE = "Maleki et al., the authors' slides, word2vec"
 CLAIMS = (
@@ -17,8 +17,7 @@ CLAIMS = (
     ("On word2vec with tuned learning rates, Adasum is better than the mean", "ours"),
 )
 MATCHES = 0.01  # of the loss: how far above one replica's a rule matches it
-# Curves, and crosses, that lie on one another can be told apart.
-LINES = {ONE: {"lw": 5, "alpha": 0.5}, "mean": {}, "adasum": {"ls": "--"}}
+# Crosses that lie on one another can be told apart.
 CROSSES = {ONE: "1", "mean": "+", "adasum": "x"}
 HIGHEST = 4.2  # in the figure; untrained tables have 4.159
 NEAR = 10  # neighbours among which the other word of a pair is looked for
@@ -112,7 +111,6 @@ def report(experiment, results, pictures):
     draw(found, pictures)
     body = [
         pictures.image("rates", "Loss over the learning rate, a panel for each number of replicas"),
-        pictures.image("pairs", "Loss over the pairs of the training"),
         markdown(
             ["pairs of a replica", "N", "steps", "rule", "learning rate", "test loss", "p", "near"],
             [row for own in found for row in rows(own, p_values, own is first_of(found, own))],
@@ -210,9 +208,7 @@ def against_mean(own, p_values):
     k_mean, k_own = own.best("mean"), own.best("adasum")
     mean, adasum = own.losses("mean", k_mean), own.losses("adasum", k_own)
     p = p_values[own.batch, own.replicas, "tuned"]
-    word = "unconfirmed"
-    if p < SIGNIFICANT:
-        word = "confirmed" if np.median(adasum) < np.median(mean) else "refuted"
+    word = WORDS[sign(p, mean, adasum)]  # of losses
     does = "yes" if own.matches("mean", k_mean) else "no"
     numbers = {"loss of Adasum": adasum, "loss of the mean": mean}
     numbers = {name: loss_text(losses).split(" ")[0] for name, losses in numbers.items()}
@@ -221,7 +217,7 @@ def against_mean(own, p_values):
 
 
 def draw(found, pictures):
-    """Draw the loss over the rates, and over the pairs at the best rates."""
+    """Draw the loss over the rates."""
     with pictures.drawn("rates", len(found), sharey=True) as (figure, axes):
         for axis, own in zip(axes, found, strict=True):
             for setting in [*own.alone.settings, *own.grid.settings]:
@@ -232,22 +228,6 @@ def draw(found, pictures):
             axis.set_ylabel("validation loss (lower is better)")
         axes[0].set_ylim(2.5, HIGHEST + 0.1)
         legend(figure, axes)
-    with pictures.drawn("pairs", len(found), sharey=True) as (figure, axes):
-        for axis, own in zip(axes, found, strict=True):
-            for rule in (ONE, *RULES):
-                k = own.k_alone if rule == ONE else own.best(rule)
-                style = {"color": COLOURS[rule], "label": NAMES[rule]} | LINES[rule]
-                curves(axis, share_of_steps, own.runs(rule, k), "losses", **style)
-            axis.set_title(f"N = {own.replicas}, {own.batch} pairs each")
-            axis.set_xlabel("share of the pairs, each at its best rate")
-        for axis in axes[::COLUMNS]:
-            axis.set_ylabel("test loss (lower is better)")
-        legend(figure, axes)
-
-
-def share_of_steps(run):
-    """Return how much of the training had been done at each evaluation."""
-    return np.array(run["steps"]) / run["steps"][-1]
 
 
 def curve(axes, own, grid, setting):
@@ -256,11 +236,12 @@ def curve(axes, own, grid, setting):
     for k in grid.exponents:
         (score_of,) = grid.median(own.results, setting, k)
         (points if score_of > -DIVERGED else crosses).append((own.rate(k), -score_of))
-    style = {"color": COLOURS[rule], "marker": MARKERS[rule], "label": NAMES[rule]}
+    style = style_of(rule)
     if rule == ONE:  # below the others, which may hide it
         style |= {"lw": 5, "ms": 10, "alpha": 0.5}
     axes.plot(*zip(*points, strict=True), **style)
     if crosses:
         x = [rate for rate, _ in crosses]
-        marks = {"color": COLOURS[rule], "marker": CROSSES[rule], "ls": "", "ms": 7}
-        axes.plot(x, [HIGHEST] * len(x), label=f"{NAMES[rule]} diverges", **marks)
+        marks = style_of(rule, marker=CROSSES[rule], ls="", ms=7)
+        marks["label"] += " diverges"
+        axes.plot(x, [HIGHEST] * len(x), **marks)
