@@ -11,7 +11,7 @@
 #   make test-addons  the tests of `test` with TensorFlow 2.15, Keras 2 and TensorFlow Addons
 #   make test-versions  the tests that depend on versions, on the corners of the table of
 #                TensorFlow, Keras and Python versions, in build/versions; CORNER=2.16 selects the
-#                corners of one TensorFlow, RECORD=--record updates the docs
+#                corners of one TensorFlow
 #   make lint    ruff, clang-format, and the import rules of pyproject.toml
 #   make types   mypy, on the public API, aggregation, ops, cluster, health, doctor and transport
 #   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan, in build/sanitize
@@ -75,7 +75,7 @@ OWN_WORKERS = $(addprefix tests/multi_worker/,test_doctor.py test_faults.py test
 SHARED_GROUP = $(filter-out $(OWN_WORKERS),$(wildcard tests/multi_worker/test_*.py))
 # Some files with workers also run over UCX.
 OVER_UCX = $(addprefix tests/multi_worker/,test_custom_loops.py test_dtypes.py \
-    test_empty_replicas.py test_nonfinite.py test_optimizers.py test_own_steps.py)
+    test_empty_replicas.py test_nonfinite.py test_optimizers.py)
 # These have targets of their own.
 OTHERS = $(SHARED_GROUP) tests/clusters tests/wheels
 define BOTH_PARTS
@@ -109,7 +109,7 @@ test-addons:
 	$(MAKE) -C $(ADDONS) PYTHON=python3.11 EXTRA=keras2-cpu PART="$(PART)" test
 
 test-versions:
-	$(PYTHON) tests/support/corners.py $(CORNER) $(RECORD)
+	$(PYTHON) tests/support/corners.py $(CORNER)
 
 lint: $(READY)
 	$(BIN)/ruff check .

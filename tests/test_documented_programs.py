@@ -91,7 +91,7 @@ def test_the_quickstart_of_the_readme_runs_as_printed(tmp_path):
 def test_the_install_block_works_in_a_fresh_clone(tmp_path):
     """It builds the compiled op, with UCX."""
     block = SHELL.search((ROOT / "docs" / "install.md").read_text())[1]
-    run = functools.partial(subprocess.run, check=True, text=True, timeout=900)
+    run = functools.partial(subprocess.run, check=True, text=True, timeout=900 * PACE)
     run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "clone")])
     script = f"set -e\n{block}tf-adasum-doctor --json > doctor.json\n"
     without = {"PYTHONPATH", "VIRTUAL_ENV", "TF_ADASUM_OPS", "TF_ADASUM_UCX", "TF_CONFIG"}

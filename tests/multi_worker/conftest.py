@@ -28,19 +28,17 @@ def pytest_collection_modifyitems(config, items):
 
 
 class Groups:
-    """The `WorkerGroup` of the topology and strategy that were asked for last."""
+    """The `WorkerGroup` of the topology that was asked for last."""
 
-    def __init__(self, strategy, make_folder):
-        self._strategy, self._make_folder = strategy, make_folder
-        self._topology, self._group = None, None
+    def __init__(self, make_folder):
+        self._make_folder, self._topology, self._group = make_folder, None, None
 
     def of(self, topology):
         if topology != self._topology or self._group.has_ended:
             self.close()
             workers, devices = map(int, topology.split("x"))
-            folder = self._make_folder(f"{self._strategy}{topology}")
             fresh = topology == "2x1"  # most tests run on it
-            self._group = WorkerGroup(workers, devices, folder, self._strategy, fresh=fresh)
+            self._group = WorkerGroup(workers, devices, self._make_folder(topology), fresh=fresh)
             self._topology = topology
         return self._group
 
@@ -50,26 +48,14 @@ class Groups:
         self._topology, self._group = None, None
 
 
-def groups_of(strategy):
-    @pytest.fixture(scope="session", name=f"{strategy}_groups")
-    def groups(tmp_path_factory):
-        started = Groups(strategy, tmp_path_factory.mktemp)
-        yield started
-        started.close()
-
-    return groups
-
-
-adasum_groups, stock_groups = groups_of("adasum"), groups_of("stock")
+@pytest.fixture(scope="session")
+def groups(tmp_path_factory):
+    started = Groups(tmp_path_factory.mktemp)
+    yield started
+    started.close()
 
 
 @pytest.fixture(scope="module")
-def group(request, adasum_groups):
+def group(request, groups):
     """A `WorkerGroup` of the topology that the test is parametrized with, e.g. "2x2"."""
-    return adasum_groups.of(request.param)
-
-
-@pytest.fixture(scope="module")
-def stock_group(request, stock_groups):
-    """The same under TensorFlow's own MultiWorkerMirroredStrategy."""
-    return stock_groups.of(request.param)
+    return groups.of(request.param)

@@ -5,8 +5,6 @@ import pytest
 from scenarios import adascale as scenarios
 from support import keras_versions, optimizer_oracles
 
-from tf_adasum.aggregation import buckets
-
 # float32 gradients; ‖g‖² travels in float32; weights collect 50 roundings.
 ESTIMATES = {"rtol": 3e-6, "atol": 3e-6}
 WEIGHTS = {"rtol": 1e-5, "atol": 2e-6}
@@ -68,11 +66,3 @@ def test_accumulated_without_a_strategy(count, options):
 )
 def test_on_replicas(group, count, options):
     check(group.run(scenarios.steps, count=count, **options), count, **options)
-
-
-@pytest.mark.parametrize("group", ["2x2"], indirect=True, scope="module")
-def test_sends_one_number_in_the_same_all_reduce(group):
-    for result in group.run(scenarios.collectives):
-        assert result["adascale"][0] == result["sgd"][0] == group.devices
-        # The number is padded, as every gradient in a bucket is.
-        assert result["adascale"][1] - result["sgd"][1] == buckets.ALIGNED_BYTES * group.devices

@@ -105,7 +105,6 @@ ALL_BY_STEP = [
     [
         ("1x1", BY_STEP),
         ("2x1", BY_STEP),
-        pytest.param("2x1", ALL_BY_STEP, marks=pytest.mark.slow),
         pytest.param("4x1", ALL_BY_STEP, marks=pytest.mark.slow),
     ],
     indirect=["group"],

@@ -44,8 +44,8 @@ ALWAYS = dict.fromkeys(
 
 @pytest.mark.parametrize("case", [pytest.param(c, marks=ALWAYS.get(c, ())) for c in OUTCOMES])
 @pytest.mark.slow
-def test_both_raise(adasum_groups, case):
-    group = adasum_groups.of("2x1")
+def test_both_raise(groups, case):
+    group = groups.of("2x1")
     *texts, code = OUTCOMES[case]
     try:
         for each in group.run(differences.run, case=case):
@@ -59,6 +59,6 @@ def test_both_raise(adasum_groups, case):
 
 
 @pytest.mark.slow
-def test_what_may_differ(adasum_groups):
-    for each in adasum_groups.of("2x1").run(differences.run, case="what may differ"):
+def test_what_may_differ(groups):
+    for each in groups.of("2x1").run(differences.run, case="what may differ"):
         assert str(each["error"][0]) == "none"

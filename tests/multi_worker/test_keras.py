@@ -11,50 +11,8 @@ compiled_predict = keras_versions.needs_keras(
 )
 
 
-@pytest.fixture(scope="module")
-def step_by_step(group):
-    """A fit of one step after the other."""
-    return group.run(scenarios.fit_in_executions)[0]
-
-
-def assert_fits_alike(group, expected, options):
-    """The same up to roundings, which two epochs of Adam spread."""
-    for actual in group.run(scenarios.fit_in_executions, **options):
-        for name, value in expected.items():
-            np.testing.assert_allclose(actual[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
-
-
-@on("1x2", pytest.param("2x1", marks=pytest.mark.slow))
-class TestWaysToRun:
-    @pytest.mark.slow
-    def test_eagerly(self, group, step_by_step):
-        assert_fits_alike(group, step_by_step, {"run_eagerly": True})
-
-    @compiled_predict
-    def test_jit_compile_trains_without_xla(self, group, step_by_step):
-        assert_fits_alike(group, step_by_step, {"jit_compile": True})
-
-
 @on("1x2", "2x2")
 class TestKeras:
-    @pytest.mark.parametrize("poisoned", [0, -1])
-    def test_one_overflow_is_skipped_by_all(self, group, poisoned):
-        results = group.run(
-            scenarios.overflow_on_one_replica, poisoned_replica=poisoned % group.replicas
-        )
-        # Keras 2 counts steps that are left out.
-        iterations = [1, 2, 3, 4] if keras_versions.IS_KERAS_2 else [1, 1, 2, 3]
-        for actual in results:
-            steps = actual["steps"]
-            assert steps[:, 0].tolist() == [64, 32, 32, 32], "the scale of the loss"
-            assert steps[:, 1].tolist() == iterations
-            weights = steps[:, 2:]
-            np.testing.assert_array_equal(weights[1], weights[0], "no weight changes")
-            assert (weights[2] != weights[1]).all(), "and the next step changes all"
-            assert np.isfinite(weights).all()
-            for name in actual:
-                np.testing.assert_array_equal(actual[name], results[0][name])
-
     @pytest.mark.parametrize(
         "jit_compile",
         [False, pytest.param(True, marks=pytest.mark.keras3_only("Keras 2 trains without XLA"))],
@@ -98,11 +56,6 @@ class TestKeras:
             np.testing.assert_allclose(
                 actual["predicted"], actual["predicted alone"], rtol=1e-5, atol=1e-6
             )
-
-    @pytest.mark.parametrize("steps", [3, 10])
-    @pytest.mark.slow
-    def test_steps_per_execution_changes_nothing(self, group, step_by_step, steps):
-        assert_fits_alike(group, step_by_step, {"steps_per_execution": steps})
 
     def test_a_gradient_that_one_replica_lacks_is_refused_on_all_workers(self, group):
         for actual in group.run(scenarios.gradient_missing_on_one_replica):
@@ -164,18 +117,3 @@ class TestXla:
                 np.testing.assert_allclose(
                     actual[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name
                 )
-
-    @pytest.mark.parametrize(
-        ("kind", "texts"),
-        [
-            ("own step", ["the train_step of", "the model's own"]),
-            ("synchronized", ["reduce over the replicas", "jit_compile=False"]),
-        ],
-    )
-    @pytest.mark.slow
-    def test_what_is_trained_without_xla_is_named(self, group, kind, texts):
-        for actual in group.run(jit.fit, kind=kind, jit_compile=True):
-            (warning,) = actual["warnings"]
-            assert all(text in warning for text in texts)
-            assert False in actual["training compiled"]  # after an attempt that may reach the layer
-            assert any(actual["the rest compiled"])

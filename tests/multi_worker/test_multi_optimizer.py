@@ -7,10 +7,10 @@ from support.all_pairs import every_pair
 
 pytestmark = pytest.mark.keras3_only("its Keras has no MultiOptimizer")
 
-# Keras cannot save a function, and `Parts` has no config.
+# Keras cannot save a function.
 TOGETHER = {
-    "unbroken": ["multi", "function", "parts"],
-    "resumed": ["multi", "function", "parts"],
+    "unbroken": ["multi", "function"],
+    "resumed": ["multi", "function"],
     "loaded": ["multi"],
 }
 
@@ -28,8 +28,6 @@ def test_several_optimizers_take_the_steps_of_one(group, tmp_path, kind, rule, w
     """The same numbers are added in other buckets, hence the tolerance of a few roundings."""
     if kind.startswith("delta") and rule == "mean":
         pytest.skip("DeltaAdasum refuses the mean")
-    if kind == "outside" and way != "unbroken":
-        pytest.skip("an optimizer belongs to one model")
 
     def train(together):
         folder = str(tmp_path / together)
@@ -38,8 +36,7 @@ def test_several_optimizers_take_the_steps_of_one(group, tmp_path, kind, rule, w
 
     expected = train("one")[0]
     for together in TOGETHER[way]:
-        if together != "parts" or rule != "of each optimizer":  # its parts cannot know all paths
-            assert_close(train(together), expected, rtol=1e-5, atol=1e-6)
+        assert_close(train(together), expected, rtol=1e-5, atol=1e-6)
 
 
 @on("1x2")

@@ -57,20 +57,6 @@ class TestLeftOut:
             assert warning.startswith("1 steps were skipped")
 
 
-@on("2x2")
-@pytest.mark.parametrize(
-    ("rule", "optimizer", "guard", "poisoned"),
-    [
-        ("adacons", "momentum", "loss scaling", [0, -1]),
-        ("mean", "adascale", "loss scaling", [0, -1]),
-        ("adasum", "delta of 2", "skip", [1]),
-    ],
-)
-def test_on_several_workers_with_several_devices(group, rule, optimizer, guard, poisoned):
-    for replica in poisoned:
-        assert_left_out(group, replica, rule=rule, optimizer=optimizer, guard=guard)
-
-
 @on("1x2", "2x2")
 class TestRaised:
     @pytest.mark.parametrize(

@@ -25,8 +25,9 @@ def test_the_mean_equals_one_device(group):
 
 @on("2x1")
 def test_a_step_exchanges_only_gradients(group):
-    for found in group.run(one_device.exchanges_beside_gradients):
-        assert found["exchanges"] == 0
+    for optimizer in ("SGD", "AdaScale"):  # whose number travels among the gradients
+        for found in group.run(one_device.exchanges_beside_gradients, optimizer=optimizer):
+            assert found["exchanges"] == 0
 
 
 @on("1x2", "2x1")

@@ -1,9 +1,7 @@
 """What a user can do wrong with the scope works, or is refused on all workers with the line."""
 
-import itertools
-
 import pytest
-from scenarios import assert_close, basics, on
+from scenarios import basics, on
 from scenarios import scopes as scenarios
 
 BUILD = "with strategy.scope():\n        model = ..."
@@ -32,13 +30,3 @@ class TestScopes:
                 assert expected in message if expected else message == "", name
         # No collective had started: the group still works.
         group.run(basics.reduce_gradients, rule="adasum")
-
-    @pytest.mark.slow
-    def test_where_compile_and_fit_stand_makes_no_difference(self, group):
-        results = [
-            group.run(scenarios.fit_with, compiles_inside=compiles, fits_inside=fits)
-            for compiles, fits in itertools.product([True, False], repeat=2)
-        ]
-        expected = results[0][0]
-        assert len({*expected["loss"]}) == 2, "it learns"
-        assert_close(itertools.chain(*results), expected)

@@ -67,3 +67,9 @@ def test_communication_options_reach_every_collective(group):
         assert actual["ops"].tolist() == sorted(ops * group.devices)
         assert actual["timeouts"].tolist() == [77.0] * len(ops) * group.devices
         assert actual["hints"].tolist() == ["RING"] * len(ops) * group.devices
+
+
+@on("2x1", "2x2")
+def test_other_reductions_open_no_files(group):
+    for own in group.run(basics.reduce_without_descriptors):
+        assert own["sum"] == own["expected"]

@@ -42,22 +42,11 @@ def test_slow_links_change_nothing_and_a_cut_is_named(tmp_path, digest_of):
         check(BY_NAME[name], tmp_path / name, digest_of, timeout)
 
 
-# `benchmarks/networks.py` runs all cases.
-SOME = [
-    "10 Mbit/s",
-    "IPv6",
-    "worker 1 cut off for 5 s in a step",
-    "worker 1 cut off for the first 20 s",
-    "worker 1 cut off in a checkpoint",
-    "the link of workers 1 and 2 cut, three workers",
-    "TensorFlow's port blocked in a step",
-    "worker 1 paused for 10 s in a step",
-    "worker 0 gets SIGKILL in a step",
-]
+OTHERS = [case.name for case in CASES if case.name not in QUICK and case != network_cases.UNBROKEN]
 
 
 @pytest.mark.usefixtures("make_network")
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", OTHERS)
 def test_whatever_happens_to_the_network(tmp_path, digest_of, name):
     check(BY_NAME[name], tmp_path, digest_of)

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from support import cuda_library
 from support.build_cache import built_once
+from support.pace import PACE
 
 ROOT = Path(__file__).parents[2]
 LIBRARY = "emulated_gpu.so"
@@ -46,10 +47,10 @@ def _build(flags, cuda, folder):
     def compile_one(name):
         target = folder / f"{Path(name).stem}.o"
         command = ["g++", *flags, "-c", str(ROOT / "custom_ops" / name), "-o", str(target)]
-        subprocess.run(command, check=True, timeout=600)
+        subprocess.run(command, check=True, timeout=600 * PACE)
         return str(target)
 
     with ThreadPoolExecutor(2) as pool:
         objects = list(pool.map(compile_one, SOURCES))
     link = ["g++", "-shared", *objects, *tf.sysconfig.get_link_flags(), "-o", str(folder / LIBRARY)]
-    subprocess.run(link, check=True, timeout=600)
+    subprocess.run(link, check=True, timeout=600 * PACE)

@@ -52,7 +52,7 @@ def run(
     awaited=None,
     popens=None,
     hosts=None,
-    joining=None,
+    is_joining=False,
     steps=(),
     coming=STARTUP_TIMEOUT,
     on_start=lambda: None,
@@ -65,12 +65,11 @@ def run(
         workers: how many.
         victim: the worker to which the fault happens; with `steps` the one that reaches
             the injection point.
-        limit: seconds after the fault (or the start) to wait for the others.
+        limit: seconds of a quiet machine after the fault (or the start) to wait for the others.
         awaited: ranks of the workers to wait for. Defaults to None: all but the victim.
         popens: for each worker, a function that starts its process. Defaults to None: a fork.
         hosts: for each worker the host in its address. Defaults to None: this machine.
-        joining: for each worker its ``TF_ADASUM_INTERFACE`` or None, where workers are told worker
-            0's address alone. Defaults to None: all are told all addresses.
+        is_joining: whether workers are told worker 0's address alone, and not all addresses.
         steps: pairs of seconds after the injection point and a function of all processes: the
             fault, if it happens from outside. With the injection point "before" the first one
             comes before they start.
@@ -82,7 +81,7 @@ def run(
     Returns:
         dict from the ranks awaited to their `Outcome`.
     """
-    folder, steps = pathlib.Path(folder), list(steps)
+    folder, steps, limit = pathlib.Path(folder), list(steps), limit * PACE
     asked = {"strategy": "adasum", "timeout": None, "fault": "outside", **asked}
     asked |= {"victim": victim, "folder": str(folder), "seconds": 2 * coming + limit}
     popens = popens or [None] * workers
@@ -94,8 +93,8 @@ def run(
     try:
         for rank in range(workers):
             environment = worker_environment(ports, rank, 1, hosts)
-            if joining:
-                environment = _told_of_worker_0(environment, joining[rank])
+            if is_joining:
+                environment = _told_of_worker_0(environment)
             log = folder / f"{rank}.log"
             process = start_worker_script("faulty_worker.py", asked, log, environment, popens[rank])
             processes.append(process)
@@ -130,17 +129,16 @@ def run(
     }
 
 
-def _told_of_worker_0(environment, interface):
+def _told_of_worker_0(environment):
     """Return a worker's environment that says where worker 0 is instead of where all are."""
     told = json.loads(environment["TF_CONFIG"])
     addresses = told["cluster"]["worker"]
-    variables = {
+    return environment | {
         "TF_CONFIG": "",
         "TF_ADASUM_COORDINATOR": addresses[0],
         "TF_ADASUM_RANK": str(told["task"]["index"]),
         "TF_ADASUM_WORLD_SIZE": str(len(addresses)),
     }
-    return environment | variables | ({"TF_ADASUM_INTERFACE": interface} if interface else {})
 
 
 def _act(steps, begin, processes):

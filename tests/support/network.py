@@ -22,11 +22,12 @@ import shutil
 import subprocess
 import sys
 
+from support.pace import PACE
 from support.packet_forwarder import Conditions
 
 HERE = pathlib.Path(__file__).parent
-SECONDS_FOR_A_COMMAND = 20
-SECONDS_TO_STOP = 5
+SECONDS_FOR_A_COMMAND = 20 * PACE
+SECONDS_TO_STOP = 5 * PACE
 _numbers = itertools.count()  # of the networks of this process
 
 

@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 from support import faults
 from support.network import Network
+from support.pace import PACE
 
 # Seconds within which an error comes: after a silence of 30 s, on a busy machine; of 60 s; and of
 # workers that all wait, 120 s.
 LONGEST_DETECTION = 45.0
 WHOLE_START = 80.0
-WHOLE_PATIENCE = 150.0
 WIDE = 300  # 0.4 MB of weights
 LATE = 60.0  # seconds for which an error that is late is waited for
 
@@ -32,16 +32,15 @@ class Case:
         injection_point: of training, see `faulty_worker`; "before": before the workers start.
         victim: the worker that reaches the injection point.
         workers: how many.
-        seconds_to_report: seconds from the injection point within which every worker has to say
-            something.
-        must_train: whether all have to train to the end; None if an error is accepted as well.
+        seconds_to_report: seconds from the injection point, on a quiet machine, within which every
+            worker has to say something.
+        must_train: whether all have to train to the end; False: whether all have to end in an
+            error; None: either.
         error_pattern: pattern in each error. Defaults to None: the name of another worker.
         awaited: ranks of the workers that are to end by themselves. Defaults to None: all.
         hosts: function of the `Network` that returns the hosts in the workers' addresses. Defaults
             to None: those of IPv4.
-        num_fits: how many times the workers train.
         width: of the model's layers: the messages of a wide one take many packets.
-        seconds_per_step: at least, so that training lasts until something is noticed.
         port: whether it happens to a port, which workers that join choose by themselves.
     """
 
@@ -55,9 +54,7 @@ class Case:
     error_pattern: str | None = None
     awaited: tuple | None = None
     hosts: Callable | None = None
-    num_fits: int = 1
     width: int = 4
-    seconds_per_step: float = 0.0
     port: bool = False
 
 
@@ -88,53 +85,10 @@ def cut_link(one, other):
     return cut_both_ways
 
 
-def slow(name, *, must_train=True, seconds_to_report=240.0, width=4, **conditions):
+def slow(name, width=4, **conditions):
     """A network that is so from the start."""
-    steps = ((0, between(**conditions)),)
-    return Case(
-        name,
-        steps,
-        "before",
-        seconds_to_report=seconds_to_report,
-        must_train=must_train,
-        width=width,
-    )
-
-
-def blocked(name, injection_point="step", seconds_per_step=0.0, **conditions):
-    """A port is blocked."""
-    steps = ((0, between(**conditions)),)
-    own = {"seconds_to_report": WHOLE_START, "seconds_per_step": seconds_per_step, "port": True}
-    return Case(name, steps, injection_point, **own)
-
-
-def healing(seconds, name=None, **options):
-    name = name or f"worker 1 cut off for {seconds} s in a step"
-    return Case(name, ((0, cut(1)), (seconds, heal)), **options)
-
-
-def elsewhere(name, rank, host):
-    """The address of a worker has another host."""
-
-    def hosts(network):
-        addresses = [each.address for each in network.hosts]
-        addresses[rank] = host
-        return addresses
-
-    return Case(name, injection_point="before", hosts=hosts, seconds_to_report=WHOLE_START)
-
-
-def paused(seconds, must_train=None):
-    """A worker is stopped, and continues; it may then learn that it was declared lost itself."""
-    steps = ((0, send(signal.SIGSTOP, 1)), (seconds, send(signal.SIGCONT, 1)))
-    name = f"worker 1 paused for {seconds} s in a step"
-    return Case(
-        name,
-        steps,
-        must_train=must_train,
-        error_pattern=r"worker 1\b",
-        seconds_to_report=LONGEST_DETECTION + seconds,
-    )
+    options = {"seconds_to_report": 240.0, "must_train": True, "width": width}
+    return Case(name, ((0, between(**conditions)),), "before", **options)
 
 
 def of_ipv6(network):
@@ -146,86 +100,50 @@ UNBROKEN = Case("nothing", seconds_to_report=120.0, must_train=True)
 CASES = [
     UNBROKEN,
     slow("20 ms delay, 1 % loss", delay=0.01, loss=0.01),
-    slow("200 ms delay", delay=0.1),
-    slow("200 ms delay, 100 ms jitter", delay=0.1, jitter=0.05),
-    slow("5 % loss", loss=0.05),
     slow("10 Mbit/s", rate=10e6, width=WIDE),
-    slow(
-        "packets over 1280 bytes are dropped silently",
-        longest=1280,
-        width=WIDE,
-        must_train=None,
-        seconds_to_report=WHOLE_PATIENCE,
-    ),
     Case("IPv6", injection_point="before", seconds_to_report=120.0, must_train=True, hosts=of_ipv6),
-    Case("worker 1 cut off in a step", ((0, cut(1)),)),
-    Case("worker 0 cut off in a step, three workers", ((0, cut(0)),), workers=3),
+    Case("worker 1 cut off in a step", ((0, cut(1)),), must_train=False),
     Case(
-        "worker 1 cut off in a checkpoint", ((0, cut(1)),), injection_point="checkpoint", victim=0
-    ),
-    Case(
-        "worker 1 cut off between two calls of fit",
+        "worker 1 cut off in a checkpoint",
         ((0, cut(1)),),
-        injection_point="between",
-        num_fits=2,
+        injection_point="checkpoint",
+        victim=0,
+        must_train=False,
     ),
-    healing(5, must_train=True),
-    healing(15),  # longer than TensorFlow's own connections last
-    healing(20),
-    healing(45),
-    healing(
-        15,
-        "worker 1 cut off for 15 s between two calls of fit",
-        injection_point="between",
-        num_fits=2,
+    Case("worker 1 cut off for 5 s in a step", ((0, cut(1)), (5, heal)), must_train=True),
+    Case(
+        "worker 1 cut off for the first 20 s",
+        ((0, cut(1)), (20, heal)),
+        injection_point="before",
+        must_train=True,
+        seconds_to_report=120.0,
     ),
-    Case("nothing gets from worker 1 to 0", ((0, between(1, 0, cut=True)),)),
-    Case("nothing gets from worker 0 to 1", ((0, between(0, 1, cut=True)),)),
     Case(
         "the link of workers 1 and 2 cut, three workers",
         ((0, cut_link(1, 2)),),
         workers=3,
         error_pattern=r"worker [12] \(",
+        must_train=False,
     ),
-    blocked("TensorFlow's port blocked in a step", without_port=faults.PORT),
-    blocked(
-        "all but TensorFlow's port blocked in a step, while training takes another minute",
-        seconds_per_step=2.5,
-        only_port=faults.PORT,
-    ),
-    blocked("all but TensorFlow's port blocked from the start", "before", only_port=faults.PORT),
-    paused(10, must_train=True),
-    paused(45),
-    Case("worker 1 gets SIGKILL in a step", ((0, send(signal.SIGKILL, 1)),), awaited=(0,)),
-    Case("worker 0 gets SIGKILL in a step", ((0, send(signal.SIGKILL, 0)),), awaited=(1,)),
     Case(
-        "worker 1 cut off from the start",
-        ((0, cut(1)),),
-        injection_point="before",
+        "TensorFlow's port blocked in a step",
+        ((0, between(without_port=faults.PORT)),),
         seconds_to_report=WHOLE_START,
+        must_train=False,
+        port=True,
     ),
-    healing(
-        20,
-        "worker 1 cut off for the first 20 s",
+    Case(
+        "worker 1 paused for 10 s in a step",
+        ((0, send(signal.SIGSTOP, 1)), (10, send(signal.SIGCONT, 1))),
         must_train=True,
-        injection_point="before",
-        seconds_to_report=120.0,
+        seconds_to_report=LONGEST_DETECTION + 10,
     ),
     Case(
-        "worker 1 cut off when TensorFlow starts",
-        ((0, cut(1)),),
-        "start",
-        seconds_to_report=WHOLE_START,
+        "worker 0 gets SIGKILL in a step",
+        ((0, send(signal.SIGKILL, 0)),),
+        awaited=(1,),
+        must_train=False,
     ),
-    healing(
-        15,
-        "worker 1 cut off for 15 s when TensorFlow starts",
-        injection_point="start",
-        seconds_to_report=WHOLE_START,
-    ),
-    elsewhere("no host has worker 1's address", 1, "10.77.0.99"),
-    elsewhere("worker 1's host name does not exist", 1, "no-such-host.invalid"),
-    elsewhere("no host has worker 0's address", 0, "10.77.0.99"),
 ]
 
 
@@ -241,8 +159,6 @@ def run(case, folder, *, strategy="adasum", **options):
     with Network(case.workers) as network:
         own = [host.address for host in network.hosts]
         hosts = case.hosts(network) if case.hosts else own
-        is_wrong = {*hosts} - {*own, *(f"[{host.address6}]" for host in network.hosts)}
-        joining = [host if host in is_wrong else None for host in hosts]
         return faults.run(
             folder,
             workers=case.workers,
@@ -251,21 +167,18 @@ def run(case, folder, *, strategy="adasum", **options):
             awaited=case.awaited or range(case.workers),
             popens=[host.popen for host in network.hosts],
             hosts=hosts,
-            joining=joining if strategy == "joined" else None,
+            is_joining=strategy == "joined",
             steps=[(when, functools.partial(what, network)) for when, what in case.steps],
             injection_point=case.injection_point,
             strategy=strategy,
-            num_fits=case.num_fits,
             width=case.width,
-            seconds_per_step=case.seconds_per_step,
             **options,
         )
 
 
 def unbroken(case):
     """The case without what happens, to whose weights it has to train."""
-    same = {name: getattr(case, name) for name in ("workers", "num_fits", "width")}
-    return dataclasses.replace(UNBROKEN, **same)
+    return dataclasses.replace(UNBROKEN, workers=case.workers, width=case.width)
 
 
 def violations(case, outcomes, expected):
@@ -280,10 +193,11 @@ def violations(case, outcomes, expected):
     for rank, outcome in outcomes.items():
         words = last_output(outcome)
         others = "".join(str(other) for other in range(case.workers) if other != rank)
-        # The other one, also as TensorFlow does; or a variable of its own that is wrong.
-        named = rf"(worker |/job:worker/task:)[{others}]\b|TF_ADASUM_INTERFACE"
-        names = case.error_pattern or named
+        # The other one, also as TensorFlow does.
+        names = case.error_pattern or rf"(worker |/job:worker/task:)[{others}]\b"
         if outcome.digest:
+            if case.must_train is False:
+                found.append(f"worker {rank} trains on, so nothing has happened to it")
             if outcome.digest != expected:
                 found.append(f"worker {rank} has other weights than without it")
         elif not words:
@@ -294,10 +208,9 @@ def violations(case, outcomes, expected):
             found.append(f"worker {rank} blames the program, which is the same on all")
         elif not re.search(names, words):
             found.append(f"worker {rank} names no other worker")
-        if (words or outcome.digest) and seconds_of(outcome) > case.seconds_to_report:
-            found.append(
-                f"worker {rank} takes {seconds_of(outcome):.0f} s, not {case.seconds_to_report:.0f}"
-            )
+        longest = case.seconds_to_report * PACE
+        if (words or outcome.digest) and seconds_of(outcome) > longest:
+            found.append(f"worker {rank} takes {seconds_of(outcome):.0f} s, not {longest:.0f}")
     if len({outcome.digest for outcome in outcomes.values()}) > 1:
         found.append("not all workers train to the same end")
     return found

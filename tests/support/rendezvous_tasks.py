@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from support.pace import PACE
 from support.worker_group import free_ports
 from tf_adasum.cluster.rendezvous import meet
 from tf_adasum.cluster.tasks import Cluster
@@ -17,7 +18,7 @@ SETTINGS = {"rule": "Adasum()", "devices per worker": 2}
 
 # Seconds within which tasks that are all there have met, on a machine that is busy with other
 # things: a round takes 0.1 s, a silent program holds it up for 2 s.
-SOON = 15
+SOON = 15 * PACE
 
 
 def cluster_of(*addresses, rank=0):

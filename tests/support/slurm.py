@@ -13,11 +13,12 @@ import subprocess
 
 from support.launching import eventually
 from support.network import missing
+from support.pace import PACE
 from tf_adasum.cluster.ports import free_ports
 
 NODES = {"n2": "127.0.0.2", "n10": "127.0.0.3"}
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "unshare")
-SECONDS_TO_START = 60
+SECONDS_TO_START = 60 * PACE
 
 CONFIGURATION = """
 ClusterName=test
@@ -145,7 +146,7 @@ class Slurm:
         logs = sorted(self._folder.glob("[0-9].log"))
         return "\n".join(path.read_text()[-3000:] for path in logs)
 
-    def run(self, *command, timeout=30, check=True, **options):
+    def run(self, *command, timeout=30 * PACE, check=True, **options):
         """Run a command of Slurm's; return it when it has ended."""
         ended = subprocess.run(
             command,
@@ -168,7 +169,7 @@ class Slurm:
         for process in reversed(self._processes):
             process.terminate()
             try:
-                process.wait(15)
+                process.wait(15 * PACE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -42,7 +42,6 @@ class WorkerGroup:
         workers: number of processes; one trains without a cluster.
         devices: logical CPU devices of each.
         folder: where logs and arrays go.
-        strategy: "adasum" for AdasumMirroredStrategy, "stock" for TensorFlow's own.
         hosts: the address of each worker; by default one host for all.
         options: further arguments of AdasumMirroredStrategy.
         environments: for each worker what its environment has besides; by default nothing.
@@ -58,7 +57,6 @@ class WorkerGroup:
         workers,
         devices,
         folder,
-        strategy="adasum",
         hosts=None,
         options=None,
         environments=None,
@@ -74,7 +72,7 @@ class WorkerGroup:
             environment.update(environments[index] if environments else {})
             own, other = context.Pipe()
             log = str(self.folder / f"worker{index}.log")
-            arguments = (other, log, environment, strategy, options or {})
+            arguments = (other, log, environment, options or {})
             process = context.Process(target=worker_process.main, args=arguments)
             with mock.patch.dict(os.environ, environment if fresh else {}):
                 process.start()

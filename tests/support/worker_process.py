@@ -16,21 +16,17 @@ import traceback
 import numpy as np
 
 
-def make_strategy(name, options):
+def make_strategy(options):
     import tensorflow as tf
 
-    timeouts = tf.distribute.experimental.CommunicationOptions(timeout_seconds=60)
-    if name == "stock":
-        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=timeouts)
     import tf_adasum
 
+    timeouts = tf.distribute.experimental.CommunicationOptions(timeout_seconds=60)
     return tf_adasum.AdasumMirroredStrategy(communication_options=timeouts, **options)
 
 
-def restorer_of_rule(strategy, name):
+def restorer_of_rule(strategy):
     """Return a function that gives the strategy back the rule it has now."""
-    if name == "stock":
-        return lambda: None
     from tf_adasum.compat import tensorflow as tensorflow_compat
 
     rule, scheme = strategy._aggregation, strategy._scheme
@@ -95,7 +91,7 @@ def run_program(path, argument, log, environment):
     ctypes.CDLL(None).exit(code)
 
 
-def main(pipe, log, environment, name, options):
+def main(pipe, log, environment, options):
     """Answer requests until the other end of the pipe is closed.
 
     Args:
@@ -104,7 +100,6 @@ def main(pipe, log, environment, name, options):
             arguments; it is answered with the arrays that the function returns.
         log: path of a file for all output.
         environment: dict, the whole environment.
-        name: "adasum" for AdasumMirroredStrategy, "stock" for TensorFlow's own.
         options: further arguments of AdasumMirroredStrategy.
     """
     use_environment(environment, log)
@@ -117,8 +112,8 @@ def main(pipe, log, environment, name, options):
 
     def make():
         nonlocal strategy, restore
-        strategy = make_strategy(name, options)
-        restore = restorer_of_rule(strategy, name)
+        strategy = make_strategy(options)
+        restore = restorer_of_rule(strategy)
 
     def run(module, function, arguments):
         keras.backend.clear_session()

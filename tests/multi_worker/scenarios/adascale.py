@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 from support.keras_versions import Variable, copies_of
 
-from scenarios.basics import over, use_rule
+from scenarios.basics import use_rule
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import AdaScale
 
@@ -90,30 +90,3 @@ def steps(strategy, count, kind="own", momentum=0.9, schedule=False, **options):
         "weights": [np.concatenate([v.numpy().ravel() for v in copy]) for copy in copies],
         "iterations": int(optimizer.iterations.numpy()),
     }
-
-
-def collectives(strategy):
-    """How many of TensorFlow's collectives a step has in SGD and in AdaScale, and their bytes."""
-    use_rule(strategy, "mean")
-
-    def measure(wrap):
-        with strategy.scope():
-            variables = [Variable(value, name="v") for value in initial_values()]
-            optimizer = wrap(keras.optimizers.SGD(0.05))
-            keras_compat.build(optimizer, variables)
-
-        @tf.function
-        def step():
-            strategy.run(
-                lambda: keras_compat.apply(
-                    optimizer, [tf.ones(shape) for shape in SHAPES], variables
-                )
-            )
-
-        with over(strategy, None):
-            graph = step.get_concrete_function().graph
-        found = [node for node in graph.get_operations() if node.type.startswith("Collective")]
-        sent = [node.inputs[0].shape.num_elements() * node.inputs[0].dtype.size for node in found]
-        return [len(found), sum(sent)]
-
-    return {"sgd": measure(lambda sgd: sgd), "adascale": measure(AdaScale)}

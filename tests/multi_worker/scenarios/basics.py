@@ -247,43 +247,6 @@ def known_gradients(replicas, not_finite=None):
     return gradients
 
 
-def reduce_other_things(strategy, rule=None):
-    """Moments of SyncBatchNormalization, a metric, a loss, the user's own sums and means."""
-    if rule:
-        use_rule(strategy, rule)
-    keras.utils.set_random_seed(5)
-    replicas = strategy.num_replicas_in_sync
-    inputs = np.random.default_rng(6).standard_normal([replicas, 16, 3]).astype("float32")
-    with scope(strategy):
-        normalization = keras.layers.BatchNormalization(synchronized=True, momentum=0.5)
-        normalization.build([None, 3])
-        metric = keras.metrics.MeanSquaredError()
-
-    @tf.function
-    def step():
-        def replica_step():
-            context = tf.distribute.get_replica_context()
-            own = tf.gather(tf.constant(inputs), context.replica_id_in_sync_group)
-            normalized = normalization(own, training=True)
-            metric.update_state(own, normalized)
-            summed = context.all_reduce("SUM", [own, tf.reduce_sum(own)])
-            averaged = context.all_reduce("MEAN", own)
-            gathered = context.all_gather(own[:2], axis=0)
-            return normalized, summed[0], summed[1], averaged, gathered
-
-        return strategy.run(replica_step)
-
-    names = ["normalized", "sum", "scalar sum", "mean", "gathered"]
-    results = {
-        name: np.stack([copy.numpy() for copy in strategy.experimental_local_results(value)])
-        for name, value in zip(names, step(), strict=True)
-    }
-    results["moving mean"] = normalization.moving_mean.numpy()
-    results["moving variance"] = normalization.moving_variance.numpy()
-    results["metric"] = metric.result().numpy()
-    return results
-
-
 def reduce_without_descriptors(strategy):
     """Where Python can open no pipe: whoever calls at TensorFlow's port takes descriptors."""
     replicas = strategy.num_replicas_in_sync

@@ -1,15 +1,13 @@
 """Last batches that leave replicas without rows."""
 
-import functools
 from unittest import mock
 
 import keras
 import numpy as np
 import tensorflow as tf
-from support import keras_versions
 from support.keras_versions import copies_of
 
-from scenarios.basics import OPTIMIZERS, random_data, scope, use_rule, weights_of
+from scenarios.basics import OPTIMIZERS, build_mlp, random_data, scope, use_rule, weights_of
 from tf_adasum.callbacks import ReplicaCheck
 from tf_adasum.compat import keras as keras_compat
 
@@ -36,14 +34,6 @@ class OwnStep(keras.Model):
         keras_compat.apply(self.optimizer, gradients, self.trainable_variables)
         self.tracker.update_state(loss)
         return {"tracked": self.tracker.result()}
-
-
-def build(normalization=True):
-    """With an L2 loss, whose gradient needs no rows."""
-    penalty = keras.regularizers.L2(0.1)
-    layers = [keras.layers.Input([6]), keras.layers.Dense(4, kernel_regularizer=penalty)]
-    layers += [keras.layers.BatchNormalization(momentum=0.5)] if normalization else []
-    return keras.Sequential([*layers, keras.layers.Dense(1)])
 
 
 def model_with_everything(strategy, optimizer="momentum", fit_mode="fit"):
@@ -102,39 +92,31 @@ def fit(strategy, rule, optimizer, fit_mode):
     }
 
 
-def steps_of_loop(strategy, rule, optimizer="momentum", function=False):
+def steps_of_loop(strategy, optimizer):
     """Two steps of a custom loop: all replicas have the same rows, then only the first has rows.
 
     Args:
-        strategy: the workers' strategy, or one of a single replica.
-        rule: the rule's name.
+        strategy: the workers' strategy.
         optimizer: a name in OPTIMIZERS.
-        function: whether `strategy.run` gets a tf.function, instead of being called in one.
 
     Returns:
-        All variables after each step, with the local replicas as their first dimension.
+        The optimizer's variables after each step, with the local replicas as first dimension.
     """
-    use_rule(strategy, rule)
+    use_rule(strategy, "adasum")
     keras.utils.set_random_seed(7)
     x, y = random_data(16)
     with strategy.scope():
-        model = build()
+        model = build_mlp()
         model_optimizer = OPTIMIZERS[optimizer]()
         keras_compat.build(model_optimizer, model.trainable_variables)
 
     def in_replica(x, y):
         with tf.GradientTape() as tape:
-            losses = tf.square(model(x, training=True) - y)
-            loss = tf.math.divide_no_nan(tf.reduce_sum(losses), tf.cast(tf.size(losses), "float32"))
-            scaled = keras_versions.scale_loss(model_optimizer, loss + sum(model.losses))
-        gradients = tape.gradient(scaled, model.trainable_variables)
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
+        gradients = tape.gradient(loss, model.trainable_variables)
         keras_compat.apply(model_optimizer, gradients, model.trainable_variables)
 
-    if function:
-        in_replica = tf.function(in_replica, reduce_retracing=True)
-    run = lambda args: strategy.run(in_replica, args=args)  # noqa: E731
-    if not function:
-        run = tf.function(run, reduce_retracing=True)
+    run = tf.function(lambda args: strategy.run(in_replica, args=args), reduce_retracing=True)
     results = {}
     for step in (0, 1):
 
@@ -148,12 +130,12 @@ def steps_of_loop(strategy, rule, optimizer="momentum", function=False):
             f"{step} {index} {keras_compat.path_of(variable)}": np.stack(
                 [copy.numpy() for copy in copies_of(strategy, variable)]
             )
-            for index, variable in enumerate([*model.variables, *model_optimizer.variables])
+            for index, variable in enumerate(model_optimizer.variables)
         }
     return results
 
 
-def train_convolutions(strategy, jit_compile=False):
+def train_convolutions(strategy):
     """Train on 9 rows in batches of 8; losses are sums over rows, the rule is that of replicas."""
     if strategy:
         use_rule(strategy, "sum")
@@ -181,54 +163,6 @@ def train_convolutions(strategy, jit_compile=False):
             ]
         )
         loss = keras.losses.MeanSquaredError(reduction="sum")
-        model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=jit_compile)
+        model.compile(keras.optimizers.SGD(0.01), loss)
     model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0)
-    return weights_of(model)
-
-
-def graphs(edges):
-    """Yield graphs with four nodes each, and the targets of their nodes; each fourth has no edges.
-
-    Args:
-        edges: the name of the input with the edges.
-    """
-    for index in range(16):
-        generator = np.random.default_rng(index)
-        nodes = np.float32(generator.normal(size=(4, 3)))
-        pairs = np.int32(generator.integers(0, 4, (3 * (index % 4 != 1), 2)))
-        yield {"nodes": nodes, edges: pairs}, np.float32(generator.normal(size=(4, 1)))
-
-
-class GraphModel(keras.Model):
-    """Add to each node its neighbours, and apply a dense layer."""
-
-    def __init__(self, edges):
-        super().__init__()
-        self.edges, self.dense = edges, keras.layers.Dense(1, kernel_initializer="ones")
-
-    def call(self, inputs):
-        nodes, edges = inputs["nodes"], inputs[self.edges]
-        neighbours = tf.gather(nodes, edges[:, 0])
-        return self.dense(
-            nodes + tf.math.unsorted_segment_sum(neighbours, edges[:, 1], tf.shape(nodes)[0])
-        )
-
-
-def train_on_graphs(strategy, edges):
-    """Return the weights after an epoch in which each replica gets one graph in a step."""
-    use_rule(strategy, "mean")
-    spec = {"nodes": tf.TensorSpec([None, 3]), edges: tf.TensorSpec([None, 2], tf.int32)}
-    spec = spec, tf.TensorSpec([None, 1])
-    with strategy.scope():
-        model = GraphModel(edges)
-        model.compile(keras.optimizers.SGD(0.05), "mse")
-    model.fit(
-        strategy.distribute_datasets_from_function(
-            lambda context: tf.data.Dataset.from_generator(
-                functools.partial(graphs, edges), output_signature=spec
-            )
-        ),
-        steps_per_epoch=16 // strategy.num_replicas_in_sync,  # Keras 2 asks for it
-        verbose=0,
-    )
     return weights_of(model)

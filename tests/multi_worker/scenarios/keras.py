@@ -1,56 +1,16 @@
-"""What `fit` promises on one device: loss scaling, dropout, shuffling, statistics, executions."""
+"""What `fit` promises on one device: dropout, shuffling, statistics."""
 
 import keras
 import numpy as np
 import tensorflow as tf
-from support.keras_versions import LossScaleOptimizer, Variable, copies_of, loss_scale_of
+from support.keras_versions import Variable, copies_of
 
-from scenarios.basics import random_data, use_rule, weights_of
+from scenarios.basics import random_data, use_rule
 from tf_adasum.compat import keras as keras_compat
 
 
 def worker_of(strategy):
     return strategy.cluster_resolver.task_id or 0 if strategy.cluster_resolver else 0
-
-
-class Recorder(keras.callbacks.Callback):
-    """A callback that calls a function after every step, and keeps what it returns."""
-
-    def __init__(self, read):
-        super().__init__()
-        self.read, self.values = read, []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.values.append(self.read())
-
-
-def overflow_on_one_replica(strategy, poisoned_replica):
-    """Mixed float16; in the second of four steps one replica's rows are too large for it."""
-    use_rule(strategy, "adasum")
-    keras.utils.set_random_seed(1)
-    replicas = strategy.num_replicas_in_sync
-    x, y = random_data(4 * 8 * replicas)
-    x[8 * replicas + 8 * poisoned_replica] = 6e4
-    keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
-        with strategy.scope():
-            model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
-            # A scale of which only the poisoned rows make too much.
-            optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.01), initial_scale=64.0)
-            model.compile(optimizer=optimizer, loss="mse")
-
-        def read():
-            return [
-                loss_scale_of(optimizer).numpy(),
-                optimizer.iterations.numpy(),
-                *(weight.astype("float64").sum() for weight in model.get_weights()),
-            ]
-
-        recorder = Recorder(read)
-        model.fit(x, y, batch_size=8 * replicas, shuffle=False, verbose=0, callbacks=[recorder])
-    finally:
-        keras.mixed_precision.set_global_policy("float32")
-    return {"steps": np.array(recorder.values, "float64"), **weights_of(model)}
 
 
 def dropped_units(strategy, jit_compile):
@@ -153,27 +113,6 @@ def local_batch_normalization(strategy):
             for name in ("moving_mean", "moving_variance")
             for local, copy in enumerate(copies_of(strategy, getattr(normalization, name)))
         },
-    }
-
-
-def fit_in_executions(strategy, epochs=2, **options):
-    """Adam on shuffled rows, with metrics and a synchronized BatchNormalization."""
-    use_rule(strategy, "adasum")
-    keras.utils.set_random_seed(4)
-    x, y = random_data(16 * 7)
-    with strategy.scope():
-        layers = [keras.layers.Input([6]), keras.layers.Dense(8, activation="tanh")]
-        layers += [keras.layers.BatchNormalization(synchronized=True), keras.layers.Dense(1)]
-        model = keras.Sequential(layers)
-        model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"], **options)
-    validation = {"validation_data": (x, y)}
-    history = model.fit(x, y, batch_size=16, epochs=epochs, verbose=0, **validation).history
-    return {
-        **{name: history[name] for name in ("loss", "mae", "val_loss")},
-        "iterations": model.optimizer.iterations.numpy(),
-        "evaluated": model.evaluate(x, y, batch_size=16, verbose=0),
-        "predicted": model.predict(x, batch_size=16, verbose=0),
-        **weights_of(model),
     }
 
 

@@ -18,25 +18,6 @@ RULES = {
 }
 
 
-@keras.saving.register_keras_serializable("tests")
-class Parts(keras.optimizers.Optimizer):
-    """An optimizer of somebody else that holds a list of optimizers."""
-
-    def __init__(self, parts, name="parts"):
-        super().__init__(0.0, name=name)
-        self.parts = parts
-
-    def build(self, variables):
-        super().build(variables)
-        for part, own in zip(self.parts, (variables[:2], variables[2:]), strict=True):
-            part.build(own)
-
-    def apply(self, grads, trainable_variables=None):
-        self.parts[0].apply(grads[:2], trainable_variables[:2])
-        self.parts[1].apply(grads[2:], trainable_variables[2:])
-        self.iterations.assign_add(1)
-
-
 def multi(make):
     return keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(make(), {PATTERN: make()}))
 
@@ -51,20 +32,13 @@ def delta(steps):
 
 MAKE = {
     "plain": lambda together: together(adam),
-    "clipped": lambda together: together(lambda: keras.optimizers.SGD(0.1, clipnorm=0.3)),
     "accumulated": lambda together: together(
         lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
     ),
     "scaled": lambda together: keras.optimizers.LossScaleOptimizer(
         together(adam), initial_scale=64.0
     ),
-    "delta": lambda together: together(lambda: delta(1)),
-    "lamb": lambda together: together(lambda: optimizers.LAMB(0.05, weight_decay=0.01)),
-    "delta of lamb": lambda together: together(
-        lambda: optimizers.DeltaAdasum(optimizers.LAMB(0.05))
-    ),
     "delta of 3": lambda together: together(lambda: delta(3)),
-    "outside": lambda together: together(adam),
 }
 
 
@@ -79,7 +53,6 @@ TOGETHER = {
     "one": lambda make: make(),
     "multi": multi,
     "function": by_function,
-    "parts": lambda make: Parts([make(), make()]),
 }
 
 
@@ -110,10 +83,9 @@ def train(strategy, folder, together, kind, rule, way):
     os.makedirs(folder, exist_ok=True)
     x, y = random_data(48)
     options = {"batch_size": 16, "verbose": 0, "shuffle": False}
-    outside = MAKE[kind](TOGETHER[together]) if kind == "outside" else None
 
     def optimizer():
-        return outside or MAKE[kind](TOGETHER[together])
+        return MAKE[kind](TOGETHER[together])
 
     model = make_model(strategy, optimizer)
     if way == "resumed":

@@ -358,7 +358,7 @@ def fit_with_extremes(strategy):
     return {**logs, **{f"evaluated {name}": value for name, value in evaluated.items()}}
 
 
-def exchanges_beside_gradients(strategy):
+def exchanges_beside_gradients(strategy, optimizer="SGD"):
     """How many values a plain training step under the rule mean exchanges beside its gradients."""
     use_rule(strategy, "mean")
     calls, original = [], tf.distribute.ReplicaContext.all_reduce
@@ -373,7 +373,7 @@ def exchanges_beside_gradients(strategy):
         x, y, _ = data_of("built-in", BATCH)
         with scope(strategy):
             model = build("built-in")
-            model.compile(SGD(0.1), "mse", metrics=["mae"])
+            model.compile(OPTIMIZERS[optimizer]({}), "mse", metrics=["mae"])
         model.fit(x, y, batch_size=BATCH, verbose=0)
     finally:
         tf.distribute.ReplicaContext.all_reduce = original

@@ -21,33 +21,6 @@ def build_identity():
     return keras.Sequential([keras.layers.Input([1]), identity])
 
 
-def first_calls_of_recurrent_models(strategy):
-    """The first `predict` and `evaluate` of one row, by models that have not been called before."""
-    results = {}
-    for name, layer, shape in [
-        ("LSTM", lambda: keras.layers.LSTM(4), [5, 3]),
-        ("ConvLSTM1D", lambda: keras.layers.ConvLSTM1D(2, 3), [5, 7, 3]),
-    ]:
-        keras.utils.set_random_seed(1)
-        with scope(strategy):
-            layers = [keras.layers.Input(shape), layer(), keras.layers.Flatten()]
-            model = keras.Sequential([*layers, keras.layers.Dense(1)])
-            model.compile("sgd", "mse")
-        x = np.ones([1, *shape], "float32")
-        results[f"{name} predict"] = model.predict(x, verbose=0)
-        results[f"{name} evaluate"] = model.evaluate(x, np.ones([1, 1]), verbose=0)
-    return results | {"generator": generate(strategy)}
-
-
-def generate(strategy):
-    """The outputs of a stateful model whose batches have one row, one token at a time."""
-    keras.utils.set_random_seed(1)
-    with scope(strategy):
-        layers = [keras.layers.Embedding(5, 3), keras.layers.LSTM(4, stateful=True)]
-        model = keras.Sequential([keras.Input(batch_shape=(1, None)), *layers])
-    return np.stack([model.predict(np.array([[token]]), verbose=0) for token in [1, 2, 1, 2]])
-
-
 def build_two_outputs():
     """A model that gives its input back, and twice its input in three columns."""
     twice = keras.layers.Dense(3, use_bias=False, kernel_initializer=keras.initializers.Constant(2))

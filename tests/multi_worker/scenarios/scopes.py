@@ -9,7 +9,7 @@ import warnings
 import keras
 from keras.layers import Dense, Normalization
 
-from scenarios.basics import build_mlp, message_of, random_data, use_rule, weights_of
+from scenarios.basics import build_mlp, message_of, random_data, use_rule
 
 ARGUMENTS = {"batch_size": 12, "shuffle": False, "verbose": 0}
 
@@ -79,18 +79,3 @@ def messages(strategy):
         "normalization": adapted_outside,
     }
     return {name: message_of(call) for name, call in calls.items()}
-
-
-def fit_with(strategy, compiles_inside, fits_inside):
-    """Losses, metrics and weights of a model that is built inside of the scope."""
-    use_rule(strategy, "adasum")
-    keras.utils.set_random_seed(4)
-    x, y = random_data(24)
-    with strategy.scope():
-        model = build_mlp()
-    with strategy.scope() if compiles_inside else contextlib.nullcontext():
-        model.compile("adam", "mse", metrics=["mae"])
-    with strategy.scope() if fits_inside else contextlib.nullcontext():
-        history = model.fit(x, y, epochs=2, validation_data=(x, y), **ARGUMENTS).history
-        predicted = model.predict(x, verbose=0)
-    return {**history, **weights_of(model), "predicted": predicted}

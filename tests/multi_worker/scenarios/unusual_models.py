@@ -11,7 +11,8 @@ def fit(strategy, kind):
     """Train on batches of 8 rows, of which the last one has 5."""
     if strategy:
         use_rule(strategy, "mean")
-    keras.utils.set_random_seed(1)
+    # Another seed on each worker: the weights of worker 0 count.
+    keras.utils.set_random_seed(1 + (strategy.rank if strategy else 0))
     x, y, _ = data_of("built-in", 5)
     with scope(strategy):
         model, loss, options = KINDS[kind]()
@@ -21,8 +22,15 @@ def fit(strategy, kind):
     if kind == "ragged":
         x = tf.RaggedTensor.from_row_lengths(tf.reshape(x, [-1]), [FEATURES, 1, 7] * 12 + [4])
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    # One row: the first call gives some replicas none.
+    first = {"first": model.predict(x[:1], verbose=0)} if kind == "recurrent" else {}
     history = model.fit(data, epochs=2, verbose=0).history
-    return {**history, **weights_of(model)}
+    if kind == "frozen":
+        model.layers[1].trainable = False
+        model.compile(SGD(0.02), loss)
+        model.fit(data, verbose=0)
+    evaluated = {"evaluated": model.evaluate(data, verbose=0)}
+    return {**history, **first, **evaluated, **weights_of(model)}
 
 
 def compiled(reduction, outputs="built-in"):
@@ -32,10 +40,16 @@ def compiled(reduction, outputs="built-in"):
     return build(outputs), loss, {"jit_compile": True}
 
 
-def synchronized():
+def synchronized(**options):
     inputs = keras.Input([FEATURES])
     normalized = keras.layers.BatchNormalization(synchronized=True)(inputs)
-    return keras.Model(inputs, keras.layers.Dense(1)(normalized)), "mse", {}
+    model = keras.Model(inputs, keras.layers.Dense(1)(normalized))
+    return model, "mse", {"metrics": ["mae"], **options}
+
+
+def recurrent():
+    layers = [keras.layers.Reshape([FEATURES, 1]), keras.layers.LSTM(3), keras.layers.Dense(1)]
+    return keras.Sequential([keras.Input([FEATURES]), *layers]), "mse", {}
 
 
 class OwnLosses(keras.Model):
@@ -54,7 +68,8 @@ class OwnLosses(keras.Model):
 def own_losses():
     inputs = keras.Input([FEATURES])
     outputs = AddingLayer()(keras.layers.Dense(3, "tanh")(inputs))
-    return OwnLosses(inputs, keras.layers.Dense(1)(outputs)), None, {}
+    model = OwnLosses(inputs, keras.layers.Dense(1)(outputs))
+    return model, None, {"jit_compile": True}  # an own step is not compiled on replicas
 
 
 class OfRagged(keras.Model):
@@ -68,11 +83,55 @@ class OfRagged(keras.Model):
         return self.dense(inputs.to_tensor(shape=[None, 7]))
 
 
+class TwoOptimizers(keras.Model):
+    """Two networks with an optimizer each, and an average of weights; the first step builds them.
+
+    Nothing depends on the spare layer, and the model cannot be called.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = keras.Sequential([keras.layers.Dense(3, "tanh"), keras.layers.Dense(2)])
+        self.head, self.spare = keras.layers.Dense(1), keras.layers.Dense(5)
+        self.spare.build([None, FEATURES])
+        self.average = self.add_weight(shape=[2, 1], initializer="zeros", trainable=False)
+
+    def compile(self, *arguments, **options):
+        super().compile(*arguments, **options)
+        self.of_encoder = keras.optimizers.Adam(0.01, epsilon=1e-3)
+
+    @tf.function  # needless, but some programs have it
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.encoder(x) - y) ** 2)
+        weights = self.encoder.trainable_weights + self.spare.trainable_weights
+        gradients = tape.gradient(loss, weights)
+        self.of_encoder.apply_gradients(zip(gradients, weights, strict=True))
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self.head(self.encoder(x)))
+        weights = self.head.trainable_weights
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        self.average.assign(0.8 * self.average + 0.2 * self.head.kernel)
+        return {"loss": loss}
+
+    def test_step(self, data):
+        x, y = data
+        return {"loss": self.compute_loss(y=y, y_pred=self.head(self.encoder(x)))}
+
+
 KINDS = {
     "sum": lambda: compiled("sum"),
     "none": lambda: compiled("none"),
     "two outputs": lambda: compiled("sum_over_batch_size", "two outputs"),
     "synchronized": synchronized,
+    "eagerly": lambda: synchronized(run_eagerly=True),
+    "executions": lambda: synchronized(steps_per_execution=2),
+    "more executions than steps": lambda: synchronized(steps_per_execution=10),
+    "not compiled": lambda: synchronized(jit_compile=True),
+    "two optimizers": lambda: (TwoOptimizers(), "mse", {}),
+    "recurrent": recurrent,
+    "frozen": lambda: (build("built-in"), "mse", {}),
     "own losses": own_losses,
     "ragged": lambda: (OfRagged(), "mse", {}),
 }
