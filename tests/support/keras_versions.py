@@ -156,23 +156,11 @@ def _divided(gradient, count):
     return gradient / count
 
 
-# A caller of a LossScaleOptimizer scales the loss; with Keras 2 it unscales the gradients, too.
-CALLER_UNSCALES = IS_KERAS_2
-
-# Keras 2 halves the scale of the loss to 1, and no further.
-LEAST_LOSS_SCALE = 1 if IS_KERAS_2 else 0
-
 # The averages of `use_ema` start with the weights before the first step, or after it.
 AVERAGES_START_BEFORE = IS_KERAS_2
 
 # `learning_rate` of an optimizer with a schedule is that of the last step, and not of the next.
 RATE_IS_OF_LAST_STEP = IS_KERAS_2
-
-# That a variable has no gradient is logged, and no warning.
-MISSING_GRADIENTS_ARE_LOGGED = IS_KERAS_2
-
-# A step that a LossScaleOptimizer leaves out is counted in `iterations`.
-COUNTS_STEPS_LEFT_OUT = IS_KERAS_2
 
 # Few steps: on local replicas each takes half a second eagerly, and else tracing takes as long.
 RUNS_EAGERLY = not IS_KERAS_2

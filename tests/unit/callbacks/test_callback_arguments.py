@@ -76,27 +76,24 @@ def test_other_models_are_refused(callback, needs):
 
 
 @pytest.mark.parametrize(
-    ("callback", "names"),
+    "callback",
     [
-        (callbacks.GainTracker(log_freq=3), ["log_freq"]),
-        (
-            callbacks.OrthogonalityTracker(log_freq=3, per_variable=False),
-            ["log_freq", "per_variable"],
-        ),
-        (callbacks.ReplicaCheck(7), ["check_freq", "settings_to_compare"]),
-        (callbacks.StopAtScaleInvariantStep(1000.5), ["total"]),
-        (callbacks.StragglerReport(), ["settings_to_compare"]),
-        (callbacks.ElasticScale({0: 2, 3: 4.5}), ["schedule", "make_dataset", "dataset"]),
-        (callbacks.ElasticScale(schedule_of_epoch, make_dataset), ["schedule", "make_dataset"]),
+        callbacks.GainTracker(log_freq=3),
+        callbacks.OrthogonalityTracker(log_freq=3, per_variable=False),
+        callbacks.ReplicaCheck(7),
+        callbacks.StopAtScaleInvariantStep(1000.5),
+        callbacks.StragglerReport(),
+        callbacks.ElasticScale({0: 2, 3: 4.5}),
+        callbacks.ElasticScale(schedule_of_epoch, make_dataset),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_callbacks_are_saved_with_their_arguments(callback, names):
+def test_callbacks_are_saved_with_their_arguments(callback):
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(callback)))
     again = keras.saving.deserialize_keras_object(config)
     assert type(again) is type(callback)
-    for name in names:
-        assert getattr(again, name) == getattr(callback, name)
+    for name in (each for each in vars(callback) if each[0] != "_" and each != "dataset"):
+        assert getattr(again, name) == getattr(callback, name), name
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,9 @@ def bits(tensor) -> bytes:
 @pytest.mark.parametrize(
     ("table", "row_count"),
     [
-        *((table, row_count) for table in SEGMENT_TABLES for row_count in (2, 4)),
-        *(("many, some empty", row_count) for row_count in (1, 3, *range(5, 10), 16, 17)),
+        *((table, 2) for table in SEGMENT_TABLES),
+        *((table, 4) for table in ("length 18011", "thousands")),
+        *(("many, some empty", row_count) for row_count in (1, *range(3, 10), 16, 17)),
     ],
 )
 def test_every_segment_table_and_row_count(kernels, dtype, table, row_count):

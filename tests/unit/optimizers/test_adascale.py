@@ -151,27 +151,6 @@ def test_loss_scale_factor_is_taken_out_of_the_gradients():
     assert with_factor.gain == plain.gain > 1
 
 
-def test_a_step_that_overflows_in_a_loss_scale_optimizer_is_left_out(two_gradients):
-    gradients = gradients_of(STEPS)
-    plain, inner = (AdaScale(accumulating()) for _ in range(2))
-    outer = keras_versions.LossScaleOptimizer(inner, initial_scale=8, dynamic_growth_steps=99)
-    at_once = keras_versions.calls_at_once()
-    before = 3 if at_once == 1 else 2  # in the middle of an accumulation, where there is one
-
-    def at(scale, calls):
-        return [
-            [g * (1 if keras_versions.CALLER_UNSCALES else scale) for g in own] for own in calls
-        ]
-
-    scaled = at(8, gradients[:before]) + [gradients[0]] * (at_once - 1)
-    scaled.append([np.full_like(gradients[0][0], np.inf), gradients[0][1]])
-    scaled += at(4, gradients[before:])
-    assert_equal(stepped(outer, scaled), stepped(plain, gradients))
-    assert keras_versions.loss_scale_of(outer).numpy() == 4
-    assert inner.gain == plain.gain > 1 and inner.skipped_steps == 0
-    assert inner.scale_invariant_steps == plain.scale_invariant_steps
-
-
 # ---- ways to take steps ------------------------------------------------------------------------
 
 

@@ -55,15 +55,11 @@ def combined(gradients):
     "make",
     [
         lambda: tfa.optimizers.LAMB(0.1, weight_decay=0.1),
-        lambda: tfa.optimizers.AdamW(0.01, 0.1),
-        lambda: tfa.optimizers.LazyAdam(0.1),
-        lambda: tfa.optimizers.MovingAverage(keras.optimizers.legacy.SGD(0.1)),
         lambda: tfa.optimizers.Lookahead(keras.optimizers.legacy.Adam(0.1)),
         lambda: keras.optimizers.legacy.SGD(0.1, momentum=0.9),
-        lambda: keras.optimizers.legacy.Adam(0.1, clipnorm=0.5),
         lambda: LAMB(0.1),
     ],
-    ids=["LAMB", "AdamW", "LazyAdam", "MovingAverage", "Lookahead", "SGD", "Adam", "ours"],
+    ids=["LAMB", "Lookahead", "SGD", "ours"],
 )
 def test_gradients_are_combined(strategy, make):
     """Three steps are those of the same optimizer on the Adasum of the replicas' gradients."""
@@ -81,13 +77,3 @@ def test_gradients_are_combined(strategy, make):
     for copy in strategy.experimental_local_results(variable):
         np.testing.assert_allclose(copy.numpy(), alone.numpy(), rtol=2e-6, atol=1e-6)
     assert int(optimizer.iterations.numpy()) == 3
-
-
-def test_nadam_on_several_devices_is_refused(strategy):
-    with strategy.scope():
-        variable = tf.Variable([1.0])
-        optimizer = keras.optimizers.Nadam(0.1)
-    with pytest.raises(ValueError, match=r"legacy\.Nadam.*Received: 2 devices"):
-        step_of(strategy, optimizer, [variable])(tf.ones([2, 1]))
-    with tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"]).scope():
-        keras.optimizers.Nadam(0.1).build([tf.Variable([1.0])])

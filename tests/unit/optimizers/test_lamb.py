@@ -8,6 +8,7 @@ more: a forgotten bias correction, weight decay at another place, norms of anoth
 import contextlib
 import json
 import pathlib
+import warnings
 
 import pytest
 
@@ -162,6 +163,20 @@ def test_stays_accurate_over_many_steps(dtype):
         assert_close(one.numpy(), before + change, TOLERANCE[dtype])
 
 
+def test_bias_corrections_are_accurate():
+    """With the same gradient in every step m̂ = g and v̂ = g²: all steps are as long as the first.
+
+    Only if 1 - β^t is right: 1 - float32(0.999^2) is off by 1e-5. Here four roundings of 6e-8.
+    """
+    one = variable("w", [0.0, 0.0])
+    optimizer = LAMB(0.125, epsilon=0.0, exclude_from_layer_adaptation=".")
+    optimizer.build([one])
+    for _ in range(20):
+        one.assign([0.0, 0.0])
+        optimizer.apply([tf.constant([0.3, -70.0])], [one])
+        np.testing.assert_allclose(one.numpy(), [-0.125, 0.125], rtol=1e-6)
+
+
 def test_norms_of_16_bit_variables_do_not_overflow(dtype):
     """‖w‖² = 1e7 is more than float16 can hold."""
     optimizer = LAMB(learning_rate=0.5, epsilon=0.0)
@@ -176,6 +191,11 @@ def test_elements_without_gradients_do_not_move():
     optimizer = LAMB(0.1, epsilon=0.0)
     (actual,) = run(optimizer, [variable("w", [1.0, 2.0])], [[tf.constant([0.0, 3.0])]] * 2)
     assert actual[0] == 1.0 and actual[1] < 2.0
+
+
+def test_nan_stays_nan():
+    (actual,) = run(LAMB(0.1), [variable("w", [1.0, 2.0])], [[tf.constant([np.nan, 3.0])]])
+    assert np.isnan(actual).any()
 
 
 # ---- sparse gradients --------------------------------------------------------------------------
@@ -208,6 +228,16 @@ def test_sparse_gradients_are_as_dense_ones(dense_shape, mode):
     sparse, dense = zip(*(sparse_and_dense(seed, dense_shape) for seed in range(3)), strict=True)
     assert state_after(sparse, mode) == state_after(dense, mode)
     assert state_after(sparse, mode) != state_after(sparse[:2], mode)
+
+
+def test_repeated_rows_add_up_in_float32():
+    """In bfloat16 256 + 1 is 256: forty single ones would be lost."""
+    ones = tf.ones([41, 1], tf.bfloat16) * tf.constant([[256.0]] + [[1.0]] * 40, tf.bfloat16)
+    table = variable("table", [[1.0], [1.0]], "bfloat16")
+    optimizer = LAMB(0.1, beta_1=0.0)
+    run(optimizer, [table], [[tf.IndexedSlices(ones, tf.zeros([41], tf.int64))]])
+    (momentum,) = [one for one in optimizer.variables if one.path.endswith("_momentum")]
+    np.testing.assert_array_equal(momentum.numpy(), [[296.0], [0.0]])
 
 
 # ---- with the rest of Keras --------------------------------------------------------------------
@@ -249,3 +279,47 @@ def test_steps_in_keras_follow_the_formulas(make, rate, scale, group, mode):
     actual = run(make(), variables, zip(*all_gradients, strict=True), mode)
     for own, value in zip(actual, expected, strict=True):
         assert_close(own, value, TOLERANCE[tf.float32])
+
+
+# ---- arguments and configuration ---------------------------------------------------------------
+
+
+def test_config_round_trip():
+    options = {"learning_rate": 0.5, "beta_1": 0.8, "beta_2": 0.9, "epsilon": 1e-4}
+    options |= {"weight_decay": 0.3, "exclude_from_weight_decay": ["bias", "norm"]}
+    options |= {"exclude_from_layer_adaptation": [], "use_ema": True, "ema_momentum": 0.8}
+    options |= {"gradient_accumulation_steps": 2, "name": "mine", "global_clipnorm": 3.0}
+    config = LAMB(**options).get_config()
+    assert json.loads(json.dumps(config)) == config
+    assert {name: config[name] for name in options} == options
+    assert LAMB.from_config(config).get_config() == config
+    serialized = keras.optimizers.serialize(LAMB(**options))
+    assert serialized["registered_name"] == "tf_adasum>LAMB"
+    assert keras.optimizers.deserialize(serialized).get_config() == config
+
+
+def test_one_warning_names_the_patterns_that_match_nothing():
+    variables = [tf.Variable([1.0], name=name) for name in ("dense/kernel", "dense/bias")]
+    optimizer = LAMB(
+        exclude_from_weight_decay=["bias", "layernorm"],
+        exclude_from_layer_adaptation=["scale", "layernorm", "kernel"],
+    )
+    with pytest.warns(UserWarning) as caught:
+        optimizer.build(variables)
+    (warning,) = [str(one.message) for one in caught if "LAMB" in str(one.message)]
+    assert "by 'layernorm', 'scale', because" in warning
+    assert "dense/kernel, dense/bias" in warning
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LAMB(exclude_from_weight_decay=["bias", "kernel"]).build(variables)
+
+
+BAD = [("beta_1", 1.0), ("beta_2", -0.1), ("epsilon", -1e-9), ("weight_decay", float("inf"))]
+BAD += [("exclude_from_weight_decay", ["bias", "("]), ("exclude_from_layer_adaptation", 3)]
+
+
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_bad_arguments_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"`{name}` of LAMB must.*") as error:
+        LAMB(**{name: value})
+    assert str(error.value).endswith(f"Received: {name}={value!r}")

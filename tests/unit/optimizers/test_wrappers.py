@@ -147,22 +147,6 @@ def test_one_gradient_per_step_is_the_inner_optimizer_alone(wrapper, strategy, n
         assert optimizer.gain == 1 == optimizer.scale and optimizer.scale_invariant_steps == STEPS
 
 
-def in_loss_scale_optimizer(wrapper):
-    return keras_versions.LossScaleOptimizer(wrapper(Adam(0.1)), initial_scale=8)
-
-
-def test_a_step_that_overflows_is_left_out(wrapper, strategy):
-    outer, variables = stepped(strategy, lambda: in_loss_scale_optimizer(wrapper), scale=np.inf)
-    assert_equal(variables, values_of(0))
-    inner = outer.inner_optimizer
-    assert inner.iterations.numpy() == (STEPS if keras_versions.COUNTS_STEPS_LEFT_OUT else 0)
-    assert keras_versions.loss_scale_of(outer).numpy() == max(
-        8 / 2**STEPS, keras_versions.LEAST_LOSS_SCALE
-    )
-    if isinstance(inner, AdaScale):
-        assert inner.scale_invariant_steps == 0
-
-
 @pytest.mark.parametrize("overwrite", [None, 2])
 def test_moving_averages_with_local_steps_count_combinations(adasum_strategy, overwrite):
     """A plain optimizer; after every third step one more term of the average, by hand."""
