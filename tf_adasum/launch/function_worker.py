@@ -53,18 +53,16 @@ def write_call(folder: str, function: Callable, args: Sequence) -> None:
         json.dump(cells, file)
 
 
-def has_result(folder: str) -> bool:
-    """Return whether the function has returned on worker 0."""
-    return os.path.exists(os.path.join(folder, _RESULT))
-
-
-def read_result(folder: str) -> Any:
+def result(folder: str) -> Any:
     """Return the value that the function returned on worker 0.
 
     Raises:
-        RuntimeError: if this process cannot read the value.
+        RuntimeError: if there is no value, or this process cannot read it.
     """
-    with open(os.path.join(folder, _RESULT), "rb") as file:
+    path = os.path.join(folder, _RESULT)
+    if not os.path.exists(path):
+        raise RuntimeError("worker 0 ended with exit status 0 before the function returned")
+    with open(path, "rb") as file:
         try:
             return pickle.load(file)
         except Exception as error:  # of any class: objects are read by their own code
@@ -84,10 +82,10 @@ def main(folder: str) -> None:
         function, args = pickle.load(file)
     # Read before the call, because the function may change TF_CONFIG.
     task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
-    result = function(*args)
+    value = function(*args)
     if task.get("index", 0) == 0:
         with open(os.path.join(folder, _RESULT), "wb") as file:
-            file.write(_result(result))
+            file.write(_result(value))
 
 
 def _result(value: Any) -> bytes:

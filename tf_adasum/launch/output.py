@@ -18,9 +18,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tf_adasum.launch import log_filter, terminal
+from tf_adasum.launch import log_filter
 from tf_adasum.launch.failures import StderrTail
-from tf_adasum.launch.terminal import PROGRAM
+
+PROGRAM = "tf-adasum-launch"  # the prefix of a message that no worker wrote
 
 _SECONDS_AFTER_THE_END = 2.0  # for which the output of a worker's daemons is copied
 _SECONDS_TO_SPEAK = 0.5  # how long the main thread waits until a message can be written
@@ -32,7 +33,6 @@ class Console:
 
     def __init__(self, events: queue.SimpleQueue):
         self._events = events
-        self._prefix = terminal.prefix_of_launcher(2)
         self._lock = threading.Lock()
         self._messages: collections.deque[bytes] = collections.deque()  # not written yet
         self._redrawn: tuple[int, Any] | None = None  # the writer whose piece ended in "\r"
@@ -57,7 +57,7 @@ class Console:
         The main thread must not wait long. So if nothing reads our output, the message is written
         later, after the piece that is being written.
         """
-        self._messages.append(f"{text}\n".encode())
+        self._messages.append(f"{PROGRAM}: {text}\n".encode())
         self.finish(_SECONDS_TO_SPEAK)
 
     def finish(self, seconds: float | None) -> None:
@@ -78,7 +78,7 @@ class Console:
             others = () if self._redrawn is None else self._redrawn[:1]
             if not all(_can_be_written(each, seconds) for each in (2, *others)):
                 return
-            self._write(2, self._prefix, self._messages.popleft())
+            self._write(2, b"", self._messages.popleft())
 
     def _write(self, descriptor, prefix, piece, source=None):
         writer = (descriptor, prefix if source is None else source)
