@@ -107,16 +107,8 @@ def launch_elastic(
     """
     check(command, num_workers, timeout, max_restarts)
     check_machine(num_workers, devices_per_worker, settings["log_dir"])
-    if coordinator is None:
-        raise ValueError(
-            "--coordinator: expected HOST:PORT of worker 0's machine, the same on all machines. "
-            f"Received: --nnodes {nnodes[0]}:{nnodes[1]} without it"
-        )
-    try:
-        host, _ = addresses.split(coordinator)
-    except ValueError as error:
-        raise ValueError(f"--coordinator: {error}") from error
-    if host in ("0.0.0.0", "::"):
+    Nodes(2, 0, coordinator)  # checks the address
+    if addresses.split(coordinator)[0] in ("0.0.0.0", "::"):
         raise ValueError(
             "--coordinator: expected an address at which all hosts reach worker 0's host. "
             f"Received: --coordinator {coordinator}"
@@ -129,12 +121,11 @@ def launch_elastic(
         while True:
             # The coordinator's launcher may come back, so no other launcher replaces it.
             listener = listener_at(coordinator) if may_serve else None
-            looks_again = may_serve and listener is None
             try:
                 with _ElasticJob(
                     nnodes, coordinator, listener, max_restarts, control, num_workers, settings
                 ) as job:
-                    status = job.run(deadline, looks_again)
+                    status = job.run(deadline, looks_again=may_serve and listener is None)
             except ConnectionError as error:
                 if not was_connected:
                     raise
@@ -145,14 +136,18 @@ def launch_elastic(
                 return 0 if has_finished else 1
             if status is not None:
                 return status
-            if job.was_connected:
+            if job.session.was_connected:
                 was_connected, may_serve = True, listener is not None
                 has_finished |= job.has_finished
                 time.sleep(_SECONDS_BEFORE_RECONNECTING)
 
 
 class _ElasticJob:
-    """A context manager: the session of this launcher, and the store on the coordinator's host."""
+    """A context manager: the session of this launcher, and the store on the coordinator's host.
+
+    Attributes:
+        session: the `Session` with the store.
+    """
 
     def __init__(self, nnodes, coordinator, listener, max_restarts, control, num_workers, settings):
         self._nnodes, self._coordinator, self._control = nnodes, coordinator, control
@@ -166,7 +161,6 @@ class _ElasticJob:
         self._decisions: queue.SimpleQueue[Begin | _Over] = queue.SimpleQueue()
         self._running = 0  # the round whose workers run on this host
         self._stopped = 0.0  # the last round that was stopped
-        self._other_round = 0  # the last round that began without this host
         self._message_at = 0.0  # when to say what this host waits for
         self._leader: JobLeader | None = None
         self._stack = contextlib.ExitStack()
@@ -175,10 +169,10 @@ class _ElasticJob:
         if listener is not None:
             membership = Membership(*nnodes, max_restarts, self._own.id, self._seconds)
             self._leader = JobLeader(membership, self._own.id, self._job, coordinator)
-            self._stack.enter_context(self._leader)
+            self._stack.callback(self._leader.close)
             self._server = StoreServer(listener, key, lock, self._leader, clients=nnodes[1])
             self._stack.callback(self._server.close)
-        self._session = Session(
+        self.session = Session(
             coordinator,
             self._own.id,
             key,
@@ -191,13 +185,8 @@ class _ElasticJob:
     def __enter__(self):
         """Begin to connect to the store."""
         self._console.say(f"connecting to the launcher at {self._coordinator}")
-        self._stack.callback(self._session.__enter__().close)
+        self._stack.callback(self.session.__enter__().close)
         return self
-
-    @property
-    def was_connected(self) -> bool:
-        """Whether this launcher has joined the job."""
-        return self._session.was_connected
 
     def _connect(self, deadline: float | None, looks_again: bool) -> int | None:
         """Wait until the session has begun.
@@ -208,7 +197,7 @@ class _ElasticJob:
         Raises:
             ConnectionError: if the store cannot be reached.
         """
-        session, until = self._session, time.monotonic() + self._seconds
+        session, until = self.session, time.monotonic() + self._seconds
         report_at = time.monotonic() + PATIENCE_SECONDS
         while not session.was_connected:
             if number := self._signal():
@@ -276,7 +265,7 @@ class _ElasticJob:
             at the coordinator's address.
         """
         status = self._connect(deadline, looks_again)
-        if not self.was_connected:
+        if not self.session.was_connected:
             return status
         while True:
             event = self._next(deadline)
@@ -291,7 +280,6 @@ class _ElasticJob:
                 status = EXIT_STOP_REQUESTED if was_asked else 128 + event
                 return self._end(status, f"received {event.name}")
             if self._own.id not in [host.id for host in event.hosts]:
-                self._other_round, self._message_at = event.round, 0.0
                 continue
             result = self._train(event, deadline)
             if result.stopped_by is not None:
@@ -361,11 +349,9 @@ class _ElasticJob:
         if self._leader is not None:
             self._message_at = time.monotonic() + _SECONDS_BETWEEN_MESSAGES
             with self._control.fork_lock:
-                count = max(1, self._leader.num_hosts)
+                count = max(1, len(self._leader.hosts))
             least, most = self._nnodes
             self._console.say(f"waiting for hosts: {count} connected, --nnodes {least}:{most}")
-        elif self._other_round > self._stopped:
-            self._console.say(f"waiting to join: round {self._other_round} runs without this host")
         else:
             self._console.say("waiting for the next round")
 
@@ -400,10 +386,7 @@ class _ElasticJob:
             has_own_failure=failed_first,
             leaving=leaving,
         )
-        self._report()
-
-    def _report(self):
-        self._session.set(self._value())
+        self.session.set(self._value())
 
     def _value(self) -> dict[str, Any]:
         return {"job": self._job, "host": dataclasses.asdict(self._own)}

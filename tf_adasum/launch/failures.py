@@ -23,14 +23,10 @@ MEANINGS = {
     signal.SIGBUS: "crashed: memory was not available, possibly because /dev/shm is full",
     signal.SIGABRT: "crashed: a check in the program failed",
     signal.SIGILL: "crashed: this CPU does not have an instruction of the program",
-    signal.SIGFPE: "crashed: invalid arithmetic",
     signal.SIGTERM: "stopped by another program",
-    signal.SIGINT: "interrupted",
-    signal.SIGXCPU: "out of CPU time",
 }
-_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL)
 _TRACEBACK = "Traceback (most recent call last):"
-_MESSAGE = "tf_adasum: "
 _NEEDS_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
 _LONGEST_LINE = 10_000  # large, because an error ends with the advice and the code
 _MOST_NAMES = 8
@@ -54,7 +50,7 @@ class StderrTail:
         if text == _TRACEBACK:
             self._is_inside = not self.line.startswith("Exception ignored")
         elif self._is_inside and text.strip("^~ ") and not text[0].isspace():
-            if not text.startswith(_MESSAGE):  # another thread has printed it
+            if not text.startswith("tf_adasum: "):  # another thread has printed it
                 self._is_inside, self.error = False, text
         if text:
             self.line = text

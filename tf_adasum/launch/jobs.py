@@ -18,7 +18,7 @@ from tf_adasum.errors import LAUNCHER, RESTARTS
 from tf_adasum.launch.cpu_shares import BIND_TO, cpu_shares
 from tf_adasum.launch.environments import visible_gpus, worker_environments
 from tf_adasum.launch.nodes import Nodes
-from tf_adasum.launch.output import logs_in, unusable_folder
+from tf_adasum.launch.output import Log, unusable_folder
 from tf_adasum.launch.processes import RESTART_COUNT, Control, Ending, Job
 
 GRACE_SECONDS = 5.0
@@ -135,7 +135,7 @@ def launch(
                 added[START_TIMEOUT] = _SECONDS_TO_MEET_AGAIN
             yield [{**each, **added} for each in environments]
 
-    logs = logs_in(log_dir, ranks)
+    logs = [Log(log_dir, rank) for rank in ranks] if log_dir is not None else []
     captures_output = captures_output or in_all > 1 or bool(logs)
     cpus = cpu_shares(num_workers) if is_bound else []
     job = Job(command, ranks, in_all, environments_of, grace, logs, captures_output, cpus, control)

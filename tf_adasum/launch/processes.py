@@ -194,8 +194,8 @@ class Job:
         for log in self._logs:
             if is_all_copied:
                 log.close()
-            if log.failure():
-                self._console.say(log.failure())
+            if log.failure:
+                self._console.say(log.failure)
         self._console.finish(remaining())
 
     def _run_once(self, environments: list[dict[str, str]], deadline: float | None) -> int:
@@ -232,45 +232,31 @@ class Job:
             None if the job can restart; the exit status if a signal or the timeout forbids it.
         """
         until = time.monotonic() + _PAUSE_SECONDS
-
-        def is_over():
-            return time.monotonic() > until and not any(each.is_alive() for each in self._threads)
-
-        code = self._wait(is_over, deadline)
-        self._threads = [each for each in self._threads if each.is_alive()]  # `drain` joins them
-        return code
-
-    def _wait(self, is_over: Callable[[], bool], deadline: float | None) -> int | None:
-        """Wait while no worker runs; return None, or the exit status if the job is stopped."""
-        while not is_over():
+        while time.monotonic() < until or any(each.is_alive() for each in self._threads):
             event = self._next_event(time.monotonic() + 0.05)
-            if isinstance(event, signal.Signals):  # even SIGUSR1, because no worker can receive it
-                return self._stopped_by(event)
-            if isinstance(event, StopRequest):
-                return self._requested(event)
-            if deadline is not None and time.monotonic() > deadline:
-                return self._timed_out()
+            is_late = deadline is not None and time.monotonic() > deadline
+            if event is not None or is_late:  # even SIGUSR1, because no worker can receive it
+                return self._stop_for(event)
+        self._threads = []
         return None
 
-    def _stopped_by(self, number: signal.Signals) -> int:
-        self._is_stopped, self._signal = True, number
+    def _stop_for(self, event: signal.Signals | StopRequest | None) -> int:
+        """Stop the job at an event, or at the timeout; return the exit status."""
+        self._is_stopped = True
+        if isinstance(event, StopRequest):
+            self._is_requested, self._grace = True, event.grace
+            self._console.say(f"stopping the workers of this machine, because {event.reason}")
+            return 128 + signal.SIGTERM
+        if event is None:
+            self._console.say("the time given by --timeout is over, stopping all workers")
+            return EXIT_TIMEOUT
+        self._signal = event
         # At SIGPIPE, the reader of our output has ended. The signal that ended it may also have
         # reached the workers, so they may be making a backup.
-        if number in (signal.SIGTERM, signal.SIGPIPE):
+        if event in (signal.SIGTERM, signal.SIGPIPE):
             self._grace = max(self._grace, BACKUP_GRACE_SECONDS)
-        self._console.say(f"{number.name}, stopping all workers")
-        return 128 + number
-
-    def _requested(self, request: StopRequest) -> int:
-        self._is_stopped = self._is_requested = True
-        self._grace = request.grace
-        self._console.say(f"stopping the workers of this machine, because {request.reason}")
-        return 128 + signal.SIGTERM
-
-    def _timed_out(self) -> int:
-        self._is_stopped = True
-        self._console.say("the time given by --timeout is over, stopping all workers")
-        return EXIT_TIMEOUT
+        self._console.say(f"{event.name}, stopping all workers")
+        return 128 + event
 
     def _start(self, environments: list[dict[str, str]]) -> None:
         # All processes start before the first thread, because `preexec_fn` runs Python between fork
@@ -297,15 +283,8 @@ class Job:
         has_prefix = self._num_workers > 1 or self._is_controlled
         for stream, descriptor in ((worker.process.stdout, 1), (worker.process.stderr, 2)):
             if stream is not None:
-                relay = Relay(
-                    descriptor,
-                    self._console,
-                    prefix=f"[worker {worker.rank}] ".encode() if has_prefix else b"",
-                    redraws=worker.rank == 0,
-                    hides_noise=worker.is_quiet,
-                    stderr_tail=worker.stderr_tail,
-                    log=worker.log,
-                )
+                prefix = f"[worker {worker.rank}] ".encode() if has_prefix else b""
+                relay = Relay(descriptor, self._console, prefix, worker)
                 worker.readers.append(start_thread(relay.copy, stream, worker.ended))
         self._threads += [*worker.readers, start_thread(report_end, worker, self._events)]
 
@@ -314,15 +293,11 @@ class Job:
         code = 0
         while self._running:
             event = self._next_event(deadline)
-            if event is None:
-                return self._timed_out()
             if event in PASSED_ON:
                 self._pass_on(event)
                 continue
-            if isinstance(event, signal.Signals):
-                return self._stopped_by(event)
-            if isinstance(event, StopRequest):
-                return self._requested(event)
+            if not isinstance(event, Worker):
+                return self._stop_for(event)
             end = self._reap(event)
             if end.code == EXIT_STOP_REQUESTED:  # the others may be writing the backup
                 code = EXIT_STOP_REQUESTED
