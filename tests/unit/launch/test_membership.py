@@ -301,8 +301,8 @@ def test_hosts_that_join_and_die_again_and_again_rarely_stop_the_others():
 
 
 def test_hosts_join_at_once_again_when_a_joined_host_has_stayed():
-    job = begun(2)
-    for name, seconds in (("lost", 0.5), ("stays", 2.0), ("next", 0.5)):
+    job = begun(2, maximum=9)
+    for name, seconds in (("lost", 0.5), ("stays", 2.0), ("next", 2.0), ("last", 0.5)):
         job.join(name)
         job.wait(0.9 * seconds)
         assert isinstance(job.last, Begin)
