@@ -1,6 +1,6 @@
 """Measure the time until training continues after a host is lost or joins; needs root.
 
-    python benchmarks/elastic.py [--times 10] [--workers 1]
+    python benchmarks/elastic.py [--times 10] [--hosts 4] [--workers 1]
 
 Each of four hosts, network namespaces of this machine, runs the same `tf-adasum-launch --nnodes
 2:4`. This script repeatedly kills a worker, removes a host or adds a host, and measures the time
@@ -26,7 +26,7 @@ sys.path[:0] = [str(report.ROOT / "tests")]
 
 from support import network  # noqa: E402 - found on the path above
 
-HOSTS, PORT = 4, 12345
+PORT = 12345
 VALIDATION = 300  # rows
 ROWS, EPOCHS = 8, 12  # rows of a replica; epochs after the last event
 SECONDS_PER_STEP = 0.05  # at least
@@ -141,6 +141,8 @@ class Job:
 
     def __init__(self, folder, hosts, workers):
         self.folder, self.network, self.workers = folder, hosts, workers
+        self.count = len(hosts.hosts)
+        self.minimum = self.count // 2  # hosts
         (folder / "tmp").mkdir()
         self.launchers = {}
         self.log = open(folder / "log", "a")
@@ -149,7 +151,8 @@ class Job:
         """Start the launcher of a host."""
         host = self.network.hosts[number]
         coordinator = f"{self.network.hosts[0].address}:{PORT}"
-        launch = [sys.executable, "-m", "tf_adasum.launch", "--nnodes", f"2:{HOSTS}"]
+        launch = [sys.executable, "-m", "tf_adasum.launch"]
+        launch += ["--nnodes", f"{self.minimum}:{self.count}"]
         launch += ["-n", self.workers, "--max-restarts", 1000, "--coordinator", coordinator]
         environment = {**os.environ, "TF_ADASUM_SECRET": "key", "PYTHONPATH": str(report.ROOT)}
         environment |= {"TMPDIR": str(self.folder / "tmp")}
@@ -192,34 +195,31 @@ class Job:
     def worker_processes(self, number):
         """Return the ids of the running workers of a host."""
         command = ["pgrep", "-r", "RSD", "-P", str(self.launchers[number].pid)]
-        children, oldest = (
-            subprocess.run([*command, *option], capture_output=True, text=True).stdout.split()
-            for option in ([], ["--oldest"])
-        )
-        return [int(child) for child in children if [child] != oldest]  # without the fork server
+        found = subprocess.run(command, capture_output=True, text=True).stdout
+        return [int(process) for process in found.split()]
 
     def happen(self, event):
-        """Make host 3 fail, leave or join; return the result of `seconds_until`."""
-        since = time.time()
+        """Make the last host fail, leave or join; return the result of `seconds_until`."""
+        last, since = self.count - 1, time.time()
         if event == "a worker is killed":
-            os.kill(self.worker_processes(3)[-1], signal.SIGKILL)
-            return self.seconds_until(HOSTS, since)
+            os.kill(self.worker_processes(last)[-1], signal.SIGKILL)
+            return self.seconds_until(self.count, since)
         if event == "a host's launcher is killed":
-            self.launchers[3].kill()
-            self.launchers[3].wait()
+            self.launchers[last].kill()
+            self.launchers[last].wait()
         elif event == "a host is asked to stop":
-            self.launchers[3].send_signal(signal.SIGTERM)
+            self.launchers[last].send_signal(signal.SIGTERM)
         elif event == "a host's network is cut":
-            self.network.cut(3)
+            self.network.cut(last)
         elif event == "a host's network is healed":
             self.network.heal()
-            return self.seconds_until(HOSTS, since)
+            return self.seconds_until(self.count, since)
         else:
-            self.launchers[3].wait(60)
+            self.launchers[last].wait(60)
             since = time.time()
-            self.join(3)
-            return self.seconds_until(HOSTS, since)
-        return self.seconds_until(HOSTS - 1, since)
+            self.join(last)
+            return self.seconds_until(self.count, since)
+        return self.seconds_until(self.count - 1, since)
 
 
 EVENTS = (
@@ -233,14 +233,14 @@ EVENTS = (
 )
 
 
-def disturbed(times, workers):
+def disturbed(times, count, workers):
     """Return the results of each event, the final accuracy and the number of starts."""
     found = {event: [] for event in EVENTS}
-    with tempfile.TemporaryDirectory() as folder, network.Network(HOSTS) as hosts:
+    with tempfile.TemporaryDirectory() as folder, network.Network(count) as hosts:
         job = Job(pathlib.Path(folder), hosts, workers)
-        for number in range(HOSTS):
+        for number in range(count):
             job.join(number)
-        job.seconds_until(HOSTS, 0)
+        job.seconds_until(count, 0)
         for turn in range(times):
             for event in EVENTS:
                 found[event].append(job.happen(event))
@@ -252,7 +252,7 @@ def disturbed(times, workers):
         return found, float((job.folder / "accuracy").read_text()), len(job.steps())
 
 
-def undisturbed(workers):
+def undisturbed(replicas):
     """Return the accuracies of runs on the same number of replicas in one process."""
     accuracies = []
     for seed in range(UNDISTURBED):
@@ -260,7 +260,7 @@ def undisturbed(workers):
             environment = {
                 **os.environ,
                 "SEED": str(seed),
-                "TF_ADASUM_DEVICES_PER_WORKER": str(HOSTS * workers),
+                "TF_ADASUM_DEVICES_PER_WORKER": str(replicas),
                 "PYTHONPATH": str(report.ROOT),
             }
             command = [sys.executable, __file__, "--train", folder, "--undisturbed"]
@@ -278,6 +278,7 @@ def main():
     """Measure and write the report, or train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--workers", type=int, default=1, help="of each host")
     parser.add_argument("--train", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--undisturbed", action="store_true", help=argparse.SUPPRESS)
@@ -285,8 +286,8 @@ def main():
     if arguments.train:
         train(arguments.train, arguments.undisturbed)
         return
-    found, accuracy, starts = disturbed(arguments.times, arguments.workers)
-    expected = undisturbed(arguments.workers)
+    found, accuracy, starts = disturbed(arguments.times, arguments.hosts, arguments.workers)
+    expected = undisturbed(arguments.hosts * arguments.workers)
     rows = [
         [event, len(own), *map(median_and_range, zip(*own, strict=True))]
         for event, own in found.items()
@@ -296,10 +297,11 @@ def main():
     report.write(
         "elastic" if arguments.workers == 1 else f"elastic-{arguments.workers}_workers",
         "Hosts that are lost and join: time until training continues",
-        f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} "
-        f"worker{plural} each, and `tf-adasum-launch --nnodes 2:{HOSTS} --max-restarts "
-        "1000`. A small dense network learns digits, with `BackupAndRestore` after every 10 steps. "
-        "Seconds: from the event until worker 0 has finished its next training step on the new "
+        f"{arguments.hosts} hosts, network namespaces of this machine, with {arguments.workers} "
+        f"worker{plural} each, and `tf-adasum-launch --nnodes {arguments.hosts // 2}:"
+        f"{arguments.hosts} --max-restarts 1000`. A small dense network learns digits, with "
+        "`BackupAndRestore` after every 10 steps. Seconds: from the "
+        "event until worker 0 has finished its next training step on the new "
         "hosts, median (lowest to highest). Pause: the part of this time in which nothing was "
         "trained. All hosts share the cores of this machine.\n\n"
         + report.table(["event", "times", "seconds", "pause"], rows)

@@ -1,6 +1,6 @@
 """Let random events happen to an elastic job, and check what it trained on; needs root.
 
-    python benchmarks/elastic_events.py [--events 60] [--workers 1] [--seed 0]
+    python benchmarks/elastic_events.py [--events 60] [--hosts 4] [--workers 1] [--seed 0]
 
 The job is the job of benchmarks/elastic.py, on four hosts. At random moments, also during a
 restart, a worker or a launcher is killed, a host is asked to stop, joins, is cut off or is
@@ -22,7 +22,7 @@ import time
 
 import elastic
 import report
-from elastic import HOSTS, network
+from elastic import network
 
 PAUSE = 2.0, 30.0  # seconds between two events, at least and at most
 SECONDS_AT_THE_END = 10.0  # in which all hosts have to train
@@ -46,13 +46,13 @@ class RandomEvents:
         if 0 not in running:
             raise RuntimeError("the job has ended:\n" + (self._job.folder / "log").read_text())
         connected = running - self._cut
-        can_go = sorted(connected - {0}) if len(connected) > 2 else []
+        can_go = sorted(connected - {0}) if len(connected) > self._job.minimum else []
         events = {
             "a worker is killed": [n for n in sorted(running) if self._job.worker_processes(n)],
             "a host's launcher is killed": can_go,
             "a host is asked to stop": can_go,
             "a host's network is cut": can_go,
-            "a host joins": sorted(set(range(HOSTS)) - running - self._cut),
+            "a host joins": sorted(set(range(self._job.count)) - running - self._cut),
             "all networks are healed": sorted(self._cut)[:1],
         }
         return {event: hosts for event, hosts in events.items() if hosts}
@@ -104,7 +104,10 @@ class RandomEvents:
         steps = self._job.steps()
         first, replicas = steps[max(steps)]
         last = self._job.last_step_before(max(steps) + 1)
-        if replicas != HOSTS * self._job.workers or last < max(first, since) + SECONDS_AT_THE_END:
+        if (
+            replicas != self._job.count * self._job.workers
+            or last < max(first, since) + SECONDS_AT_THE_END
+        ):
             return None
         return max(0.0, first - since)
 
@@ -187,16 +190,17 @@ def main():
     """Run the job, and write the report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, default=60)
+    parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--workers", type=int, default=1, help="of each host")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     generator, happened, before = random.Random(arguments.seed), [], shared_memory()
-    with tempfile.TemporaryDirectory() as folder, network.Network(HOSTS) as hosts:
+    with tempfile.TemporaryDirectory() as folder, network.Network(arguments.hosts) as hosts:
         job = elastic.Job(pathlib.Path(folder), hosts, arguments.workers)
         (job.folder / "rows").mkdir()
-        for number in range(HOSTS):
+        for number in range(arguments.hosts):
             job.join(number)
-        job.seconds_until(HOSTS, 0)
+        job.seconds_until(arguments.hosts, 0)
         events, begin = RandomEvents(job, generator), time.time()
         for _ in range(arguments.events):
             happened.append(events.happen())
@@ -214,8 +218,8 @@ def main():
     report.write(
         "elastic_events",
         "Random events in an elastic job",
-        f"{HOSTS} hosts, network namespaces of this machine, with {arguments.workers} "
-        f"worker{plural} each, and `tf-adasum-launch --nnodes 2:{HOSTS}`, as in "
+        f"{arguments.hosts} hosts, network namespaces of this machine, with {arguments.workers} "
+        f"worker{plural} each, and `tf-adasum-launch --nnodes {job.minimum}:{job.count}`, as in "
         "benchmarks/elastic.py. "
         f"{len(happened)} random events in {minutes:.0f} minutes; the pause after an event is "
         f"{PAUSE[0]:.0f} to {PAUSE[1]:.0f} s, so some events happen during a restart. Seed "

@@ -11,7 +11,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "clusters" / "ray"
 LOCAL_RAY = """
 import runpy, sys
 import ray
-ray.init(_node_ip_address="127.0.0.1", num_cpus=3, include_dashboard=False)
+ray.init("local", _node_ip_address="127.0.0.1", num_cpus=3, include_dashboard=False)
 """
 # An example takes the Ray that is there.
 OF_AN_EXAMPLE = LOCAL_RAY + "runpy.run_path(sys.argv.pop(1), run_name='__main__')"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,11 +16,12 @@ from tf_adasum.launch.cpu_shares import BIND_TO
 from tf_adasum.launch.environments import automatic_workers
 from tf_adasum.launch.failures import EXIT_USAGE
 from tf_adasum.launch.jobs import launch
-from tf_adasum.launch.nodes import Nodes, parse_range
+from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import PROGRAM
 from tf_adasum.launch.worker_process import open_standard_streams
 
 _BACKEND = "KERAS_BACKEND"
+_MOST_NODES = 2000  # a message with a round of more hosts would be too long
 WORKERS = {"-n", "-np", "--workers"}  # names of the option
 
 _EXAMPLES = (
@@ -69,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for sentence in environment_variables.misspelt():
         print(f"{PROGRAM}: {sentence}", file=sys.stderr)
     command = [sys.executable, "-u", *(["-m"] if options.module else []), *target]
-    if options.workers == "auto" and (given := sorted(WORKERS.intersection(target[1:]))):
+    if options.workers is None and (given := sorted(WORKERS.intersection(target[1:]))):
         print(
             f"{PROGRAM}: {given[0]} stands after {target[0]}, so it is an argument of the script. "
             f"To set the number of workers, write it before the script: {PROGRAM} {given[0]} ...",
@@ -87,22 +89,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
-    settings = {
-        "timeout": options.timeout,
-        "max_restarts": options.max_restarts,
-        "log_dir": options.log_dir,
-        "verbose": options.verbose,
-        "bind_to": options.bind_to,
-    }
-    workers, devices = _number(options.workers), options.devices_per_worker
-    nnodes = parse_range(options.nnodes) or _count(options.nnodes)
+    names = ("timeout", "max_restarts", "log_dir", "verbose", "bind_to")
+    settings = {name: getattr(options, name) for name in names}
+    workers, devices, nnodes = options.workers, options.devices_per_worker, options.nnodes
     if workers is None:
         workers = automatic_workers(os.environ, devices)
     if isinstance(nnodes, tuple):
         if options.node_rank is not None:
             raise ValueError(
                 "--node-rank: leave it out, because ranks change when hosts join or are lost. "
-                f"Received: --nnodes {options.nnodes} --node-rank {options.node_rank}"
+                f"Received: --nnodes MIN:MAX --node-rank {options.node_rank}"
             )
         coordinator = options.coordinator
         return elastic.launch_elastic(command, workers, devices, nnodes, coordinator, **settings)
@@ -129,24 +125,22 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         *sorted(WORKERS, key=len),
-        default="auto",
+        type=number_or_auto,
         metavar="N",
-        help="number of workers on each machine; auto: one worker for each visible GPU, or for "
-        "each K GPUs with --devices-per-worker K; one worker without GPUs (default: auto)",
+        help="workers on each machine; auto: one for each visible GPU, or for each K GPUs with "
+        "--devices-per-worker K; one without GPUs (default: auto)",
     )
     parser.add_argument(
         "--devices-per-worker",
         type=int,
         metavar="K",
-        help="GPUs of each worker, or logical CPU devices if no GPU is visible (default: the "
-        "visible GPUs divided evenly, or one CPU device)",
+        help="GPUs of each worker (default: an equal share); without GPUs: logical CPU devices",
     )
     parser.add_argument(
         "--bind-to",
         choices=BIND_TO,
         default=BIND_TO[0],
-        help="cores: without GPUs, each worker runs on its own share of the CPU cores; none: all "
-        "workers run on all cores (default: cores)",
+        help="cores: without GPUs, each worker has its own CPU cores; none: all run on all cores",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
     _add_machines(
@@ -167,11 +161,11 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_machines(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--nnodes",
-        default="1",
+        default=1,
+        type=_machines,
         metavar="M|MIN:MAX",
-        help="number of machines (default: 1). Start this command on each; with M, "
-        "use the same -n. With MIN:MAX, training continues if machines are added, or lost except "
-        "the coordinator",
+        help="number of machines (default: 1), on each of which you start this command. With "
+        "MIN:MAX, training continues if machines are added, or lost except the coordinator",
     )
     group.add_argument(
         "--node-rank", type=int, metavar="I", help="with --nnodes M: this machine's rank, 0 to M-1"
@@ -179,8 +173,7 @@ def _add_machines(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--coordinator",
         metavar="HOST:PORT",
-        help="with --nnodes: the address of the machine of worker 0, with a free port that all "
-        "machines can reach",
+        help="with --nnodes: the machine of worker 0, with a free port that all can reach",
     )
 
 
@@ -193,8 +186,7 @@ def _add_failures_and_output(group: argparse._ArgumentGroup) -> None:
         type=int,
         default=0,
         metavar="R",
-        help="if a worker fails, start all of them again, at most R times (default: 0), for "
-        "scripts that resume from a backup or a checkpoint",
+        help="if a worker fails, start all of them again, at most R times (default: 0)",
     )
     group.add_argument(
         "--log-dir",
@@ -204,24 +196,26 @@ def _add_failures_and_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--verbose",
         action="store_true",
-        help="show all messages of TensorFlow (default: errors only, unless "
-        "TF_CPP_MIN_LOG_LEVEL is set)",
+        help="show all messages of TensorFlow (default: TF_CPP_MIN_LOG_LEVEL, or errors only)",
     )
 
 
-def _count(text: str) -> int:
-    """Return the number of machines."""
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(
-            f"--nnodes: expected a number, or a range such as 1:4. Received: --nnodes {text}"
-        ) from None
+def number_or_auto(text: str) -> int | None:
+    """Return the number of workers; None for "auto". (argparse's errors show this name.)"""
+    return None if text == "auto" else int(text)
 
 
-def _number(text: str) -> int | None:
-    """Return the number of workers; None for "auto"."""
-    try:
-        return None if text == "auto" else int(text)
-    except ValueError:
-        raise ValueError(f"-n: expected a number or auto. Received: -n {text}") from None
+def _machines(text: str) -> int | tuple[int, int]:
+    """Return M, or MIN and MAX.
+
+    Example:
+        >>> _machines("2"), _machines("1:4")
+        (2, (1, 4))
+    """
+    found = re.fullmatch(r"(\d{1,4})(:(\d{1,4}))?", text)
+    least, most = (int(found[1]), int(found[3] or found[1])) if found else (0, 0)
+    if not 1 <= least <= most <= _MOST_NODES:
+        raise argparse.ArgumentTypeError(
+            f"expected M, or MIN:MAX with 1 <= MIN <= MAX <= {_MOST_NODES}. Received: {text}"
+        )
+    return (least, most) if ":" in text else least

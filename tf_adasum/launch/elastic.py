@@ -40,7 +40,7 @@ from tf_adasum.environment_variables import SECRET, SECRET_FILE, START_TIMEOUT, 
 from tf_adasum.errors import see
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
 from tf_adasum.launch.job_leader import JobLeader, listener_at
-from tf_adasum.launch.jobs import check, check_machine, run_job
+from tf_adasum.launch.jobs import check, check_machine, launch
 from tf_adasum.launch.membership import (
     LOST_GRACE_SECONDS,
     Begin,
@@ -50,7 +50,7 @@ from tf_adasum.launch.membership import (
 )
 from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import Console
-from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, Control, RunResult, StopRequest
+from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, Control, Ending, StopRequest
 from tf_adasum.launch.signals import signals_sent_to
 
 _SECONDS_TO_WAIT = 180.0  # for enough hosts, and for the coordinator; the environment can set it
@@ -62,18 +62,16 @@ _SECONDS_BETWEEN_MESSAGES, _SECONDS_BEFORE_MESSAGE = 30.0, 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class _Lost:
-    """An event: the store cannot be reached any more."""
+class _Over:
+    """An event: this launcher leaves the job.
 
+    Attributes:
+        status: its exit status; None if the store was lost.
+        message: what it prints; "" for nothing.
+    """
 
-@dataclasses.dataclass(frozen=True)
-class _Refused:
-    """An event: this host cannot join."""
-
-    reason: str
-
-
-_Decision = Begin | End | _Refused | _Lost
+    status: int | None
+    message: str
 
 
 def launch_elastic(
@@ -109,16 +107,8 @@ def launch_elastic(
     """
     check(command, num_workers, timeout, max_restarts)
     check_machine(num_workers, devices_per_worker, settings["log_dir"])
-    if coordinator is None:
-        raise ValueError(
-            "--coordinator: expected HOST:PORT of worker 0's machine, the same on all machines. "
-            f"Received: --nnodes {nnodes[0]}:{nnodes[1]} without it"
-        )
-    try:
-        host, _ = addresses.split(coordinator)
-    except ValueError as error:
-        raise ValueError(f"--coordinator: {error}") from error
-    if host in ("0.0.0.0", "::"):
+    Nodes(2, 0, coordinator)  # checks the address
+    if addresses.split(coordinator)[0] in ("0.0.0.0", "::"):
         raise ValueError(
             "--coordinator: expected an address at which all hosts reach worker 0's host. "
             f"Received: --coordinator {coordinator}"
@@ -126,131 +116,98 @@ def launch_elastic(
     deadline = None if timeout is None else time.monotonic() + timeout
     control = Control()
     settings |= {"command": command, "devices_per_worker": devices_per_worker}
+    may_serve, was_connected, has_finished = True, False, False
     with signals_sent_to(control.events):
-        may_serve, is_reconnecting, has_finished = True, False, False
         while True:
             # The coordinator's launcher may come back, so no other launcher replaces it.
             listener = listener_at(coordinator) if may_serve else None
-            looks_again = may_serve and listener is None
-            waiting = _Waiting(control, deadline, coordinator if looks_again else None)
-            own = Host(secrets.token_hex(8), socket.gethostname(), num_workers)
             try:
-                job = _ElasticJob(
-                    own, nnodes, coordinator, listener, max_restarts, control, waiting, settings
-                )
-            except InterruptedError:
-                if waiting.status:
-                    return waiting.status
-                continue
+                with _ElasticJob(
+                    nnodes, coordinator, listener, max_restarts, control, num_workers, settings
+                ) as job:
+                    status = job.run(deadline, looks_again=may_serve and listener is None)
             except ConnectionError as error:
-                if not is_reconnecting:
+                if not was_connected:
                     raise
                 finished = ", after its workers had exited with status 0" * has_finished
                 Console(control.events).say(
                     f"this host leaves the job, because it lost the coordinator{finished}. {error}"
                 )
                 return 0 if has_finished else 1
-            with job:
-                status = job.run(deadline)
             if status is not None:
                 return status
-            has_finished |= job.has_finished
-            is_reconnecting, may_serve = True, listener is not None
-            time.sleep(_SECONDS_BEFORE_RECONNECTING)
-
-
-class _Waiting:
-    """Finds out whether to end the wait for other launchers.
-
-    Args:
-        control: the `Control`.
-        deadline: by `time.monotonic`; None for no deadline.
-        coordinator: the address at which this launcher may still have to listen. In a new pod, for
-            example, the pod's own name may not be known yet, or may still be known as the address
-            of the old pod. Or an earlier launcher still uses the port. None if this cannot happen.
-
-    Attributes:
-        status: the exit status after a signal or at the deadline; else 0.
-    """
-
-    def __init__(self, control: Control, deadline: float | None, coordinator: str | None):
-        self._control, self._deadline, self._coordinator = control, deadline, coordinator
-        self.status = 0
-
-    def is_pointless(self) -> bool:
-        """Return whether this launcher can now listen at the coordinator's address."""
-        if self._coordinator is None or (listener := listener_at(self._coordinator)) is None:
-            return False
-        listener.close()
-        return True
-
-    def is_over(self) -> bool:
-        """Return whether a signal or the deadline has ended the wait; other events are dropped."""
-        with contextlib.suppress(queue.Empty):
-            while not self.status:
-                event = self._control.events.get_nowait()
-                if isinstance(event, signal.Signals):
-                    self.status = 128 + event
-        if not self.status and self._deadline is not None and time.monotonic() > self._deadline:
-            self.status = EXIT_TIMEOUT
-        return self.status != 0
+            if job.session.was_connected:
+                was_connected, may_serve = True, listener is not None
+                has_finished |= job.has_finished
+                time.sleep(_SECONDS_BEFORE_RECONNECTING)
 
 
 class _ElasticJob:
     """A context manager: the session of this launcher, and the store on the coordinator's host.
 
-    Raises:
-        ConnectionError: if the store cannot be reached.
+    Attributes:
+        session: the `Session` with the store.
     """
 
-    def __init__(
-        self, own, nnodes, coordinator, listener, max_restarts, control, waiting, settings
-    ):
-        self._coordinator, self._control = coordinator, control
+    def __init__(self, nnodes, coordinator, listener, max_restarts, control, num_workers, settings):
+        self._nnodes, self._coordinator, self._control = nnodes, coordinator, control
+        self._settings = settings
+        self._own = Host(secrets.token_hex(8), socket.gethostname(), num_workers)
         self._console = Console(control.events)
-        self._own, self._nnodes, self._settings = own, nnodes, settings
         # The same on all hosts, so that another job does not join by mistake.
         script = json.dumps(settings["command"][1:])  # Python may be elsewhere
         self._job = f"{__version__} {hashlib.sha256(script.encode()).hexdigest()}"
         self._leaders: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._decisions: queue.SimpleQueue[_Decision] = queue.SimpleQueue()
+        self._decisions: queue.SimpleQueue[Begin | _Over] = queue.SimpleQueue()
         self._running = 0  # the round whose workers run on this host
         self._stopped = 0.0  # the last round that was stopped
-        self._other_round = 0  # the last round that began without this host
         self._message_at = 0.0  # when to say what this host waits for
         self._leader: JobLeader | None = None
         self._stack = contextlib.ExitStack()
+        self._seconds = start_timeout(None) if os.environ.get(START_TIMEOUT) else _SECONDS_TO_WAIT
         key, lock = secret.read(), control.fork_lock
-        self._console.say(f"connecting to the launcher at {coordinator}")
-        seconds = start_timeout(None) if os.environ.get(START_TIMEOUT) else _SECONDS_TO_WAIT
         if listener is not None:
-            membership = Membership(*nnodes, max_restarts, self._own.id, seconds)
-            self._leader = self._stack.enter_context(
-                JobLeader(membership, self._own.id, self._job, coordinator)
-            )
+            membership = Membership(*nnodes, max_restarts, self._own.id, self._seconds)
+            self._leader = JobLeader(membership, self._own.id, self._job, coordinator)
+            self._stack.callback(self._leader.close)
             self._server = StoreServer(listener, key, lock, self._leader, clients=nnodes[1])
             self._stack.callback(self._server.close)
-        with self._stack.pop_all() as stack:  # closes the server if the next line raises
-            self._session = Session(
-                coordinator,
-                self._own.id,
-                key,
-                lambda channel: self._value(),
-                fork_lock=lock,
-                deliver=self._deliver,
-                lost=self._lose,
-            )
-            stack.callback(self._session.__enter__().close)
-            self._connect(seconds, waiting)
-            self._stack = stack.pop_all()
+        self.session = Session(
+            coordinator,
+            self._own.id,
+            key,
+            lambda channel: self._value(),
+            fork_lock=lock,
+            deliver=self._deliver,
+            lost=self._lose,
+        )
 
-    def _connect(self, seconds: float, waiting: _Waiting) -> None:
-        """Wait until the session has begun."""
-        session, until = self._session, time.monotonic() + seconds
+    def __enter__(self):
+        """Begin to connect to the store."""
+        self._console.say(f"connecting to the launcher at {self._coordinator}")
+        self._stack.callback(self.session.__enter__().close)
+        return self
+
+    def _connect(self, deadline: float | None, looks_again: bool) -> int | None:
+        """Wait until the session has begun.
+
+        Returns:
+            The exit status after a signal or at the deadline; else None.
+
+        Raises:
+            ConnectionError: if the store cannot be reached.
+        """
+        session, until = self.session, time.monotonic() + self._seconds
         report_at = time.monotonic() + PATIENCE_SECONDS
         while not session.was_connected:
-            if waiting.is_over() or waiting.is_pointless():
-                raise InterruptedError
+            if number := self._signal():
+                return 128 + number
+            now = time.monotonic()
+            if deadline is not None and now > deadline:
+                return EXIT_TIMEOUT
+            if looks_again and (listener := listener_at(self._coordinator)):
+                listener.close()
+                return None
             reason = next(reversed(session.tried.values()), "no answer")
             if session.last.unauthenticated is not None:
                 raise ConnectionError(
@@ -259,23 +216,27 @@ class _ElasticJob:
                     f"secret is not the secret of the launcher at {self._coordinator}, or one of "
                     f"them has no secret {see('TFA-207')}"
                 )
-            if time.monotonic() > until:
+            if now > until:
                 raise ConnectionError(
                     f"The launcher at {self._coordinator} did not start, or cannot be reached "
                     f"({reason}) {see('TFA-201')}"
                 )
-            if time.monotonic() > report_at:
+            if now > report_at:
                 report_at += PATIENCE_SECONDS
                 self._console.say(f"waiting for {self._coordinator}: {reason}")
-            session.wait(POLL_SECONDS)
-
-    def __enter__(self):
-        """Join the job."""
         if self._leader is not None and not self._has_reached_own_store():
             self._console.say(f"joining the launcher that already runs at {self._coordinator}")
             self._server.close(0.0)
             self._leader = None
-        return self
+        return None
+
+    def _signal(self) -> signal.Signals | None:
+        """Return a signal to this launcher; None if there is none within a short time."""
+        with contextlib.suppress(queue.Empty):
+            event = self._control.events.get(timeout=POLL_SECONDS)
+            if isinstance(event, signal.Signals):
+                return event
+        return None
 
     def _has_reached_own_store(self):
         """Return False if the coordinator's address is also an address of another host."""
@@ -289,36 +250,44 @@ class _ElasticJob:
             self._end(1, f"failed with {kind.__name__}: {error}")
         self._stack.close()  # the server waits until the others have read the end
 
-    def run(self, deadline: float | None) -> int | None:
-        """Take part in rounds until the job ends; return its exit status, None if it is lost."""
+    def run(self, deadline: float | None, looks_again: bool) -> int | None:
+        """Take part in rounds until the job ends.
+
+        Args:
+            deadline: by `time.monotonic`; None for no deadline.
+            looks_again: whether this launcher may still have to listen at the coordinator's
+                address. In a new pod, for example, the pod's own name may not be known yet, or may
+                still be known as the address of the old pod. Or an earlier launcher still uses the
+                port.
+
+        Returns:
+            The exit status of the job. None if the store was lost, or this launcher can now listen
+            at the coordinator's address.
+        """
+        status = self._connect(deadline, looks_again)
+        if not self.session.was_connected:
+            return status
         while True:
             event = self._next(deadline)
             if event is None:
                 return self._end(EXIT_TIMEOUT, "reached its --timeout")
-            if isinstance(event, _Lost):
-                self._console.say(f"the launcher at {self._coordinator} was lost")
-                return None
-            if isinstance(event, _Refused):
-                self._console.say(event.reason)
-                return EXIT_USAGE
-            if isinstance(event, End):
-                if event.reason:
-                    self._console.say(f"the job has ended: {event.reason}")
+            if isinstance(event, _Over):
+                if event.message:
+                    self._console.say(event.message)
                 return event.status
             if isinstance(event, signal.Signals):
                 was_asked = self._own.status == EXIT_STOP_REQUESTED  # and has made a backup
                 status = EXIT_STOP_REQUESTED if was_asked else 128 + event
                 return self._end(status, f"received {event.name}")
             if self._own.id not in [host.id for host in event.hosts]:
-                self._other_round, self._message_at = event.round, 0.0
                 continue
             result = self._train(event, deadline)
             if result.stopped_by is not None:
                 self._leave(event.round, result, f"received {result.stopped_by.name}")
-                return self._end(result.code, f"received {result.stopped_by.name}")
+                return self._end(int(result), f"received {result.stopped_by.name}")
             is_late = deadline is not None and time.monotonic() > deadline
-            if is_late and result.code:
-                status = EXIT_TIMEOUT if result.code != EXIT_STOP_REQUESTED else result.code
+            if is_late and result:
+                status = EXIT_TIMEOUT if result != EXIT_STOP_REQUESTED else EXIT_STOP_REQUESTED
                 self._leave(event.round, result, "reached its --timeout")
                 return self._end(status, "reached its --timeout")
             if is_late:  # but the workers have finished, so the other hosts will soon finish
@@ -331,11 +300,11 @@ class _ElasticJob:
         """Whether the workers of this host have exited with status 0 in their last round."""
         return self._own.ended > 0 and self._own.status == 0
 
-    def _train(self, event: Begin, deadline: float | None) -> RunResult:
+    def _train(self, event: Begin, deadline: float | None) -> Ending:
         """Run the workers of this host in a round."""
         with self._control.fork_lock:
             if self._stopped >= event.round:
-                return RunResult(128 + signal.SIGTERM)
+                return Ending(128 + signal.SIGTERM)
             self._discard_stop_requests()
             self._running = event.round
         rank, count = [each.id for each in event.hosts].index(self._own.id), len(event.hosts)
@@ -344,12 +313,11 @@ class _ElasticJob:
         total = f"{workers} worker{'s' * (workers > 1)} on {count} host{'s' * (count > 1)}"
         self._console.say(f"round {event.round}: {total}")
         try:
-            return run_job(
+            return launch(
                 num_workers=self._own.workers,
                 timeout=None if deadline is None else max(0.1, deadline - time.monotonic()),
                 nodes=Nodes(count, rank, event.coordinator, of_hosts) if count > 1 else None,
-                control=self._control,
-                earlier_starts=event.round - 1,
+                control=dataclasses.replace(self._control, earlier_starts=event.round - 1),
                 captures_output=True,
                 **self._settings,
             )
@@ -365,17 +333,15 @@ class _ElasticJob:
             if isinstance(event, signal.Signals):
                 events.put(event)
 
-    def _next(self, deadline: float | None) -> _Decision | signal.Signals | None:
+    def _next(self, deadline: float | None) -> Begin | _Over | signal.Signals | None:
         """Return the next decision or signal; None at the deadline."""
         while deadline is None or time.monotonic() < deadline:
             with contextlib.suppress(queue.Empty):
                 return self._decisions.get_nowait()
             if time.monotonic() >= self._message_at:
                 self._say_what_it_waits_for()
-            with contextlib.suppress(queue.Empty):
-                event = self._control.events.get(timeout=POLL_SECONDS)
-                if isinstance(event, signal.Signals):
-                    return event
+            if number := self._signal():
+                return number
         return None
 
     def _say_what_it_waits_for(self) -> None:
@@ -383,11 +349,9 @@ class _ElasticJob:
         if self._leader is not None:
             self._message_at = time.monotonic() + _SECONDS_BETWEEN_MESSAGES
             with self._control.fork_lock:
-                count = max(1, self._leader.num_hosts)
+                count = max(1, len(self._leader.hosts))
             least, most = self._nnodes
             self._console.say(f"waiting for hosts: {count} connected, --nnodes {least}:{most}")
-        elif self._other_round > self._stopped:
-            self._console.say(f"waiting to join: round {self._other_round} runs without this host")
         else:
             self._console.say("waiting for the next round")
 
@@ -404,7 +368,7 @@ class _ElasticJob:
             self._server.wake()
         return status
 
-    def _leave(self, number: int, result: RunResult, reason: str) -> None:
+    def _leave(self, number: int, result: Ending, reason: str) -> None:
         """Let the others stop this round without losing the backup that they write."""
         if self._leader is None:
             self._report_end(number, result, reason)
@@ -412,20 +376,17 @@ class _ElasticJob:
             while self._stopped < number and time.monotonic() < until:
                 time.sleep(POLL_SECONDS)
 
-    def _report_end(self, number: int, result: RunResult, leaving: str = "") -> None:
+    def _report_end(self, number: int, result: Ending, leaving: str = "") -> None:
         """Report that the workers of a round have ended on this host."""
         failed_first = result.first is not None and not result.first.is_because_of_another
         self._own = dataclasses.replace(
             self._own,
             ended=number,
-            status=result.code,
+            status=int(result),
             has_own_failure=failed_first,
             leaving=leaving,
         )
-        self._report()
-
-    def _report(self):
-        self._session.set(self._value())
+        self.session.set(self._value())
 
     def _value(self) -> dict[str, Any]:
         return {"job": self._job, "host": dataclasses.asdict(self._own)}
@@ -446,16 +407,18 @@ class _ElasticJob:
             if self._running == self._stopped:
                 self._control.events.put(StopRequest(value["reason"], value["grace"]))
         elif kind == "refused":
-            self._decisions.put(_Refused(value))
+            self._decisions.put(_Over(EXIT_USAGE, value))
         elif kind == "end":
             self._stopped = math.inf
-            self._decisions.put(End(**value))
-            self._stop_workers(value["reason"], BACKUP_GRACE_SECONDS)
+            reason = value["reason"]
+            self._decisions.put(_Over(value["status"], reason and f"the job has ended: {reason}"))
+            self._stop_workers(reason, BACKUP_GRACE_SECONDS)
 
     def _lose(self) -> None:
         self._stopped = math.inf
-        self._decisions.put(_Lost())
-        self._stop_workers(f"the launcher at {self._coordinator} was lost", LOST_GRACE_SECONDS)
+        reason = f"the launcher at {self._coordinator} was lost"
+        self._decisions.put(_Over(None, reason))
+        self._stop_workers(reason, LOST_GRACE_SECONDS)
 
     def _stop_workers(self, reason, grace):
         if self._running:

@@ -61,7 +61,13 @@ def worker_environments(
             f"Received: devices_per_worker={devices_per_worker}"
         )
     nodes = nodes or Nodes()
-    base = common_environment(os.environ if environment is None else environment, verbose)
+    inherited = os.environ if environment is None else environment
+    base = {name: value for name, value in inherited.items() if name not in _PLACE}
+    if verbose:
+        base[log_filter.LEVEL] = "0"
+    base.setdefault(log_filter.LEVEL, log_filter.DEFAULT_LEVEL)
+    base.setdefault("PYTHONHASHSEED", "0")  # so that a set of str has the same order everywhere
+    base |= {LAUNCHER: "1", "PYTHONUNBUFFERED": "1"}
     if devices_per_worker is not None:
         base["TF_ADASUM_DEVICES_PER_WORKER"] = str(devices_per_worker)
 
@@ -86,18 +92,6 @@ def worker_environments(
             for worker, share in zip(environments, shares, strict=True):
                 worker["CUDA_VISIBLE_DEVICES"] = ",".join(share)
     return environments
-
-
-def common_environment(environment: Mapping[str, str], verbose: bool = False) -> dict[str, str]:
-    """Return the environment that all workers have in common, see `worker_environments`."""
-    common = {name: value for name, value in environment.items() if name not in _PLACE}
-    if verbose:
-        common[log_filter.LEVEL] = "0"
-    common.setdefault(log_filter.LEVEL, log_filter.DEFAULT_LEVEL)
-    common[LAUNCHER] = "1"
-    common.update(PYTHONUNBUFFERED="1")
-    common.setdefault("PYTHONHASHSEED", "0")  # so that a set of str has the same order everywhere
-    return common
 
 
 def visible_gpus(environment: Mapping[str, str]) -> list[str]:

@@ -7,7 +7,6 @@ Uses only the standard library.
 from __future__ import annotations
 
 import dataclasses
-import re
 import signal
 import time
 from collections.abc import Sequence
@@ -24,20 +23,12 @@ MEANINGS = {
     signal.SIGBUS: "crashed: memory was not available, possibly because /dev/shm is full",
     signal.SIGABRT: "crashed: a check in the program failed",
     signal.SIGILL: "crashed: this CPU does not have an instruction of the program",
-    signal.SIGFPE: "crashed: invalid arithmetic",
     signal.SIGTERM: "stopped by another program",
-    signal.SIGINT: "interrupted",
-    signal.SIGXCPU: "out of CPU time",
 }
-_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
+_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL)
 _TRACEBACK = "Traceback (most recent call last):"
-_GOES_ON = ("During handling of the above exception", "The above exception was the direct cause")
-_MESSAGE = "tf_adasum: "
 _NEEDS_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
-_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_LONGEST_LINE = 400
-_LONGEST_ERROR = 10_000  # large, because an error ends with the advice and the code
-_MOST_LINES = 400  # of a traceback
+_LONGEST_LINE = 10_000  # large, because an error ends with the advice and the code
 _MOST_NAMES = 8
 
 
@@ -51,37 +42,18 @@ class StderrTail:
 
     def __init__(self) -> None:
         self.error = self.line = ""
-        self._traceback: list[str] = []
         self._is_inside = False  # whether the previous line belongs to a traceback's frames
-        self._is_ignored = False  # whether the traceback is of an exception that Python ignores
 
     def read(self, line: str) -> None:
         """Take in the next line of stderr."""
-        text = "".join(each for each in _COLOURS.sub("", line.rstrip()) if each.isprintable())
-        is_begin = text == _TRACEBACK
-        if is_begin:
-            self._is_inside = True
-            self._is_ignored = self.line.startswith("Exception ignored")
-            if not self._is_ignored and not self.line.startswith(_GOES_ON):
-                self._traceback = []
-        elif (
-            self._is_inside
-            and text.strip("^~ ")
-            and not text[0].isspace()
-            and not text.startswith(_MESSAGE)  # another thread has printed it
-        ):
-            self._is_inside = False
-            if not self._is_ignored:
-                self.error = _cut(text, _LONGEST_ERROR)
-        if (is_begin or self._traceback) and not self._is_ignored:
-            self._traceback = [*self._traceback, text][:_MOST_LINES]
+        text = "".join(each for each in line.rstrip() if each.isprintable())[:_LONGEST_LINE]
+        if text == _TRACEBACK:
+            self._is_inside = not self.line.startswith("Exception ignored")
+        elif self._is_inside and text.strip("^~ ") and not text[0].isspace():
+            if not text.startswith("tf_adasum: "):  # another thread has printed it
+                self._is_inside, self.error = False, text
         if text:
-            self.line = _cut(text, _LONGEST_LINE)
-
-    @property
-    def traceback(self) -> str:
-        """The last traceback, with the exceptions that caused it and the lines after it, or ""."""
-        return "\n".join(self._traceback).strip()
+            self.line = text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +196,3 @@ def in_words(ranks: Sequence[int]) -> str:
     more = len(ranks) - _MOST_NAMES
     rest = f" and {more} more" if more > 0 else ""
     return f"{'worker' if len(ranks) == 1 else 'workers'} {shown}{rest}"
-
-
-def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 2] + " …"

@@ -8,18 +8,13 @@ installed.
 from __future__ import annotations
 
 import copy
-import io
 import json
-import linecache
 import os
 import pickle
-import sys
-import traceback
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_CALL, _SOURCES, _RESULT = "call.pickle", "sources.json", "result.pickle"
+_CALL, _RESULT = "call.pickle", "result.pickle"
 
 
 def write_call(folder: str, function: Callable, args: Sequence) -> None:
@@ -31,14 +26,14 @@ def write_call(folder: str, function: Callable, args: Sequence) -> None:
     """
     name = getattr(function, "__qualname__", repr(function))
     is_of_module = getattr(function, "__module__", None) != "__main__" and "<" not in name
-    if not is_of_module and not _has_cloudpickle():
+    if not is_of_module and _pickler() is pickle:
         raise ImportError(
             f"A function that is defined in a notebook, such as {name}, can be sent to the workers "
             "only with the package cloudpickle: pip install cloudpickle. Or write the function to "
             "a file (%%writefile train.py), and pass the file: tf_adasum.run('train.py')."
         )
     try:
-        call = _dumps((function, tuple(args)))
+        call = _pickler().dumps((function, tuple(args)))
     except Exception as error:  # of any class: objects are pickled by their own code
         raise ValueError(
             f"{name} cannot be sent to the workers with its arguments and the global names that it "
@@ -47,24 +42,18 @@ def write_call(folder: str, function: Callable, args: Sequence) -> None:
         ) from error
     with open(os.path.join(folder, _CALL), "wb") as file:
         file.write(call)
-    # Cells have no files, so their lines are sent to the workers, whose tracebacks show them.
-    cells = {name: entry[2] for name, entry in linecache.cache.items() if _is_of_cell(entry)}
-    with open(os.path.join(folder, _SOURCES), "w") as file:
-        json.dump(cells, file)
 
 
-def has_result(folder: str) -> bool:
-    """Return whether the function has returned on worker 0."""
-    return os.path.exists(os.path.join(folder, _RESULT))
-
-
-def read_result(folder: str) -> Any:
+def result(folder: str) -> Any:
     """Return the value that the function returned on worker 0.
 
     Raises:
-        RuntimeError: if this process cannot read the value.
+        RuntimeError: if there is no value, or this process cannot read it.
     """
-    with open(os.path.join(folder, _RESULT), "rb") as file:
+    path = os.path.join(folder, _RESULT)
+    if not os.path.exists(path):
+        raise RuntimeError("worker 0 ended with exit status 0 before the function returned")
+    with open(path, "rb") as file:
         try:
             return pickle.load(file)
         except Exception as error:  # of any class: objects are read by their own code
@@ -76,18 +65,14 @@ def read_result(folder: str) -> Any:
 
 def main(folder: str) -> None:
     """Call the function in a worker process; worker 0 writes the returned value to the folder."""
-    with open(os.path.join(folder, _SOURCES)) as file:
-        for name, lines in json.load(file).items():
-            linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
-    sys.excepthook = _show  # Python's own hook reads source files, which cells do not have
     with open(os.path.join(folder, _CALL), "rb") as file:
         function, args = pickle.load(file)
     # Read before the call, because the function may change TF_CONFIG.
     task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
-    result = function(*args)
+    value = function(*args)
     if task.get("index", 0) == 0:
         with open(os.path.join(folder, _RESULT), "wb") as file:
-            file.write(_result(result))
+            file.write(_result(value))
 
 
 def _result(value: Any) -> bytes:
@@ -96,7 +81,7 @@ def _result(value: Any) -> bytes:
         for name in {"model", "_model"} & vars(value).keys():
             setattr(value, name, None)
     try:
-        return _dumps(value)
+        return _pickler().dumps(value)
     except Exception as error:  # of any class, as above
         raise ValueError(
             f"The value that the function returned cannot be sent to the notebook: {error}. Return "
@@ -104,47 +89,10 @@ def _result(value: Any) -> bytes:
         ) from error
 
 
-def _dumps(value: Any) -> bytes:
-    if _has_cloudpickle():
-        import cloudpickle
-
-        reducers = cloudpickle.Pickler.dispatch_table
-
-        def code(value: types.CodeType) -> tuple:
-            constructor, args = reducers[types.CodeType](value)[:2]
-            return _code, (constructor, args, value.co_filename)
-
-        class Pickler(cloudpickle.Pickler):
-            """Keeps the names of files, which cloudpickle 3.1.3 leaves out of code objects."""
-
-            dispatch_table = reducers.new_child({types.CodeType: code})
-
-        with io.BytesIO() as file:
-            Pickler(file).dump(value)
-            return file.getvalue()
-    return pickle.dumps(value)
-
-
-def _code(constructor: Callable, args: tuple, file_name: str) -> types.CodeType:
-    return constructor(*args).replace(co_filename=file_name)
-
-
-def _has_cloudpickle() -> bool:
+def _pickler() -> Any:
+    """Return the module cloudpickle; pickle if cloudpickle is not installed."""
     try:
-        import cloudpickle  # noqa: F401
+        import cloudpickle
     except ModuleNotFoundError:
-        return False
-    return True
-
-
-def _is_of_cell(entry: tuple) -> bool:
-    return len(entry) == 4 and entry[1] is None  # no time of a file's last change
-
-
-def _show(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Print a traceback without the frames before the user's function."""
-    own = os.path.abspath(__file__)
-    rest = trace
-    while rest is not None and rest.tb_frame.f_code.co_filename in (own, "<string>"):
-        rest = rest.tb_next
-    traceback.print_exception(kind, error, rest or trace)
+        return pickle
+    return cloudpickle

@@ -16,7 +16,7 @@ _BACKLOG = 256
 
 
 class JobLeader(Leader):
-    """A context manager, and the leader of the store, see `store.Leader`.
+    """The leader of the store, see `store.Leader`.
 
     If this launcher has reached the store of another launcher, its host is not in this store. Then
     nothing is decided here.
@@ -27,40 +27,35 @@ class JobLeader(Leader):
         job: the version of tf_adasum, a space, and a hash of the script's path and arguments; the
             same on all hosts.
         coordinator: the address of this store.
+
+    Attributes:
+        hosts: the connected hosts by their ids, in the order in which they joined. The store's lock
+            must be held.
     """
 
     def __init__(self, membership: Membership, own_id: str, job: str, coordinator: str):
         self._membership, self._own_id = membership, own_id
         self._job, self._coordinator = job, coordinator
-        self._hosts: dict[str, Host] = {}  # in the order in which they joined
+        self.hosts: dict[str, Host] = {}
         self._refused: set[str] = set()  # ids of hosts
         self._changes: dict[str, Any] = {"leader": own_id}  # keys that the server has to set
         self._ports = ports.candidates()
         self._port = contextlib.ExitStack()  # of worker 0, in the round that is running
 
-    def __enter__(self) -> JobLeader:
-        """Return this object."""
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
         """Release the port of worker 0."""
         self._port.close()
-
-    @property
-    def num_hosts(self) -> int:
-        """The number of hosts that are connected. The store's lock must be held."""
-        return len(self._hosts)
 
     def changed(self, name: str, value: Any, ends: tuple[str, str]) -> None:
         """Note that a host has joined, changed or left, see `store.Leader`."""
         del ends
         if value is None:
-            self._hosts.pop(name, None)
+            self.hosts.pop(name, None)
             if name in self._refused:
                 self._refused.remove(name)
                 self._changes[f"refused/{name}"] = None
         elif value["job"] == self._job:
-            self._hosts[name] = Host.parsed(value["host"], name)
+            self.hosts[name] = Host.parsed(value["host"], name)
         elif name not in self._refused:
             version, own_version = (job.partition(" ")[0] for job in (value["job"], self._job))
             self._refused.add(name)
@@ -72,8 +67,8 @@ class JobLeader(Leader):
 
     def decide(self, now: float) -> dict[str, Any]:
         """Return new values of keys, see `store.Leader`."""
-        if self._own_id in self._hosts:
-            decision = self._membership.decide(list(self._hosts.values()), now)
+        if self._own_id in self.hosts:
+            decision = self._membership.decide(list(self.hosts.values()), now)
             if isinstance(decision, Begin):
                 self._begin(decision)
             elif isinstance(decision, Stop):

@@ -18,8 +18,8 @@ from tf_adasum.errors import LAUNCHER, RESTARTS
 from tf_adasum.launch.cpu_shares import BIND_TO, cpu_shares
 from tf_adasum.launch.environments import visible_gpus, worker_environments
 from tf_adasum.launch.nodes import Nodes
-from tf_adasum.launch.output import logs_in, unusable_folder
-from tf_adasum.launch.processes import Control, RunResult, WorkerGroup, run_group
+from tf_adasum.launch.output import Log, unusable_folder
+from tf_adasum.launch.processes import RESTART_COUNT, Control, Ending, Job
 
 GRACE_SECONDS = 5.0
 # How long restarted workers wait for the workers of other machines, which have to detect the
@@ -39,14 +39,16 @@ def launch(
     log_dir: str | None = None,
     verbose: bool = False,
     bind_to: str = "cores",
-) -> int:
+    captures_output: bool = False,
+    control: Control | None = None,
+) -> Ending:
     """Run `num_workers` copies of `command` on this machine until all of them have ended.
 
     With one worker and no `log_dir`, the command inherits stdin, stdout and
     stderr. Otherwise, stdin is empty, and every line of output is written to file descriptor 1 or
-    2. If there are several workers, lines have the prefix ``[worker i]``, which has colors on a
-    terminal. TensorFlow's messages below the level of errors are left out, unless `verbose` or
-    ``TF_CPP_MIN_LOG_LEVEL`` asks for them.
+    2. If there are several workers, lines have the prefix ``[worker i]``. TensorFlow's messages
+    below the level of errors are left out, unless `verbose` or ``TF_CPP_MIN_LOG_LEVEL`` asks for
+    them.
 
     On one machine, the workers' ports lie outside the range from which the system gives ports to
     other programs. They are held until all workers have ended, see `ports.free_ports`. A program
@@ -86,12 +88,15 @@ def launch(
         bind_to: "cores": without GPUs, each worker runs on its own share of the CPUs of this
             process, see `cpu_shares`. "none": all workers run on all these CPUs. Defaults to
             "cores".
+        captures_output: whether the output of a single worker also goes through this process.
+            Defaults to False.
+        control: of another part of the launcher that may stop the workers. Defaults to None.
 
     Returns:
-        The exit status of the last start: 0 if every worker exited with status 0; the status of the
-        first worker that failed, or 128 + n if signal n ended this worker; 128 + n if this process
-        received signal n (SIGPIPE if its output was closed); 124 after `timeout`; 75 if workers
-        exited with status 75 because a signal asked them to stop.
+        The exit status of the last start, an `int`: 0 if every worker exited with status 0; the
+        status of the first worker that failed, or 128 + n if signal n ended this worker; 128 + n if
+        this process received signal n (SIGPIPE if its output was closed); 124 after `timeout`; 75
+        if workers exited with status 75 because a signal asked them to stop.
 
     Raises:
         ValueError: if an argument cannot be used, there are too few GPUs, or `log_dir` cannot be
@@ -102,38 +107,12 @@ def launch(
         >>> launch(["sh", "-c", "exit 3"], num_workers=1)
         3
     """
-    return run_job(**locals()).code
-
-
-def run_job(
-    command: Sequence[str],
-    num_workers: int,
-    devices_per_worker: int | None = None,
-    timeout: float | None = None,
-    *,
-    grace: float = GRACE_SECONDS,
-    max_restarts: int = 0,
-    nodes: Nodes | None = None,
-    log_dir: str | None = None,
-    verbose: bool = False,
-    bind_to: str = "cores",
-    captures_output: bool = False,
-    control: Control | None = None,
-    earlier_starts: int = 0,
-) -> RunResult:
-    """Run a job as `launch` does, and return how it ended. Most arguments are those of `launch`.
-
-    Args:
-        captures_output: whether the output of a single worker also goes through this process.
-            Defaults to False.
-        control: of another part of the launcher that may stop the workers. Defaults to None.
-        earlier_starts: how often the workers were started before this call. Defaults to 0.
-    """
     check(command, num_workers, timeout, max_restarts)
     if bind_to not in BIND_TO:
         raise ValueError(f"--bind-to: expected cores or none. Received: bind_to={bind_to!r}")
     is_bound = bind_to == "cores" and num_workers > 1 and not visible_gpus(os.environ)
     nodes = nodes or Nodes()
+    earlier_starts = control.earlier_starts if control else 0
     ranks, in_all = nodes.ranks(num_workers), nodes.total(num_workers)
     ports_to_try = ports.candidates()  # shared by all starts, so a restart gets other ports
 
@@ -144,7 +123,8 @@ def run_job(
             environments = worker_environments(
                 addresses, devices_per_worker, nodes=nodes, verbose=verbose
             )
-            added = {"TF_ADASUM_RESTART_COUNT": str(restart)}
+            restart += earlier_starts
+            added = {RESTART_COUNT: str(restart)}
             if control is not None or restart < max_restarts:
                 added[LAUNCHER] = RESTARTS
             if 1 < in_all == num_workers:
@@ -155,11 +135,11 @@ def run_job(
                 added[START_TIMEOUT] = _SECONDS_TO_MEET_AGAIN
             yield [{**each, **added} for each in environments]
 
-    logs = logs_in(log_dir, ranks)
+    logs = [Log(log_dir, rank) for rank in ranks] if log_dir is not None else []
     captures_output = captures_output or in_all > 1 or bool(logs)
     cpus = cpu_shares(num_workers) if is_bound else []
-    group = WorkerGroup(ranks, in_all, logs, captures_output, cpus, earlier_starts)
-    return run_group(command, group, environments_of, timeout, grace, max_restarts, control)
+    job = Job(command, ranks, in_all, environments_of, grace, logs, captures_output, cpus, control)
+    return job.run(timeout, max_restarts)
 
 
 def check(

@@ -49,18 +49,6 @@ def hides_information(environment: Mapping[str, str]) -> bool:
     return level.isdecimal() and int(level) > 0
 
 
-def is_hidden(line: bytes) -> bool:
-    """Return whether a line is one of TensorFlow's first messages that are hidden.
-
-    Example:
-        >>> is_hidden(b"I0000 00:00:1795348209.550645   25372 port.cc:153] oneDNN custom ...")
-        True
-        >>> is_hidden(b"E0000 00:00:1795348199.984137   25055 grpc_server_lib.cc:618] UNKNOWN ...")
-        False
-    """
-    return _HIDDEN.match(line) is not None
-
-
 class Filter:
     """Decides which lines of one worker's stderr are left out. Pass it every line, in order.
 
@@ -79,4 +67,4 @@ class Filter:
         """Return whether the next line is left out."""
         goes_on = self._is_aborted and _GOES_ON.match(line) is not None
         self._is_aborted = goes_on or _ABORTED.match(line) is not None
-        return self._is_aborted or is_hidden(line)
+        return self._is_aborted or _HIDDEN.match(line) is not None

@@ -3,35 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
 from tf_adasum.cluster import addresses
-
-_MOST_NODES = 2000  # a message with a round of more hosts would be too long
-_RANGE = re.compile(r"(\d{1,4}):(\d{1,4})")
-
-
-def parse_range(text: str) -> tuple[int, int] | None:
-    """Return the two numbers of "MIN:MAX"; None if the text is no range.
-
-    Raises:
-        ValueError: unless 1 <= MIN <= MAX <= 2000.
-
-    Example:
-        >>> parse_range("1:4"), parse_range("2")
-        ((1, 4), None)
-    """
-    found = _RANGE.fullmatch(text)
-    if found is None:
-        return None
-    minimum, maximum = int(found[1]), int(found[2])
-    if not 1 <= minimum <= maximum <= _MOST_NODES:
-        raise ValueError(
-            f"--nnodes: expected MIN:MAX with 1 <= MIN <= MAX <= {_MOST_NODES}. "
-            f"Received: --nnodes {text}"
-        )
-    return minimum, maximum
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,9 +41,8 @@ class Nodes:
         if self.count < 1:
             raise ValueError(f"--nnodes: expected at least 1. Received: --nnodes {self.count}")
         if not 0 <= self.rank < self.count:
-            one = "0 to " if self.count > 1 else ""
             raise ValueError(
-                f"--node-rank: expected {one}{self.count - 1} with --nnodes {self.count}. "
+                f"--node-rank: expected 0 to {self.count - 1} with --nnodes {self.count}. "
                 f"Received: --node-rank {self.rank}"
             )
         if self.count == 1 and self.coordinator is not None:
@@ -81,7 +54,7 @@ class Nodes:
         if self.count > 1 and self.coordinator is None:
             raise ValueError(
                 "--coordinator: expected the address of node 0, the same on all nodes, such as "
-                f"--coordinator node0:2222. Received: --nnodes {self.count} without it"
+                "--coordinator node0:2222. Received: --nnodes without it"
             )
         if self.coordinator is not None:
             try:

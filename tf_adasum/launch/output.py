@@ -6,21 +6,19 @@ Uses only the standard library.
 from __future__ import annotations
 
 import collections
-import contextlib
 import math
 import os
 import queue
 import select
 import signal
-import stat
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from tf_adasum.launch import log_filter, terminal
-from tf_adasum.launch.failures import StderrTail
-from tf_adasum.launch.terminal import PROGRAM
+from tf_adasum.launch import log_filter
+
+PROGRAM = "tf-adasum-launch"  # the prefix of a message that no worker wrote
 
 _SECONDS_AFTER_THE_END = 2.0  # for which the output of a worker's daemons is copied
 _SECONDS_TO_SPEAK = 0.5  # how long the main thread waits until a message can be written
@@ -32,23 +30,21 @@ class Console:
 
     def __init__(self, events: queue.SimpleQueue):
         self._events = events
-        self._prefix = terminal.prefix_of_launcher(2)
         self._lock = threading.Lock()
         self._messages: collections.deque[bytes] = collections.deque()  # not written yet
-        self._redrawn: tuple[int, Any] | None = None  # the writer whose piece ended in "\r"
+        self._redrawn: tuple[int, bytes] | None = None  # the writer whose piece ended in "\r"
         self._lost = False
 
-    def write(self, descriptor: int, prefix: bytes, piece: bytes, source: Any = None) -> None:
+    def write(self, descriptor: int, prefix: bytes, piece: bytes) -> None:
         """Write one piece of output. If the output is closed, ask the job to stop.
 
         Args:
             descriptor: 1 or 2.
             prefix: the beginning of the line.
             piece: the rest of the line, or one state of a line that is redrawn.
-            source: the writer of the piece. Defaults to None: `prefix` identifies the writer.
         """
         with self._lock:
-            self._write(descriptor, prefix, piece, source)
+            self._write(descriptor, prefix, piece)
             self._write_messages(None)
 
     def say(self, text: str) -> None:
@@ -57,7 +53,7 @@ class Console:
         The main thread must not wait long. So if nothing reads our output, the message is written
         later, after the piece that is being written.
         """
-        self._messages.append(f"{text}\n".encode())
+        self._messages.append(f"{PROGRAM}: {text}\n".encode())
         self.finish(_SECONDS_TO_SPEAK)
 
     def finish(self, seconds: float | None) -> None:
@@ -78,10 +74,10 @@ class Console:
             others = () if self._redrawn is None else self._redrawn[:1]
             if not all(_can_be_written(each, seconds) for each in (2, *others)):
                 return
-            self._write(2, self._prefix, self._messages.popleft())
+            self._write(2, b"", self._messages.popleft())
 
-    def _write(self, descriptor, prefix, piece, source=None):
-        writer = (descriptor, prefix if source is None else source)
+    def _write(self, descriptor, prefix, piece):
+        writer = descriptor, prefix
         if self._lost:
             return
         try:
@@ -104,6 +100,7 @@ class Log:
 
     Attributes:
         path: the path of the file.
+        failure: why the file is incomplete; "" if it is complete.
 
     Raises:
         ValueError: if the file cannot be written.
@@ -111,12 +108,12 @@ class Log:
 
     def __init__(self, folder: str, rank: int):
         self.path = os.path.join(folder, f"worker-{rank}.log")
-        self._failure: OSError | None = None
+        self.failure = ""
         try:
             os.makedirs(folder, exist_ok=True)
-            if os.path.exists(self.path) and stat.S_ISFIFO(os.stat(self.path).st_mode):
-                raise OSError(f"{self.path} is a pipe, which may have no reader")
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            # A pipe without a reader is an error, and is not waited for.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+            self._descriptor = os.open(self.path, flags, 0o666)
         except OSError as error:
             raise unusable_folder(folder, error) from error
 
@@ -128,16 +125,12 @@ class Log:
 
     def write(self, line: bytes) -> None:
         """Write a line. Training continues if writing fails, see `failure`."""
-        if self._failure is not None:
+        if self.failure:
             return
         try:
             _write_all(self._descriptor, line)
         except OSError as error:
-            self._failure = error
-
-    def failure(self) -> str:
-        """Return why the file is incomplete; "" if it is complete."""
-        return "" if self._failure is None else f"{self.path} is not complete: {self._failure}"
+            self.failure = f"{self.path} is not complete: {error}"
 
     def close(self) -> None:
         """Close the file."""
@@ -155,27 +148,13 @@ class Relay:
         descriptor: the stream to write to, 1 or 2.
         console: the console, which all workers share.
         prefix: the beginning of each line on the console.
-        redraws: whether the console shows every change of a line.
-        hides_noise: whether to leave out the lines of stderr that `log_filter` hides.
-        stderr_tail: receives the lines of stderr.
-        log: the file for the output; None without a file.
+        worker: the `worker_process.Worker`, which keeps its last lines on stderr.
     """
 
-    def __init__(
-        self,
-        descriptor: int,
-        console: Console,
-        *,
-        prefix: bytes,
-        redraws: bool,
-        hides_noise: bool,
-        stderr_tail: StderrTail,
-        log: Log | None,
-    ):
-        self._descriptor, self._console, self._log = descriptor, console, log
-        self._prefix, self._redraws = prefix, redraws
-        self._filter = log_filter.Filter() if hides_noise and descriptor == 2 else None
-        self._stderr_tail = stderr_tail if descriptor == 2 else None
+    def __init__(self, descriptor: int, console: Console, prefix: bytes, worker: Any):
+        self._descriptor, self._console, self._prefix = descriptor, console, prefix
+        self._worker = worker
+        self._filter = log_filter.Filter() if worker.is_quiet and descriptor == 2 else None
 
     def copy(self, stream: Any, ended: threading.Event) -> None:
         """Copy until the worker closes the stream, or has ended and all its output is copied."""
@@ -205,12 +184,12 @@ class Relay:
         if self._filter is not None and self._filter.hides(piece):
             return
         is_line = piece.endswith(b"\n")
-        if is_line and self._stderr_tail is not None:
-            self._stderr_tail.read(piece.decode(errors="replace"))
-        if is_line and self._log is not None:
-            self._log.write(piece)
-        if is_line or self._redraws:
-            self._console.write(self._descriptor, self._prefix, piece, self)
+        if is_line and self._descriptor == 2:
+            self._worker.stderr_tail.read(piece.decode(errors="replace"))
+        if is_line and self._worker.log is not None:
+            self._worker.log.write(piece)
+        if is_line or self._worker.rank == 0:
+            self._console.write(self._descriptor, self._prefix, piece)
 
 
 def _chunks(stream: Any, ended: threading.Event) -> Iterator[bytes]:
@@ -254,20 +233,3 @@ def unusable_folder(folder: str, error: OSError) -> ValueError:
         "--log-dir: expected a directory that can be written. Received: --log-dir "
         f"{folder} ({error})"
     )
-
-
-def logs_in(folder: str | None, ranks: range) -> list[Log]:
-    """Return the open log files of some workers; an empty list without a folder.
-
-    Raises:
-        ValueError: if a file cannot be written.
-    """
-    if folder is None:
-        return []
-    with contextlib.ExitStack() as opened:
-        logs = []
-        for rank in ranks:
-            logs.append(Log(folder, rank))
-            opened.callback(logs[-1].close)
-        opened.pop_all()
-    return logs

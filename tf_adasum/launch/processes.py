@@ -1,7 +1,7 @@
 """Run a group of worker processes: start and supervise them, and stop those that still run.
 
-Reading order: `run_group` (all starts) -> `_Job` (start, supervise, stop) -> `Worker` (one
-process). `output` writes the output of the workers; `failures` finds the worker that failed first.
+Reading order: `Job` (start, supervise, stop) -> `Worker` (one process). `output` writes the output
+of the workers; `failures` finds the worker that failed first.
 
 The main thread starts, signals and reaps the workers. Every other thread only reads a pipe or waits
 for one process, and reports to the main thread through one queue.
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tf_adasum.cluster import error_file
-from tf_adasum.launch import failures, log_filter, terminal
+from tf_adasum.launch import failures, log_filter
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
 from tf_adasum.launch.output import Console, Log, Relay
 from tf_adasum.launch.signals import PASSED_ON, signals_sent_to
@@ -34,33 +34,12 @@ from tf_adasum.launch.worker_process import (
     start_thread,
 )
 
+RESTART_COUNT = "TF_ADASUM_RESTART_COUNT"  # a variable: how often workers were started before
 BACKUP_GRACE_SECONDS = 30.0  # for a backup after SIGTERM; Slurm and Kubernetes wait as long
 _SECONDS_TO_READ = 5.0  # how long to wait after a stop until our output is read
 _PAUSE_SECONDS = 1.0  # before a restart, so that a script that fails at once is not run nonstop
 _SECONDS_TO_DIE = 30.0  # after SIGKILL
 _SECONDS_BETWEEN_CHECKS = 1.0  # whether a worker has ended, in case its thread has not reported it
-
-
-@dataclasses.dataclass(frozen=True)
-class WorkerGroup:
-    """The workers of this machine, and the receivers of their output.
-
-    Attributes:
-        ranks: the ranks of the workers of this machine.
-        num_workers: the number of workers on all machines.
-        logs: a file for the output of each of `ranks`; empty without files.
-        captures_output: whether output goes through this process. Defaults to True; False lets a
-            single worker inherit stdin, stdout and stderr.
-        cpus: the CPUs of each of `ranks`; empty if each worker runs on the CPUs of this process.
-        earlier_starts: how often the workers were started before. Defaults to 0.
-    """
-
-    ranks: range
-    num_workers: int
-    logs: Sequence[Log] = ()
-    captures_output: bool = True
-    cpus: Sequence[set[int]] = ()
-    earlier_starts: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,123 +55,117 @@ class StopRequest:
     grace: float
 
 
-@dataclasses.dataclass(frozen=True)
-class RunResult:
-    """Describes how a job ended.
+class Ending(int):
+    """The exit status that `tf_adasum.launch.launch` returns, and how the job ended.
 
     Attributes:
-        code: the exit status that `tf_adasum.launch.launch` returns.
         first: the worker that failed first in the last start; None if no worker failed.
         stopped_by: the signal that stopped the job; None if no signal did.
     """
 
-    code: int
     first: failures.ProcessExit | None = None
     stopped_by: signal.Signals | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Control:
-    """Connects a run to another part of the launcher.
+    """Connects a job to another part of the launcher, which may stop the workers.
 
     Attributes:
         events: the queue of events, which also gets `StopRequest`s.
-        fork_lock: a lock that other threads hold while they run Python code. The run holds it while
+        fork_lock: a lock that other threads hold while they run Python code. The job holds it while
             it starts processes.
+        earlier_starts: how often the workers were started before.
     """
 
     events: queue.SimpleQueue = dataclasses.field(default_factory=queue.SimpleQueue)
     fork_lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    earlier_starts: int = 0
 
 
 EnvironmentsOf = Callable[[int], contextlib.AbstractContextManager[list[dict[str, str]]]]
 
 
-def run_group(
-    command: Sequence[str],
-    group: WorkerGroup,
-    environments_of: EnvironmentsOf,
-    timeout: float | None,
-    grace: float,
-    max_restarts: int = 0,
-    control: Control | None = None,
-) -> RunResult:
-    """Run one worker per environment until all workers have ended or are stopped.
-
-    If a worker fails, the whole group may be started again. There is no restart after a signal to
-    this process, after the timeout, or after exit status 2 (wrong usage) or 75 (asked to end).
+class Job:
+    """Starts, supervises and stops the workers of this machine.
 
     Args:
         command: the complete argument vector of a worker.
-        group: the workers.
+        ranks: the ranks of the workers of this machine.
+        num_workers: the number of workers on all machines.
         environments_of: function that receives how often the workers were started before. It
             returns a context manager that yields a list with the complete environment of each
             worker. The context is left when all workers have ended.
-        timeout: seconds, including all restarts, after which the group is stopped; None means no
-            limit.
         grace: seconds between SIGTERM and SIGKILL.
-        max_restarts: how often the group is started again at most.
+        logs: a file for the output of each of `ranks`; empty without files.
+        captures_output: whether output goes through this process. False lets a single worker
+            inherit stdin, stdout and stderr.
+        cpus: the CPUs of each of `ranks`; empty if each worker runs on the CPUs of this process.
         control: of another part of the launcher that may stop the workers. Defaults to None.
-
-    Raises:
-        OSError: if a worker could not be started. Workers that had started were stopped.
-    """
-    job = _Job(command, group, environments_of, grace, control)
-    with signals_sent_to(job.events):
-        code = job.run(timeout, max_restarts)
-    # This waits until our output is read. Handlers are restored, so an interrupt ends the wait.
-    job.drain()
-    return RunResult(code, job.first, job.stopped_by)
-
-
-class _Job:
-    """Starts, supervises and stops the workers of one launch.
-
-    Attributes:
-        events: the queue of workers that ended, and of signals to this process.
-        first: the worker that failed first in the last start; None if no worker failed.
-        stopped_by: the signal that stopped the job; None if no signal did.
     """
 
     def __init__(
         self,
         command: Sequence[str],
-        group: WorkerGroup,
+        ranks: range,
+        num_workers: int,
         environments_of: EnvironmentsOf,
         grace: float,
+        logs: Sequence[Log],
+        captures_output: bool,
+        cpus: Sequence[set[int]],
         control: Control | None = None,
     ):
+        self._command, self._ranks, self._num_workers = list(command), ranks, num_workers
+        self._environments_of, self._grace = environments_of, grace
+        self._logs, self._captures_output, self._cpus = logs, captures_output, cpus
         self._is_controlled, control = control is not None, control or Control()
-        self.events: queue.SimpleQueue[Worker | signal.Signals | StopRequest] = control.events
-        self.stopped_by: signal.Signals | None = None
+        self._events: queue.SimpleQueue[Worker | signal.Signals | StopRequest] = control.events
         self._fork_lock = control.fork_lock
-        self.first: failures.ProcessExit | None = None
-        self._command = list(command)
-        self._group = group
-        self._environments_of = environments_of
-        self._grace = grace
-        self._console = Console(self.events)
+        self._console = Console(self._events)
         self._running: list[Worker] = []
         self._ends: list[failures.ProcessExit] = []  # of this start, in their order
         self._threads: list[threading.Thread] = []
+        self._first: failures.ProcessExit | None = None  # that failed
+        self._signal: signal.Signals | None = None
         # By a signal, the timeout or a `StopRequest`: there is no restart.
         self._is_stopped = False
         self._is_requested = False  # by a `StopRequest`
         self._is_passed_on = False  # a signal was passed on: there is no restart
 
-    def run(self, timeout: float | None, max_restarts: int) -> int:
+    def run(self, timeout: float | None, max_restarts: int) -> Ending:
+        """Run the workers until all of them have ended or are stopped.
+
+        If a worker fails, all are started again. There is no restart after a signal to this
+        process, after the timeout, or after exit status 2 (wrong usage) or 75 (asked to end).
+
+        Args:
+            timeout: seconds, including all restarts, after which the workers are stopped; None
+                means no limit.
+            max_restarts: how often the workers are started again at most.
+
+        Raises:
+            OSError: if a worker could not be started. Workers that had started were stopped.
+        """
+        with signals_sent_to(self._events):
+            ending = Ending(self._run(timeout, max_restarts))
+        # This waits until our output is read. Handlers are restored, so an interrupt ends the wait.
+        self._drain()
+        ending.first, ending.stopped_by = self._first, self._signal
+        return ending
+
+    def _run(self, timeout: float | None, max_restarts: int) -> int:
         """Start the workers, again if a worker fails; return the exit status of the last start."""
         deadline = None if timeout is None else time.monotonic() + timeout
         for restart in range(max_restarts + 1):
             if restart:
                 self._console.say(f"restart {restart} of {max_restarts}")
-            self._ends, self.first = [], None
-            earlier = self._group.earlier_starts + restart
+            self._ends, self._first = [], None
             with (
-                self._environments_of(earlier) as environments,
+                self._environments_of(restart) as environments,
                 error_file.folder() as self._errors,
             ):
-                code = self._run_once(environments, earlier, deadline)
+                code = self._run_once(environments, deadline)
             if code == EXIT_USAGE and restart < max_restarts:
                 self._console.say(f"no restart, because exit status {EXIT_USAGE} means wrong usage")
             is_final = code in (0, EXIT_USAGE, EXIT_STOP_REQUESTED)
@@ -203,7 +176,7 @@ class _Job:
                 break
         return code
 
-    def drain(self) -> None:
+    def _drain(self) -> None:
         """Wait until all output of the ended workers has been written, and close their files.
 
         After a signal or the timeout, and if another part of the launcher waits for the end, wait
@@ -218,23 +191,21 @@ class _Job:
         for thread in self._threads:
             thread.join(remaining())
         is_all_copied = not any(each.is_alive() for each in self._threads)
-        for log in self._group.logs:
+        for log in self._logs:
             if is_all_copied:
                 log.close()
-            if log.failure():
-                self._console.say(log.failure())
+            if log.failure:
+                self._console.say(log.failure)
         self._console.finish(remaining())
 
-    def _run_once(
-        self, environments: list[dict[str, str]], restart: int, deadline: float | None
-    ) -> int:
+    def _run_once(self, environments: list[dict[str, str]], deadline: float | None) -> int:
         """Start, supervise and stop the workers of one start, and return the exit status."""
         try:
-            self._start(environments, restart)
+            self._start(environments)
             code = self._supervise(deadline)
         finally:
             self._stop()
-        has_all = len(self._ends) == len(self._group.ranks)
+        has_all = len(self._ends) == len(self._ranks)
         if self._is_requested and has_all and not any(end.code for end in self._ends):
             code = 0
             self._console.say(
@@ -244,10 +215,10 @@ class _Job:
         elif self._is_stopped and any(end.code == EXIT_STOP_REQUESTED for end in self._ends):
             code = EXIT_STOP_REQUESTED  # workers received the signal, and have made their backup
         if self._is_requested and (own := failures.own_failures(self._ends)):
-            self.first, code = own[0], own[0].code  # the reason for the request, or one more
-        if self.first is not None:
-            self.first = failures.first_failure(self._ends)
-            for line in failures.summary(self._ends) if self._group.num_workers > 1 else ():
+            self._first, code = own[0], own[0].code  # the reason for the request, or one more
+        if self._first is not None:
+            self._first = failures.first_failure(self._ends)
+            for line in failures.summary(self._ends) if self._num_workers > 1 else ():
                 self._console.say(line)
         return code
 
@@ -261,61 +232,46 @@ class _Job:
             None if the job can restart; the exit status if a signal or the timeout forbids it.
         """
         until = time.monotonic() + _PAUSE_SECONDS
-
-        def is_over():
-            return time.monotonic() > until and not any(each.is_alive() for each in self._threads)
-
-        code = self._wait(is_over, deadline)
-        self._threads = [each for each in self._threads if each.is_alive()]  # `drain` joins them
-        return code
-
-    def _wait(self, is_over: Callable[[], bool], deadline: float | None) -> int | None:
-        """Wait while no worker runs; return None, or the exit status if the job is stopped."""
-        while not is_over():
+        while time.monotonic() < until or any(each.is_alive() for each in self._threads):
             event = self._next_event(time.monotonic() + 0.05)
-            if isinstance(event, signal.Signals):  # even SIGUSR1, because no worker can receive it
-                return self._stopped_by(event)
-            if isinstance(event, StopRequest):
-                return self._requested(event)
-            if deadline is not None and time.monotonic() > deadline:
-                return self._timed_out()
+            is_late = deadline is not None and time.monotonic() > deadline
+            if event is not None or is_late:  # even SIGUSR1, because no worker can receive it
+                return self._stop_for(event)
+        self._threads = []
         return None
 
-    def _stopped_by(self, number: signal.Signals) -> int:
-        self._is_stopped, self.stopped_by = True, number
+    def _stop_for(self, event: signal.Signals | StopRequest | None) -> int:
+        """Stop the job at an event, or at the timeout; return the exit status."""
+        self._is_stopped = True
+        if isinstance(event, StopRequest):
+            self._is_requested, self._grace = True, event.grace
+            self._console.say(f"stopping the workers of this machine, because {event.reason}")
+            return 128 + signal.SIGTERM
+        if event is None:
+            self._console.say("the time given by --timeout is over, stopping all workers")
+            return EXIT_TIMEOUT
+        self._signal = event
         # At SIGPIPE, the reader of our output has ended. The signal that ended it may also have
         # reached the workers, so they may be making a backup.
-        if number in (signal.SIGTERM, signal.SIGPIPE):
+        if event in (signal.SIGTERM, signal.SIGPIPE):
             self._grace = max(self._grace, BACKUP_GRACE_SECONDS)
-        self._console.say(f"{number.name}, stopping all workers")
-        return 128 + number
+        self._console.say(f"{event.name}, stopping all workers")
+        return 128 + event
 
-    def _requested(self, request: StopRequest) -> int:
-        self._is_stopped = self._is_requested = True
-        self._grace = request.grace
-        self._console.say(f"stopping the workers of this machine, because {request.reason}")
-        return 128 + signal.SIGTERM
-
-    def _timed_out(self) -> int:
-        self._is_stopped = True
-        self._console.say("the time given by --timeout is over, stopping all workers")
-        return EXIT_TIMEOUT
-
-    def _start(self, environments: list[dict[str, str]], restart: int) -> None:
+    def _start(self, environments: list[dict[str, str]]) -> None:
         # All processes start before the first thread, because `preexec_fn` runs Python between fork
         # and exec, where a lock held by another thread would never be released.
-        group = self._group
-        logs = group.logs or [None] * len(group.ranks)
-        cpus = group.cpus or [set()] * len(group.ranks)
+        logs = self._logs or [None] * len(self._ranks)
+        cpus = self._cpus or [set()] * len(self._ranks)
         try:
-            of_workers = zip(group.ranks, environments, logs, cpus, strict=True)
+            of_workers = zip(self._ranks, environments, logs, cpus, strict=True)
             for rank, environment, log, own in of_workers:
                 if log is not None:
-                    log.begin(rank, group.num_workers, restart)
+                    log.begin(rank, self._num_workers, int(environment[RESTART_COUNT]))
                 path = self._errors and os.path.join(self._errors, str(rank))
                 environment = {**environment, error_file.NAME: path}
                 with self._fork_lock:
-                    process = start_process(self._command, environment, own, group.captures_output)
+                    process = start_process(self._command, environment, own, self._captures_output)
                 is_quiet = log_filter.hides_information(environment)
                 self._running.append(Worker(rank, process, is_quiet, log, path))
         finally:  # even if a later worker could not start, because `_stop` waits for all of these
@@ -324,41 +280,29 @@ class _Job:
 
     def _watch(self, worker: Worker) -> None:
         """Start the threads that report the worker's end and copy its output."""
+        has_prefix = self._num_workers > 1 or self._is_controlled
         for stream, descriptor in ((worker.process.stdout, 1), (worker.process.stderr, 2)):
             if stream is not None:
-                relay = Relay(
-                    descriptor,
-                    self._console,
-                    prefix=terminal.prefix_of_worker(
-                        worker.rank, self._group.num_workers, descriptor, self._is_controlled
-                    ),
-                    redraws=worker.rank == 0,
-                    hides_noise=worker.is_quiet,
-                    stderr_tail=worker.stderr_tail,
-                    log=worker.log,
-                )
+                prefix = f"[worker {worker.rank}] ".encode() if has_prefix else b""
+                relay = Relay(descriptor, self._console, prefix, worker)
                 worker.readers.append(start_thread(relay.copy, stream, worker.ended))
-        self._threads += [*worker.readers, start_thread(report_end, worker, self.events)]
+        self._threads += [*worker.readers, start_thread(report_end, worker, self._events)]
 
     def _supervise(self, deadline: float | None) -> int:
         """Wait until all workers have succeeded, or until there is a reason to stop the job."""
         code = 0
         while self._running:
             event = self._next_event(deadline)
-            if event is None:
-                return self._timed_out()
             if event in PASSED_ON:
                 self._pass_on(event)
                 continue
-            if isinstance(event, signal.Signals):
-                return self._stopped_by(event)
-            if isinstance(event, StopRequest):
-                return self._requested(event)
+            if not isinstance(event, Worker):
+                return self._stop_for(event)
             end = self._reap(event)
             if end.code == EXIT_STOP_REQUESTED:  # the others may be writing the backup
                 code = EXIT_STOP_REQUESTED
             elif end.code != 0:
-                self.first = end
+                self._first = end
                 stopping = ", stopping the others" if self._running else ""
                 self._console.say(f"worker {end.rank} ended with {end.cause}{stopping}")
                 return end.code if end.code > 0 else 128 - end.code
@@ -398,7 +342,7 @@ class _Job:
                 continue
             self._is_stopped |= event is not None
             if isinstance(event, signal.Signals):
-                self.stopped_by = event
+                self._signal = event
             if event is None or event is signal.SIGINT:
                 deadline, is_killed = time.monotonic() + _SECONDS_TO_DIE, True
                 for worker in self._running:
@@ -410,7 +354,7 @@ class _Job:
         while True:
             remaining = max(0.0, until - time.monotonic())
             with contextlib.suppress(queue.Empty):
-                event = self.events.get(timeout=min(remaining, _SECONDS_BETWEEN_CHECKS))
+                event = self._events.get(timeout=min(remaining, _SECONDS_BETWEEN_CHECKS))
                 if not isinstance(event, Worker) or event in self._running:
                     return event
             if ended := next(filter(has_ended, self._running), None):  # its thread did not report

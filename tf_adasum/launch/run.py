@@ -12,17 +12,17 @@ import codecs
 import contextlib
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tf_adasum import arguments
-from tf_adasum.launch import function_worker
-from tf_adasum.launch.jobs import run_job
+from tf_adasum.launch import failures, function_worker
+from tf_adasum.launch.jobs import launch
+from tf_adasum.launch.processes import Ending
 from tf_adasum.launch.worker_process import end_with_parent
 
 _JOB, _ENDING = "job.json", "ending.json"
@@ -59,8 +59,9 @@ def run(
     Raises:
         ValueError: if an argument cannot be used, or the function cannot be sent to processes.
         ImportError: if the function is defined in a notebook, and cloudpickle is not installed.
-        RuntimeError: if a worker failed; the message has the worker's number and its traceback.
-            Also if worker 0 ended before the function returned, or if its result cannot be read.
+        RuntimeError: if a worker failed; the message has the worker's number and its exception, and
+            the cell shows the traceback. Also if worker 0 ended before the function returned, or if
+            its result cannot be read.
 
     Example:
         >>> def train(epochs):
@@ -82,23 +83,19 @@ def run(
             command = _entering("function_worker", folder)
         else:
             command = _of_script(function_or_script, args)
-        job = {
-            "command": command,
-            "workers": workers,
-            "devices_per_worker": devices_per_worker,
-            "parent": os.getpid(),
-        }
+        job = [os.getpid(), command, workers, devices_per_worker]
         with open(os.path.join(folder, _JOB), "w") as file:
             json.dump(job, file)
         code = _follow(_entering("run", folder))
-        _raise_if_failed(folder, code, workers)
-        if not callable(function_or_script):
-            return None
-        if not function_worker.has_result(folder):
-            raise RuntimeError(
-                f"worker 0 of {workers} ended with exit status 0 before the function returned"
-            )
-        return function_worker.read_result(folder)
+        with contextlib.suppress(OSError), open(os.path.join(folder, _ENDING)) as file:
+            wrong, failed = json.load(file)
+            if wrong:
+                raise ValueError(wrong)
+            if failed:
+                raise RuntimeError(failed)
+        if code:
+            raise RuntimeError(f"the workers were stopped, with exit status {code}")
+        return function_worker.result(folder) if callable(function_or_script) else None
 
 
 def _of_script(script: Any, args: Sequence) -> list[str]:
@@ -121,113 +118,53 @@ def _entering(module: str, folder: str) -> list[str]:
     return [sys.executable, "-u", "-c", program, json.dumps(sys.path), folder]
 
 
-def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a notebook's environment without the variables that only a notebook can use."""
-    environment = dict(environment)
+def _follow(command: Sequence[str]) -> int:
+    """Run the launcher, show its output in sys.stdout, and return its exit status."""
+    environment, is_interrupted = dict(os.environ), False
     if environment.get("MPLBACKEND", "").startswith("module://"):  # draws into cells
         environment["MPLBACKEND"] = "agg"
-    return environment
-
-
-def _follow(command: Sequence[str]) -> int:
-    """Run the launcher, show its output on this process's streams, and return its exit status."""
-    pipe, is_interrupted = subprocess.PIPE, False
     process = subprocess.Popen(
         command,
-        env=_environment(os.environ),
+        bufsize=0,
+        env=environment,
         stdin=subprocess.DEVNULL,
-        stdout=pipe,
-        stderr=pipe,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         start_new_session=True,  # this process receives an interrupt, and passes it on
     )
-    screen = _Screen(process)
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     try:
-        while True:
+        while process.poll() is None:
             try:
-                screen.show()
+                while chunk := process.stdout.read(1 << 16):
+                    sys.stdout.write(decoder.decode(chunk))  # which may be a notebook's cell
+                    sys.stdout.flush()
                 process.wait()
-                break
             except KeyboardInterrupt:  # the launcher ends the workers; a second one kills them
                 is_interrupted = True
                 process.send_signal(signal.SIGINT)
     finally:
-        screen.close()
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
+        process.stdout.close()
+        process.terminate()
+        process.wait()
     if is_interrupted:
         raise KeyboardInterrupt
     return process.returncode
 
 
-class _Screen:
-    """Shows a process's output in sys.stdout and sys.stderr, which may be a notebook's cell."""
-
-    def __init__(self, process: subprocess.Popen):
-        self._open = selectors.DefaultSelector()
-        for pipe, name in ((process.stdout, "stdout"), (process.stderr, "stderr")):
-            decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-            self._open.register(pipe, selectors.EVENT_READ, (name, decoder))
-
-    def show(self) -> None:
-        """Show the output until both pipes are closed."""
-        while self._open.get_map():
-            for key, _ in self._open.select():
-                chunk = os.read(key.fd, 1 << 16)
-                if not chunk:
-                    self._open.unregister(key.fileobj)
-                    key.fileobj.close()
-                    continue
-                name, decoder = key.data
-                stream = getattr(sys, name)
-                stream.write(decoder.decode(chunk))
-                stream.flush()
-
-    def close(self) -> None:
-        """Close the pipes."""
-        for key in list(self._open.get_map().values()):
-            key.fileobj.close()
-        self._open.close()
-
-
-def _raise_if_failed(folder: str, code: int, workers: int) -> None:
-    ending = {}
-    with contextlib.suppress(OSError), open(os.path.join(folder, _ENDING)) as file:
-        ending = json.load(file)
-    if ending.get("wrong"):
-        raise ValueError(ending["wrong"])
-    first = ending.get("first")
-    if first:
-        error = f": {first['error']}" if first["error"] else ""
-        traceback = f"\n\n{first['traceback']}" if first["traceback"] else ""
-        raise RuntimeError(
-            f"worker {first['rank']} of {workers} failed{first['cause']}{error}{traceback}"
-        )
-    if code:
-        raise RuntimeError(f"the workers were stopped, with exit status {code}")
-
-
 def main(folder: str) -> int:
     """Run the job that a notebook has written to a folder, and return its exit status."""
     with open(os.path.join(folder, _JOB)) as file:
-        job = json.load(file)
-    end_with_parent(job["parent"], signal.SIGTERM)
+        parent, command, workers, devices_per_worker = json.load(file)
+    end_with_parent(parent, signal.SIGTERM)
+    wrong, failed = "", ""
     try:
-        ending = run_job(
-            job["command"], job["workers"], job["devices_per_worker"], captures_output=True
-        )
-        outcome, code = {}, ending.code
-        if ending.first is not None:
-            first, words = ending.first, ending.first.stderr_tail
-            outcome["first"] = {
-                "rank": first.rank,
-                "cause": "" if first.is_stopped else f", with {first.cause}",
-                "error": first.error,
-                "traceback": words.traceback if words and words.error == first.error else "",
-            }
+        ending = launch(command, workers, devices_per_worker, captures_output=True)
     except ValueError as error:
-        outcome, code = {"wrong": str(error)}, 2
+        wrong, ending = str(error), Ending(2)
+    if ending.first is not None:
+        failed = failures.summary([ending.first])[0]
     # The notebook reads this file when this process has ended.
     with contextlib.suppress(FileNotFoundError), open(os.path.join(folder, _ENDING), "w") as file:
-        json.dump(outcome, file)
-    return code
+        json.dump([wrong, failed], file)
+    return ending

@@ -31,7 +31,7 @@ TWO_NODES = ["-n", "2", "--nnodes", "2", "--node-rank", "1"]
         (["-n", "2", "--time", "3", "SCRIPT"], "--time"),
         (["-n", "2", "--time-out", "3", "SCRIPT"], "Do you mean --timeout?"),
         (["-n", "2", "--max-restarts", "-1", "SCRIPT"], "max_restarts=-1"),
-        (["-n", "2", "--nnodes", "0", "SCRIPT"], "--nnodes 0"),
+        (["-n", "2", "--nnodes", "0", "SCRIPT"], "--nnodes: expected M, or"),
         (["-n", "2", "--node-rank", "-1", "SCRIPT"], "--node-rank -1"),
         (["-n", "2", "--nnodes", "2", "--coordinator", "a:1", "SCRIPT"], "--node-rank: expected"),
         (["-n", "2", "--nnodes", "2", "--node-rank", "0", "SCRIPT"], "--coordinator: expected"),

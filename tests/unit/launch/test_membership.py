@@ -187,27 +187,6 @@ def test_the_first_round_waits_for_late_hosts_unless_all_are_there():
     assert job.last == Begin(1, tuple(job.hosts.values()))
 
 
-def test_a_lost_host_leaves_the_others_training_without_a_counted_restart():
-    job = begun(4, max_restarts=0)
-    job.lose("host2")
-    assert isinstance(job.last, Stop) and "host2" in job.last.reason
-    job.obey()
-    job.wait(SECONDS_BEFORE_JOINING)
-    assert [host.id for host in job.last.hosts] == [LEADER, "host1", "host3"]
-
-
-def test_a_host_that_is_lost_after_workers_reported_their_failure_is_not_counted():
-    """Workers detect a silent host before its lease ends."""
-    job = begun(3, max_restarts=0)
-    for name in LEADER, "host1":
-        job.finish(name, 1)
-    job.wait(3.0)
-    assert isinstance(job.last, Stop)
-    job.lose("host2")
-    job.wait(SECONDS_BEFORE_JOINING)
-    assert isinstance(job.last, Begin) and len(job.last.hosts) == 2
-
-
 def test_a_host_that_joins_takes_part_after_a_backup():
     job = begun(2)
     job.join("new")
@@ -322,14 +301,20 @@ def test_hosts_that_join_and_die_again_and_again_rarely_stop_the_others():
 
 
 def test_hosts_join_at_once_again_when_a_joined_host_has_stayed():
-    job = begun(2)
-    for name in ("first", "second"):
+    job = begun(2, maximum=9)
+    for name, seconds in (("lost", 0.5), ("stays", 2.0), ("next", 2.0), ("last", 0.5)):
         job.join(name)
-        job.wait(SECONDS_BEFORE_JOINING)
+        job.wait(0.9 * seconds)
+        assert isinstance(job.last, Begin)
+        job.wait(0.2 * seconds)
+        assert isinstance(job.last, Stop)
         job.obey()
         job.wait(1.0)
         assert name in job.running
-        job.wait(100.0)
+        if name == "lost":
+            job.lose(name)
+            job.obey()
+            job.wait(1.0)
 
 
 @pytest.mark.parametrize(
@@ -352,16 +337,16 @@ def test_a_value_that_is_not_a_host_is_refused(changes):
         Host.parsed({**value, **changes}, "own")
 
 
-def test_a_host_that_comes_and_goes_does_not_delay_the_first_round():
-    job = Job()
-    job.join("host1")
+def test_hosts_that_come_and_go_do_not_delay_the_first_round():
+    job = Job(maximum=9)
     begin = job.now
-    for number in itertools.count():
+    job.join("flapping0")
+    for number in itertools.count(1):
+        job.join(f"flapping{number}")
+        job.lose(f"flapping{number - 1}")
+        job.wait(SECONDS_BEFORE_FIRST_ROUND / 2)
         if job.decisions:
             break
-        job.join(f"flapping{number}")
-        job.wait(SECONDS_BEFORE_FIRST_ROUND / 2)
-        job.lose(f"flapping{number}") if not job.decisions else None
     assert isinstance(job.last, Begin)
     assert job.now - begin <= MOST_SECONDS_BEFORE_FIRST_ROUND + SECONDS_BEFORE_FIRST_ROUND
 

@@ -19,7 +19,7 @@ from support.launching import (
     running,
 )
 
-from tf_adasum.launch import GRACE_SECONDS, jobs, launch, processes
+from tf_adasum.launch import GRACE_SECONDS, launch, processes
 
 
 def have_ended(count, folder):
@@ -199,7 +199,7 @@ def test_a_worker_that_does_not_die_is_left(monkeypatch, capfd):
     assert "SIGKILL does not end worker 0 (pid" in capfd.readouterr().err
     control = processes.Control()
     control.events.put(processes.StopRequest("a host was lost", 0.1))
-    assert jobs.run_job(["sleep", "300"], 1, control=control).code == 128 + signal.SIGTERM
+    assert launch(["sleep", "300"], 1, control=control) == 128 + signal.SIGTERM
     for worker in left:
         signalled(worker, signal.SIGKILL)
         worker.process.wait()

@@ -56,7 +56,7 @@ def test_a_script(script, capsys):
     path = script("print('ö', *sys.argv[1:]); sys.exit(int(sys.argv[1]))")
     assert run(path, workers=2, args=[0, "x"]) is None
     assert sorted(capsys.readouterr().out.splitlines()) == ["[worker 0] ö 0 x", "[worker 1] ö 0 x"]
-    with pytest.raises(RuntimeError, match=r"worker [01] of 2 failed, with exit status 7$"):
+    with pytest.raises(RuntimeError, match=r"^worker [01] failed first, with exit status 7$"):
         run(pathlib.Path(path), workers=2, args=[7])
 
 
@@ -77,21 +77,13 @@ def fails_on_1(folder):
             time.sleep(0.01)
         raise WorkerLostError("worker 1 (a:1) failed: ValueError: bad shape")
     atexit.register(take_long)  # called when the traceback has been printed
-    try:
-        raise KeyError("inner")
-    except KeyError as error:
-        raise ValueError("bad shape") from error
+    raise ValueError("bad shape")
 
 
-def test_the_error_names_the_worker_that_failed_first_and_has_its_traceback(tmp_path, capsys):
-    with pytest.raises(RuntimeError) as raised:
+def test_the_error_names_the_worker_that_failed_first(tmp_path, capsys):
+    with pytest.raises(RuntimeError, match=r"^worker 1 failed first: ValueError: bad shape$"):
         run(fails_on_1, workers=2, args=[str(tmp_path)])
-    lines = str(raised.value).splitlines()
-    assert lines[0] == "worker 1 of 2 failed: ValueError: bad shape"
-    assert lines[-1] == "ValueError: bad shape" and "KeyError: 'inner'" in lines
-    assert '    raise ValueError("bad shape") from error' in str(raised.value)
-    assert "function_worker" not in str(raised.value)
-    said = re.findall("^tf-adasum-launch: (.*)$", capsys.readouterr().err, re.MULTILINE)
+    said = re.findall("^tf-adasum-launch: (.*)$", capsys.readouterr().out, re.MULTILINE)
     assert said == [
         "worker 0 ended with exit status 1, stopping the others",
         "worker 1 failed first: ValueError: bad shape",
@@ -107,7 +99,7 @@ class Unreadable:
 @pytest.mark.parametrize(
     ("function", "workers", "message"),
     [
-        (sys.exit, 2, "worker 0 of 2 ended with exit status 0 before the function returned"),
+        (sys.exit, 2, "worker 0 ended with exit status 0 before the function returned"),
         (Unreadable, 1, "cannot be read in this process: ValueError: inv"),
         (threading.Lock, 1, "The value that the function returned cannot be sent"),
     ],
