@@ -407,10 +407,9 @@ def _saying_what_to_do(cluster) -> Iterator[None]:
     try:
         yield
     except tf.errors.UnknownError as error:
-        user = ports.user_of(cluster.host_and_port(cluster.rank)[1])
-        if not user or "Could not start gRPC server" not in str(error):
-            raise
-        raise ports.port_in_use(cluster, user) from error
+        if "Could not start gRPC server" in str(error):
+            ports.listening_socket(cluster).close()  # or raise an error that names the port
+        raise
     except RuntimeError as error:
         if "at program startup" not in str(error):
             raise

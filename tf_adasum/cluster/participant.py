@@ -109,8 +109,8 @@ class Participant:
         self._begin(timeout)
         coordinator, count = self.cluster.coordinator, self.cluster.num_workers
         host, taken = addresses.split(coordinator)
-        candidates = (each for each in ports.candidates() if each != taken)
-        (port,) = self._held.enter_context(ports.free_ports(1, candidates))
+        free = self._held.enter_context(ports.free_ports(2))
+        port = next(each for each in free if each != taken)
         self._own["port"] = port
         self._own_value = self._value()
         if count == 1:

@@ -35,7 +35,6 @@ class JobLeader(Leader):
         self._hosts: dict[str, Host] = {}  # in the order in which they joined
         self._refused: set[str] = set()  # ids of hosts
         self._changes: dict[str, Any] = {"leader": own_id}  # keys that the server has to set
-        self._ports = ports.candidates()
         self._port = contextlib.ExitStack()  # of worker 0, in the round that is running
 
     def __enter__(self) -> JobLeader:
@@ -86,7 +85,7 @@ class JobLeader(Leader):
     def _begin(self, begin: Begin) -> None:
         """Publish a round with the address of worker 0, which is on this host."""
         self._port.close()
-        (port,) = self._port.enter_context(ports.free_ports(1, self._ports))
+        (port,) = self._port.enter_context(ports.free_ports(1))
         host, _ = addresses.split(self._coordinator)
         begun = dataclasses.replace(begin, coordinator=addresses.joined(host, port))
         for kind in ("round", "stop"):  # hosts that join later receive this round only
