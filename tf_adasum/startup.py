@@ -264,7 +264,7 @@ def start(
     if is_first:
         collectives = _announce(extended, health)
         remaining = max(1.0, deadline - time.monotonic())
-        with health.call(collective_error_of), _naming_the_others(cluster, remaining):
+        with health.call(collective_error_of), _naming_the_others(cluster, remaining, health):
             collectives.exchange_ranks(
                 tensorflow_compat.first_replica(extended), _timeout(remaining)
             )
@@ -273,7 +273,8 @@ def start(
         return extended, health
     # TensorFlow already runs, and the other workers may be busy. So the failure detector limits the
     # wait for them, as in every call.
-    with health.call(collective_error_of), _naming_the_others(cluster, health.collective_timeout):
+    limit = health.collective_timeout
+    with health.call(collective_error_of), _naming_the_others(cluster, limit, health):
         extended = make()
         collectives = _announce(extended, health)
         unlimited = _timeout(None)
@@ -381,15 +382,17 @@ def _forgotten_if_it_fails(cluster) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _naming_the_others(cluster, seconds) -> Iterator[None]:
+def _naming_the_others(cluster, seconds, health) -> Iterator[None]:
     """Raise an error that names the missing workers; TensorFlow reports only a timeout."""
     try:
         yield
     except tf.errors.DeadlineExceededError as error:
         others = [rank for rank in range(len(cluster.addresses)) if rank != cluster.rank]
+        cut = health.status.unreachable
         raise TimeoutError(
             f"{cluster.names[cluster.rank]} has waited {seconds:.0f} s at the start of a strategy, "
-            f"but not all of {cluster.named(others)} have joined. All workers have to make the "
+            f"but not all of {cluster.named(others)} have joined"
+            f"{cut and f'; it cannot reach {cut}'}. All workers have to make the "
             "same strategies, in the same order. Restart all workers, or wait longer with "
             "AdasumMirroredStrategy(start_timeout=...). "
             f"{see('TFA-211')}"
@@ -401,10 +404,9 @@ def _saying_what_to_do(cluster) -> Iterator[None]:
     try:
         yield
     except tf.errors.UnknownError as error:
-        user = ports.user_of(cluster.host_and_port(cluster.rank)[1])
-        if not user or "Could not start gRPC server" not in str(error):
-            raise
-        raise ports.port_in_use(cluster, user) from error
+        if "Could not start gRPC server" in str(error):
+            ports.listening_socket(cluster).close()  # or raise an error that names the port
+        raise
     except RuntimeError as error:
         if "at program startup" not in str(error):
             raise

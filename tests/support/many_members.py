@@ -53,7 +53,7 @@ def members(port, count, last, longest):
     poll, channels, lines, ranks = select.poll(), {}, {}, {}
     key, description = (
         f"member/%d/{16 * '0'}",
-        {"cluster": {}, "settings": {}, "has_reached_all": True},
+        {"cluster": {}, "settings": {}},
     )
     wait_until_listening(port, since + SECONDS_TO_JOIN)
     described, told, beat_at = set(), set(), since
@@ -114,29 +114,6 @@ def members(port, count, last, longest):
             lines[number] += len(rest)
 
 
-class AllReached:
-    """In the place of the probes: all workers can be reached."""
-
-    have_reached_all, reached, blocked = True, set(), {}
-
-    def update(self, joined):
-        pass
-
-    def unproven(self):
-        return {}
-
-    failures = unproven
-
-    def refused_since(self, rank):
-        return None
-
-    def again(self, rank):
-        pass
-
-    def close(self):
-        pass
-
-
 def measured(count, seconds):
     """Return the CPU seconds per second, the bytes of the longest line, and statuses per second."""
     allow_open_files(count)
@@ -145,7 +122,6 @@ def measured(count, seconds):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     cluster = Cluster((f"127.0.0.1:{port}", *addresses), names, 0)
-    participant.PortProbes = lambda *_: AllReached()
     participant._setting = lambda _: None
     met = participant.Participant(cluster, {"TF_ADASUM_SECRET": SECRET.key.decode()})
     context = multiprocessing.get_context("fork")

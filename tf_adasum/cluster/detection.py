@@ -341,7 +341,7 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 def _first_node(listed: str, name: str) -> str:
     try:
-        return next(node_lists.nodes(listed))
+        return node_lists.first_node(listed)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
 

@@ -14,7 +14,6 @@ from tf_adasum.cluster import addresses, own_address
 from tf_adasum.cluster.json_lines import printable
 
 LONGEST_JOB = 200  # characters of a job's name
-LONGEST_REASON = 200  # characters of the reason why a worker cannot reach another one
 _SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # the interface in "fe80::1%eth0"
 
 
@@ -73,16 +72,12 @@ class Member:
         host: the IP address of the worker in its connection.
         cluster: what the worker knows about the cluster, which must match on all workers.
         settings: the other settings that must match; None until the worker has all addresses.
-        failures: dict from the ranks that the worker cannot reach to the reasons.
-        has_reached_all: whether the worker has reached all workers that it has to probe.
         place: the `Place`; None if the worker was started with all addresses.
     """
 
     host: str
     cluster: dict[str, Any]
     settings: dict[str, Any] | None
-    failures: dict[int, str]
-    has_reached_all: bool
     place: Place | None
 
     @classmethod
@@ -97,15 +92,8 @@ class Member:
         cluster, settings = found.get("cluster"), found.get("settings")
         if not isinstance(cluster, dict) or not isinstance(settings, dict | None):
             raise ValueError("not a member")
-        reasons = found.get("failures")
-        failures = {
-            int(rank): printable(why, LONGEST_REASON)
-            for rank, why in (reasons.items() if isinstance(reasons, dict) else ())
-            if rank.isdecimal() and len(rank) < 10 and isinstance(why, str)
-        }
         place = Place.parsed(found, ends) if has_place else None
-        is_last = found.get("has_reached_all") is True
-        return cls(ends[1], cluster, settings, failures, is_last, place)
+        return cls(ends[1], cluster, settings, place)
 
 
 def all_addresses(own_host: str, own_port: int, places: dict[int, Place]) -> tuple[str, ...]:

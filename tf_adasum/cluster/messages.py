@@ -1,4 +1,4 @@
-"""Sentences about workers that do not fit, cannot reach each other, or are lost.
+"""Sentences about workers that do not fit, cannot reach worker 0, or are lost.
 
 Standard library only.
 """
@@ -9,8 +9,9 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
+from tf_adasum.cluster import addresses
 from tf_adasum.cluster.json_lines import printable
-from tf_adasum.cluster.store_client import wrong_program
+from tf_adasum.cluster.store_client import UNPROVEN, wrong_program
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
 from tf_adasum.errors import see
@@ -80,21 +81,22 @@ def lost(cluster: Cluster, rank: int) -> str:
     )
 
 
-def failure_sentences(cluster: Cluster, who: int, failures: Mapping[int, str]) -> list[str]:
-    """Return sentences about which tasks a task cannot reach.
+def unreachable(cluster: Cluster, tried: Mapping[str, str]) -> str:
+    """Return a sentence if this worker cannot reach worker 0; else "".
 
     Args:
         cluster: the `Cluster`.
-        who: the rank of the task.
-        failures: dict from the ranks that it cannot reach to the reasons; "" for no reason.
+        tried: the addresses and reasons of `store_client.Call.tried`.
     """
-    ranks_of: dict[str, list[int]] = {}
-    for rank, why in sorted(failures.items()):
-        if why and 0 <= rank < cluster.num_workers:
-            ranks_of.setdefault(why, []).append(rank)
-    sentences = []
-    for why, ranks in ranks_of.items():
-        others = cluster.named(ranks)
-        cannot = f"{cluster.names[who]} cannot reach {others}: {why}."
-        sentences.append(wrong_program(why, others) or cannot)
-    return sentences
+    host, _ = addresses.split(cluster.address(0))
+    name, whys = cluster.named([0]), list(dict.fromkeys(tried.values()))
+    if not whys:
+        return ""
+    if UNPROVEN in whys:
+        why = UNPROVEN
+    elif len(tried) == 1:
+        (why,) = whys
+    else:  # the host has several addresses
+        why = ", ".join(f"{where}: {each}" for where, each in tried.items() if where != host)
+    cannot = f"{cluster.names[cluster.rank]} cannot reach {name}: {why}."
+    return wrong_program(why, name) or cannot

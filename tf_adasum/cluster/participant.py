@@ -19,14 +19,12 @@ from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, own_address, ports, secret, start_round
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.members import LONGEST_JOB
-from tf_adasum.cluster.messages import different_secrets, failure_sentences, lost
-from tf_adasum.cluster.port_probes import OwnTask, PortProbes, reason
+from tf_adasum.cluster.messages import different_secrets, lost, unreachable
 from tf_adasum.cluster.session import Session
 from tf_adasum.cluster.start_round import StartRound
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import (
-    HEARTBEAT_SECONDS,
     LEASE_SECONDS,
     PATIENCE_SECONDS,
     POLL_SECONDS,
@@ -83,7 +81,6 @@ class Participant:
     """
 
     server: StoreServer
-    _probes: PortProbes | None = None
 
     def __init__(self, cluster: Cluster, environment: Mapping[str, str]):
         self.cluster, self._rank = cluster, cluster.rank
@@ -93,11 +90,9 @@ class Participant:
         self.is_over = False
         self._settings: dict[str, Any] | None = None
         self._run = secrets.token_hex(8)  # the random name for this start
-        self._lock, self._next_update = threading.Lock(), 0.0
+        self._lock = threading.Lock()
         self._open = contextlib.ExitStack()  # until `close`
-        self._starting = self._open.enter_context(contextlib.ExitStack())  # until all have met
         self._held = contextlib.ExitStack()  # this worker's port, until `forget`
-        self._own_task = OwnTask(self._rank, self._run)
         where = cluster.coordinator if self._joins else cluster.addresses[0]
         key = f"{self._rank}/{self._run}"
         self.session = Session(where, key, self._secret, self._description, self._rank)
@@ -114,8 +109,8 @@ class Participant:
         self._begin(timeout)
         coordinator, count = self.cluster.coordinator, self.cluster.num_workers
         host, taken = addresses.split(coordinator)
-        candidates = (each for each in ports.candidates() if each != taken)
-        (port,) = self._held.enter_context(ports.free_ports(1, candidates))
+        free = self._held.enter_context(ports.free_ports(2))
+        port = next(each for each in free if each != taken)
         self._own["port"] = port
         self._own_value = self._value()
         if count == 1:
@@ -130,17 +125,13 @@ class Participant:
             self._open.callback(self.session.__enter__().close)
             found = self._follow(self._addresses)
         self.cluster = dataclasses.replace(self.cluster, addresses=tuple(found))
-        if count > 1:
-            self._serve_own_task()
 
     def meet(self, settings: dict[str, Any], payload: dict[str, Any], timeout: float) -> None:
-        """Compare the settings of all workers, and release this worker's port."""
+        """Compare the settings of all workers."""
         self._begin(timeout)
         self.is_over = True
         cluster, is_elsewhere = self.cluster, self._joins and self.cluster.num_workers > 1
-        probes = PortProbes(cluster, self._run, self._secret, is_elsewhere)
-        self._probes, self._settings = probes, settings
-        self._starting.callback(probes.close)
+        self._settings = settings
         self._own_value = self._value()
         if self._rank == 0:
             if not is_elsewhere:
@@ -152,18 +143,17 @@ class Participant:
                 self.payload = {**payload, "port": later.getsockname()[1]}
                 with self._lock:
                     self.round.cluster = cluster
-                    self.round.begin(settings, self.payload, probes)
+                    self.round.begin(settings, self.payload)
                 self._lead(lambda: self.round.result is not None, PATIENCE_SECONDS)
                 unused.pop_all()
                 self.server.hand_over(later)
         else:
             if not is_elsewhere:
-                self._serve_own_task()
+                ports.listening_socket(cluster).close()  # or raise an error
                 self._open.callback(self.session.__enter__().close)
             self.payload = self._follow(self._payload)
             host, _ = cluster.host_and_port(0)
             self.session.stay(addresses.joined(host, self.payload["port"]))
-        self._starting.close()
 
     def publish(self, key: str, value: Any) -> None:
         """On worker 0, after the rendezvous, send a key to all."""
@@ -194,13 +184,6 @@ class Participant:
         self.server = StoreServer(listener, self._secret, self._lock, self.round, clients=count)
         self._open.callback(self.server.close, 0.0)
 
-    def _serve_own_task(self) -> None:
-        """Answer the probes at this worker's port."""
-        listener, count = ports.listening_socket(self.cluster), self.cluster.num_workers
-        server = StoreServer(listener, self._secret, self._lock, self._own_task, clients=count)
-        self._own_server = server
-        self._starting.callback(server.close, 0.0)
-
     def _listener_of_coordinator(self) -> socket.socket:
         until = time.monotonic() + min(_SECONDS_FOR_THE_PORT, self._timeout)
         own_task = dataclasses.replace(self.cluster, addresses=(self.cluster.coordinator,))
@@ -225,11 +208,7 @@ class Participant:
 
     def _value(self) -> dict[str, Any]:
         """Return the value of this worker's key, see `members.Member`."""
-        found = {**self._own, "settings": self._settings}
-        if self._probes:
-            found["failures"] = {str(to): why for to, why in self._probes.failures().items()}
-            found["has_reached_all"] = self._probes.have_reached_all
-        return found
+        return {**self._own, "settings": self._settings}
 
     def _description(self, channel: Channel) -> dict[str, Any]:
         """Return the value of this worker's key, for a connection to worker 0."""
@@ -287,8 +266,7 @@ class Participant:
 
     def _give_up(self) -> None:
         if unproven := self.round.unproven():
-            first, has_secret = self.cluster.named([0]), bool(self._secret.key)
-            self.round.end(different_secrets(first, has_secret, unproven), "secret")
+            self.round.end(unproven, "secret")
         else:
             self.round.end(self._late(*self._absent_for_worker_0()), "late")
 
@@ -343,62 +321,41 @@ class Participant:
         return payload
 
     def _update(self) -> None:
-        """Update this worker's key, and raise an error if worker 0 was lost."""
-        if not self._probes:
+        """Send this worker's settings, and raise an error if worker 0 was lost."""
+        if self._settings is None:
             return
-        session, now = self.session, time.monotonic()
-        self._probes.update(range(self.cluster.num_workers))
-        failure = self._failure()
-        if failure != self._own_task.failure:
-            self._own_task.failure = failure
-            self._own_server.wake()
-        since = session.refused_since
-        if session.was_connected and since is not None and now > since + LEASE_SECONDS:
+        session, since = self.session, self.session.refused_since
+        is_refused = since is not None and time.monotonic() > since + LEASE_SECONDS
+        if session.was_connected and is_refused:
             raise WorkerLostError(lost(self.cluster, 0))
-        value = self._own_value = self._value()
-        is_first = value["has_reached_all"] or not (session.sent or {}).get("settings")
-        if session.sent != value and (now > self._next_update or is_first):
-            session.set(value)
-            self._next_update = now + HEARTBEAT_SECONDS
+        if session.sent and session.sent.get("settings") is None:
+            session.set(self._own_value)
 
     def _failure(self) -> str:
-        """Return why this worker cannot reach worker 0; "" if it can, or has not tried."""
-        if self.session.is_connected:
-            task = self.session.value("task")
-            return self._probes.mismatch(0, task) if self._probes else ""
-        host, _ = addresses.split(self.cluster.address(0))
-        return reason(self.session.tried, host)
+        """Return a sentence if this worker cannot reach worker 0, see `messages.unreachable`."""
+        session = self.session
+        return "" if session.is_connected else unreachable(self.cluster, session.tried)
 
     # ---- messages --------------------------------------------------------------------------------
 
-    def _absent_for_worker_0(self) -> tuple[str, list[str]]:
-        """Return the names of absent workers, and sentences about failed connections."""
-        absent, failures = self.round.absent(), self.round.failures()
-        if not self._probes:
-            absent = absent or "a worker that is being restarted"
-            failures = failure_sentences(self.cluster, 0, {0: self._failure()})
-        return absent, failures
+    def _absent_for_worker_0(self) -> tuple[str, str]:
+        """Return the names of absent workers, and a sentence about a failed connection, or ""."""
+        absent = self.round.absent() or "a worker that is being restarted"
+        return absent, self.round.unproven() or self._failure()
 
-    def _absent(self) -> tuple[str, list[str]]:
+    def _absent(self) -> tuple[str, str]:
         """As `_absent_for_worker_0`, for another worker."""
-        session, failure = self.session, self._failure()
-        if session.is_connected and not failure:
-            unknown = "" if self._probes else "other workers"
-            return session.text("missing") or unknown, [session.text("failures")]
-        absent = "" if self._own_task.is_reached_by_task_0 else self.cluster.named([0])
-        return absent, failure_sentences(self.cluster, self._rank, {0: failure})
+        if self.session.is_connected:
+            return self.session.text("missing") or "other workers", self.session.text("unproven")
+        return self.cluster.named([0]), self._failure()
 
-    def _late(self, absent: str, failures: list[str]) -> str:
+    def _late(self, absent: str, failure: str) -> str:
         """Return the error message after the timeout."""
-        what = (
-            f"{absent} did not start, or cannot be reached"
-            if absent
-            else "not all workers have reached each other"
-        )
         source = self.cluster.source
         sentences = [
-            f"{self.cluster.named([self._rank])} waited {self._timeout:g} s, but {what}.",
-            *failures,
+            f"{self.cluster.named([self._rank])} waited {self._timeout:g} s, but {absent} did not "
+            "start, or cannot be reached.",
+            failure,
             f"Start all {self.cluster.num_workers} workers, check that each address"
             f"{f' from {source}' if source else ''} can be reached from the other workers' "
             f"machines, or wait longer with {START_TIMEOUT}=SECONDS or "
@@ -413,7 +370,6 @@ class Participant:
         return True
 
 
-def _report(absent: str, failures: list[str]) -> None:
-    others = absent or "workers that cannot reach all others"
-    line = " ".join(filter(None, [f"tf_adasum: waiting for {others}.", *failures]))
+def _report(absent: str, failure: str) -> None:
+    line = " ".join(filter(None, [f"tf_adasum: waiting for {absent}.", failure]))
     print(line, file=sys.stderr, flush=True)

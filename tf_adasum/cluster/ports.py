@@ -8,9 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import os
-import pwd
-import secrets
 import socket
 import time
 from collections.abc import Iterator
@@ -19,17 +16,6 @@ from tf_adasum.cluster import addresses
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import POLL_SECONDS
 from tf_adasum.errors import see
-
-_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-_LISTENS = "0A"  # <net/tcp_states.h>
-
-_SETTINGS = "/proc/sys/net/ipv4"
-# Well-known programs, which may start later, use lower ports.
-_LOWEST = 10_000
-_HIGHEST = 65_535
-# The range of ephemeral ports that is used if it cannot be read: from Linux's default for the first
-# port to IANA's last port.
-_USUAL_RANGE = (32_768, _HIGHEST)
 
 _BACKLOG = 1024  # callers that wait in the kernel
 
@@ -69,30 +55,8 @@ def can_be_held() -> bool:
     return False
 
 
-def candidates(settings: str = _SETTINGS) -> Iterator[int]:
-    """Yield, without end, ports that the system does not assign automatically.
-
-    The ports above ``ip_local_port_range`` come first, because no program is registered for them.
-    Then come the ports below this range. Each of these two sequences starts at a random port. Ports
-    in ``ip_local_reserved_ports`` are left out. When no ports are left, the function yields 0
-    forever, for which the system chooses a port.
-
-    Args:
-        settings: the folder with the files ``ip_local_port_range`` and ``ip_local_reserved_ports``.
-            Defaults to Linux's folder.
-    """
-    first, last = _ephemeral_range(settings)
-    reserved = _reserved(settings)
-    for block in (range(last + 1, _HIGHEST + 1), range(_LOWEST, first)):
-        free = [port for port in block if port not in reserved]
-        begin = secrets.randbelow(len(free)) if free else 0
-        yield from free[begin:] + free[:begin]
-    while True:
-        yield 0
-
-
 @contextlib.contextmanager
-def free_ports(count: int, ports_to_try: Iterator[int] | None = None) -> Iterator[list[int]]:
+def free_ports(count: int) -> Iterator[list[int]]:
     """Yield distinct free ports, which are held until the block ends.
 
     In the block, only a server that sets SO_REUSEADDR can use a held port, see `hold`. So another
@@ -101,24 +65,12 @@ def free_ports(count: int, ports_to_try: Iterator[int] | None = None) -> Iterato
 
     Args:
         count: the number of ports.
-        ports_to_try: iterator of ports. `with` blocks that share one iterator get different
-            ports. Defaults to `candidates()`.
 
     Raises:
         OSError: if there are no free ports.
     """
-    ports_to_try = ports_to_try or candidates()
     with contextlib.ExitStack() as sockets:
-        found: list[int] = []
-        while len(found) < count:
-            port = next(ports_to_try)
-            try:
-                holder = sockets.enter_context(hold(port))
-            except OSError as error:
-                if port == 0 or error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                    raise
-                continue
-            found.append(holder.getsockname()[1])
+        found = [sockets.enter_context(hold(0)).getsockname()[1] for _ in range(count)]
         if not can_be_held():
             sockets.close()
         yield found
@@ -128,10 +80,10 @@ def listening_socket(cluster: Cluster) -> socket.socket:
     """Return a socket that listens on this task's port.
 
     Raises:
-        OSError: if the task cannot listen. The message names the task, and the process that uses
-            the port, if any.
+        OSError: if the task cannot listen. The message names the task.
     """
     host, port = cluster.host_and_port(cluster.rank)
+    name = cluster.named([cluster.rank])
     listener = None
     try:
         listener = addresses.bound(host, port, reuse=True)
@@ -140,100 +92,14 @@ def listening_socket(cluster: Cluster) -> socket.socket:
     except OSError as error:
         if listener:
             listener.close()
+        text = f"{name} cannot listen on its port: {error}"
         if error.errno == errno.EADDRINUSE:
-            raise port_in_use(cluster, user_of(port)) from error
-        raise OSError(
-            error.errno,
-            f"{cluster.named([cluster.rank])} cannot listen on its port: {error} {see('TFA-205')}",
-        ) from error
+            text = (
+                f"the port of {name} is in use by another program. End it (ss -ltnp 'sport = "
+                f":{port}' shows its pid), or give the task another port"
+            )
+        raise OSError(error.errno, f"{text} {see('TFA-205')}") from error
     return listener
-
-
-def port_in_use(cluster: Cluster, user: str | None) -> OSError:
-    """Return the error for a port of this task that is in use.
-
-    Args:
-        cluster: the `Cluster`.
-        user: the process that uses the port, as `user_of` returns it; None if not known.
-    """
-    return OSError(
-        errno.EADDRINUSE,
-        f"the port of {cluster.named([cluster.rank])} is in use by {user or 'another process'}. "
-        f"End that process or give the task another port {see('TFA-205')}",
-    )
-
-
-def user_of(port: int) -> str | None:
-    """Return which process uses a TCP port of this machine, as far as /proc shows it.
-
-    Returns:
-        The name and pid of a process, such as "python (pid 42)"; "this process"; "a process of user
-        alice" if the process belongs to another user; None if /proc shows no process. A socket that
-        is bound, but neither listens nor is connected, is not in /proc's tables.
-    """
-    sockets = _sockets_at(port)
-    for inode, _ in sockets:
-        pid = _process_with(inode)
-        if pid is not None:
-            return "this process" if pid == os.getpid() else f"{_name_of(pid)} (pid {pid})"
-    for _, owner in sockets:
-        with contextlib.suppress(KeyError):
-            owner = pwd.getpwuid(int(owner)).pw_name
-        return f"a process of user {owner}"
-    return None
-
-
-def _sockets_at(port: int) -> list[tuple[str, str]]:
-    """Return inode and owner's id of each socket at a port, listening sockets first."""
-    found = []
-    for table in _TABLES:
-        with contextlib.suppress(OSError), open(table) as lines:
-            for fields in map(str.split, list(lines)[1:]):
-                address, state, owner, inode = fields[1], fields[3], fields[7], fields[9]
-                # A socket without an inode belongs to no process any more.
-                if int(address.rpartition(":")[2], 16) == port and inode != "0":
-                    found.append((state != _LISTENS, inode, owner))
-    return [(inode, owner) for _, inode, owner in sorted(found)]
-
-
-def _process_with(inode: str) -> int | None:
-    """Return the pid of a process that has a socket open; None if no such process is visible."""
-    pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
-    for pid in pids:
-        with contextlib.suppress(OSError):  # the process has ended, or is another user's
-            for descriptor in os.scandir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    if os.readlink(descriptor.path) == f"socket:[{inode}]":
-                        return pid
-    return None
-
-
-def _name_of(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/comm") as name:
-            return name.read().strip()
-    except OSError:
-        return "a process"
-
-
-def _ephemeral_range(settings: str) -> tuple[int, int]:
-    """Return the first and the last ephemeral port."""
-    try:
-        with open(f"{settings}/ip_local_port_range") as file:
-            first, last = map(int, file.read().split())
-    except (OSError, ValueError):
-        return _USUAL_RANGE
-    return first, last
-
-
-def _reserved(settings: str) -> set[int]:
-    """Return the ports reserved for certain programs; the file looks like "8080,9148-9150"."""
-    reserved: set[int] = set()
-    with contextlib.suppress(OSError, ValueError), open(f"{settings}/ip_local_reserved_ports") as f:
-        for part in f.read().strip().split(","):
-            first, _, last = part.partition("-")
-            reserved.update(range(int(first), int(last or first) + 1))
-    return reserved
 
 
 def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> None:

@@ -1,4 +1,4 @@
-"""A worker's session with the store of worker 0 or of another worker. Standard library only."""
+"""A worker's session with the store of worker 0. Standard library only."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _CONNECTION_REFUSED = {os.strerror(errno.ECONNREFUSED)}
 class Session:
     """A context manager that keeps a session with a worker's store, and reconnects if it ends.
 
-    It runs in a thread, because a name look-up may take long. Below, "worker 0" is the worker with
-    the store; `PortProbes` also uses this class for other workers.
+    It runs in a thread, because a name look-up may take long. Below, "worker 0" is the process with
+    the store, in an elastic job also a launcher.
 
     Args:
         address: "host:port" of worker 0's store.

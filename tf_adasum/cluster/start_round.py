@@ -5,10 +5,9 @@ Each worker has a session of worker 0's store (`store`), in which it owns a key 
     member/RANK/RUN      set by each worker. RUN is a random name for this start of the worker
     result               the result for all workers, or the error with which the start fails
     missing              the names of the workers for which worker 0 waits
+    unproven             the error about workers among them that have another secret
     refused/RANK/RUN     an error for this worker only
-    failures             sentences about workers that cannot reach each other
     addresses            the addresses of all workers, if they do not know them
-    task                 the rank of this worker, see `port_probes`
 
 A worker that has read the result sets its key to `HAS_RESULT`. The session of a worker ends with
 its process, so a restarted worker replaces its old process. Two live sessions with the same rank
@@ -22,7 +21,7 @@ import dataclasses
 import re
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tf_adasum.cluster import addresses
 from tf_adasum.cluster.json_lines import printable
@@ -30,7 +29,6 @@ from tf_adasum.cluster.members import LONGEST_JOB, Member, all_addresses
 from tf_adasum.cluster.messages import (
     different_secrets,
     different_settings,
-    failure_sentences,
     lost,
 )
 from tf_adasum.cluster.store import Leader
@@ -39,16 +37,12 @@ from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS
 from tf_adasum.environment_variables import INTERFACE
 from tf_adasum.errors import WorkerLostError, see
 
-if TYPE_CHECKING:
-    from tf_adasum.cluster.port_probes import PortProbes
-
 HAS_RESULT = {"has_result": True}
 
 # Two live sessions with one rank are an error only after this time. Until then, one of them may be
 # the session of a process on a lost host, which ends within `LEASE_SECONDS`.
 _GRACE_SECONDS = LEASE_SECONDS + 1.0
 _LONGEST_ERROR = 4000  # characters
-_MOST_SENTENCES = 8
 _KEY = re.compile(r"(-?[0-9]{1,9})/([0-9a-f]{16})")
 _ERRORS = {"": ValueError, "late": TimeoutError, "lost": WorkerLostError}
 
@@ -66,7 +60,7 @@ class StartRound(Leader):
     """The leader of worker 0's store, see `store.Leader`.
 
     If the workers do not know all addresses, it first collects them. Then it compares the settings
-    of all workers, and waits until the workers have reached each other.
+    of all workers.
 
     Args:
         cluster: the `Cluster`, as worker 0 knows it at first.
@@ -89,17 +83,16 @@ class StartRound(Leader):
         self.unauthenticated: dict[int, bool] = {}
         self._settings: dict[str, Any] | None = None  # of worker 0, until `begin` is called
         self._payload: dict[str, Any] = {}
-        self._probes: PortProbes
         self._members: dict[int, dict[str, Member]] = {}  # from ranks to live runs
         self._runs: dict[int, str] = {}  # of the workers that have all joined
         self._duplicate_since: dict[int, float] = {}  # ranks with several live runs
-        self._known: set[int] = set()  # ranks that have had a session
+        self._known: set[int] = set()  # ranks that have had a session, and have not been silent
+        self._gone_since: dict[int, float] = {}  # ranks whose session was closed
         self._informed: set[int] = set()  # ranks that have read the result
-        # keys that the server has to set
-        self._changes: dict[str, Any] = {"task": {"rank": 0, "run": run}}
+        self._changes: dict[str, Any] = {}  # keys that the server has to set
         self.arrived: collections.deque[tuple[int, Any]] = collections.deque()
         self._has_news = threading.Event()
-        self._updates: dict[str, Any] = {}  # the last result of `_news`
+        self._news = {"missing": "", "unproven": ""}  # the last values of these keys
         self._next_update = 0.0
 
     # ---- for the server --------------------------------------------------------------------------
@@ -142,16 +135,20 @@ class StartRound(Leader):
         if 0 < rank < self._count and not self._members.get(rank):
             self.unauthenticated[rank] = has_secret
 
+    def silent(self, key: str) -> None:
+        """Note that a worker is silent; it may come back, so it is not lost."""
+        if found := _KEY.fullmatch(key):
+            self._known.discard(int(found[1]))
+
     def decide(self, now: float) -> dict[str, Any]:
         """Return new values of keys, see `store.Leader`."""
         if self.result is None:
             self._end_or_decide(now)
         if now >= self._next_update and self.result is None:
             self._next_update = now + HEARTBEAT_SECONDS
-            news = {"missing": self.absent(), "failures": " ".join(self.failures())}
-            sent = self._updates
-            self._changes |= {key: each for key, each in news.items() if each != sent.get(key)}
-            self._updates = news
+            news = {"missing": self.absent(), "unproven": self.unproven()}
+            self._changes |= {key: each for key, each in news.items() if each != self._news[key]}
+            self._news = news
         if self.arrived or self._informed:
             self._has_news.set()  # once for all that has arrived
         changes, self._changes = self._changes, {}
@@ -193,35 +190,22 @@ class StartRound(Leader):
 
     def _decide(self, members: dict[int, Member], now: float) -> None:
         """Decide from the workers with a session whether the start succeeds or fails."""
-        probes = self._probes
-        ready = {rank for rank, each in members.items() if each.settings is not None}
-        probes.update(ready)
         if text := self.lost(now):
             self.end(text, "lost")
-            return
-        others = range(1, self._count)
-        unproven = self.unauthenticated.keys() & probes.unproven().keys()
-        if unproven and unproven.union(members).issuperset(others):
-            self.end(different_secrets(self.named(0), self._has_secret, self.unproven()), "secret")
-        elif (
-            len(ready) == len(others)
-            and probes.have_reached_all
-            and all(each.has_reached_all for each in members.values())
-        ):
+        elif sum(each.settings is not None for each in members.values()) == self._count - 1:
             self._runs = {rank: next(iter(runs)) for rank, runs in self._members.items() if runs}
             self._publish({"payload": self._payload})
 
     # ---- for worker 0 ----------------------------------------------------------------------------
 
-    def begin(self, settings: dict[str, Any], payload: dict[str, Any], probes: PortProbes) -> None:
+    def begin(self, settings: dict[str, Any], payload: dict[str, Any]) -> None:
         """Begin to compare the settings of all workers, which have all addresses.
 
         Args:
             settings: the settings of worker 0.
             payload: other data of worker 0, for all workers.
-            probes: the `PortProbes` of worker 0.
         """
-        self._settings, self._payload, self._probes = settings, payload, probes
+        self._settings, self._payload = settings, payload
         for rank, runs in self._members.items():
             for member in runs.values():
                 if wrong := self._wrong(rank, member):
@@ -239,11 +223,11 @@ class StartRound(Leader):
                 found.append(rank)
         return found
 
-    def unproven(self) -> dict[str, bool]:
-        """Return for the names of workers without the secret whether they claim to have one."""
-        probed = self._probes.unproven() if self._settings is not None else {}
-        unproven = {**probed, **self.unauthenticated}
-        return {self.named(rank): unproven[rank] for rank in self.missing() if rank in unproven}
+    def unproven(self) -> str:
+        """Return the error about workers without the secret, as far as clients claim to be them."""
+        claims = self.unauthenticated
+        unproven = {self.named(rank): claims[rank] for rank in self.missing() if rank in claims}
+        return different_secrets(self.named(0), self._has_secret, unproven) if unproven else ""
 
     def end(self, why: str, kind: str = "") -> bool:
         """Let the start fail on all workers; return False if its result is already known.
@@ -286,10 +270,10 @@ class StartRound(Leader):
         """Return the error if a worker has ended before it has read the result; else ""."""
         live = {rank for rank, runs in self._members.items() if runs}
         self._known |= live
-        for rank in self._known - live - self._informed:
-            self._probes.again(rank)
-            since = self._probes.refused_since(rank)
-            if since is not None and now > since + LEASE_SECONDS:  # or it may restart
+        gone = self._known - live - self._informed
+        self._gone_since = {rank: self._gone_since.get(rank, now) for rank in gone}
+        for rank, since in self._gone_since.items():
+            if now > since + LEASE_SECONDS:  # or it may restart
                 return lost(self.cluster, rank)
         return ""
 
@@ -304,35 +288,8 @@ class StartRound(Leader):
         return self.cluster.named([rank])
 
     def absent(self) -> str:
-        """Return the names of the workers that have not started, or cannot be reached."""
-        return listed([self.named(rank) for rank in self._absent()])
-
-    def _absent(self) -> list[int]:
-        # A worker that has joined answers probes before it sends its settings.
-        has_probes = self._settings is not None and not self._runs
-        reached = self._probes.reached if has_probes else ()
-        return [rank for rank in self.missing() if rank not in reached]
-
-    def failures(self) -> list[str]:
-        """Return sentences about failed connections between workers, with the reasons."""
-        if self._settings is None:
-            return []
-        cluster, probes, absent = self.cluster, self._probes, self._absent()
-        sentences = failure_sentences(cluster, 0, probes.failures())
-        for rank in self.missing():
-            if why := probes.blocked.get(rank):
-                sentences += failure_sentences(cluster, rank, {0: why})
-            elif rank not in absent:
-                sentences.append(f"{cluster.names[rank]} has not reached {self.named(0)}.")
-        for rank in range(1, self._count):
-            for member in self._members.get(rank, {}).values():
-                others = {to: why for to, why in member.failures.items() if to not in absent}
-                sentences += failure_sentences(cluster, rank, others)
-        sentences = list(dict.fromkeys(sentences))
-        more = len(sentences) - _MOST_SENTENCES
-        if more > 0:
-            return [*sentences[:_MOST_SENTENCES], f"There are {more} more such failures."]
-        return sentences
+        """Return the names of the workers that have not started, or cannot reach worker 0."""
+        return listed([self.named(rank) for rank in self.missing()])
 
     def _address(self, rank: int, member: Member | None) -> str:
         if member and member.place:

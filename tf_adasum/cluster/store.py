@@ -76,6 +76,9 @@ class Leader(abc.ABC):
     def authentication_failed(self, rank: int, has_secret: bool) -> None:  # noqa: B027 - optional
         """Note what a client without the secret claims: its rank, and whether it has a secret."""
 
+    def silent(self, key: str) -> None:  # noqa: B027 - optional
+        """Note that the session of a key ends because it is silent; `changed` follows."""
+
     @abc.abstractmethod
     def decide(self, now: float) -> dict[str, Any]:
         """Return new values of keys. This method is called after each change, and every 0.2 s."""
@@ -311,7 +314,10 @@ class StoreServer:
         for session in list(self._sessions.values()):
             channel = session.channel
             is_late = not channel.is_authenticated and (now > channel.opened_at + LEASE_SECONDS)
-            if not channel.is_open or is_late or now > channel.last_received_at + self.lease:
+            is_silent = channel.is_open and now > channel.last_received_at + self.lease
+            if is_silent and session.key:
+                self._leader.silent(session.key.removeprefix(MEMBERS))
+            if not channel.is_open or is_late or is_silent:
                 self._end(session)
 
     def _end(self, session: _Session) -> None:

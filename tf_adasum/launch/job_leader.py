@@ -39,7 +39,6 @@ class JobLeader(Leader):
         self.hosts: dict[str, Host] = {}
         self._refused: set[str] = set()  # ids of hosts
         self._changes: dict[str, Any] = {"leader": own_id}  # keys that the server has to set
-        self._ports = ports.candidates()
         self._port = contextlib.ExitStack()  # of worker 0, in the round that is running
 
     def close(self) -> None:
@@ -81,7 +80,7 @@ class JobLeader(Leader):
     def _begin(self, begin: Begin) -> None:
         """Publish a round with the address of worker 0, which is on this host."""
         self._port.close()
-        (port,) = self._port.enter_context(ports.free_ports(1, self._ports))
+        (port,) = self._port.enter_context(ports.free_ports(1))
         host, _ = addresses.split(self._coordinator)
         begun = dataclasses.replace(begin, coordinator=addresses.joined(host, port))
         for kind in ("round", "stop"):  # hosts that join later receive this round only

@@ -50,9 +50,9 @@ def launch(
     below the level of errors are left out, unless `verbose` or ``TF_CPP_MIN_LOG_LEVEL`` asks for
     them.
 
-    On one machine, the workers' ports lie outside the range from which the system gives ports to
-    other programs. They are held until all workers have ended, see `ports.free_ports`. A program
-    that opens a held port has to set SO_REUSEADDR, as TensorFlow's server does. All workers get the
+    On one machine, the workers' ports are held until all workers have ended, see
+    `ports.free_ports`. A program that opens a held port has to set SO_REUSEADDR, as TensorFlow's
+    server does. All workers get the
     same random ``TF_ADASUM_SECRET``, unless the environment gives a secret, so no other process can
     join the rendezvous. On several machines, call this function on each machine. Workers then find
     their ports themselves, and only the environment can give them a secret.
@@ -114,11 +114,10 @@ def launch(
     nodes = nodes or Nodes()
     earlier_starts = control.earlier_starts if control else 0
     ranks, in_all = nodes.ranks(num_workers), nodes.total(num_workers)
-    ports_to_try = ports.candidates()  # shared by all starts, so a restart gets other ports
 
     @contextlib.contextmanager
     def environments_of(restart: int) -> Iterator[list[dict[str, str]]]:
-        with ports.free_ports(num_workers if nodes.count == 1 else 0, ports_to_try) as own:
+        with ports.free_ports(num_workers if nodes.count == 1 else 0) as own:
             addresses = [f"127.0.0.1:{port}" for port in own] or [""] * num_workers
             environments = worker_environments(
                 addresses, devices_per_worker, nodes=nodes, verbose=verbose

@@ -19,11 +19,9 @@ from support.rendezvous_tasks import (
     run_in_threads,
     tasks,
 )
-from support.worker_group import free_ports
 
-from tf_adasum.cluster import participant, port_probes, ports, rendezvous, start_round
+from tf_adasum.cluster import participant, ports, rendezvous, start_round
 from tf_adasum.cluster.participant import Participant
-from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import WorkerLostError
 
 # ---- tasks that meet ---------------------------------------------------------------------------
@@ -151,53 +149,6 @@ def test_missing_tasks_are_named(count, absent):
         assert f"but {clusters[0].named(absent)} did not start" in str(outcome)
         assert "Another program" not in str(outcome)
         assert 0.5 <= waited < 5
-
-
-UNKNOWN = "no-such-host.invalid"
-
-
-@pytest.mark.parametrize(
-    ("hosts", "is_elsewhere", "most"), [(1, False, 47), (2, False, 47 + 2 * 23 * 24), (4, True, 94)]
-)
-def test_tasks_of_one_host_do_not_probe_each_other(hosts, is_elsewhere, most):
-    """Task 0 probes all; the others probe the tasks of other hosts, except task 0."""
-    addresses = tuple(f"h{rank * hosts // 48}:{rank + 1}" for rank in range(48))
-    names = tuple(f"worker {rank}" for rank in range(48))
-    clusters = [Cluster(addresses, names, rank) for rank in range(48)]
-    assert sum(len(port_probes.ranks_to_probe(each, is_elsewhere)) for each in clusters) == most
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", UNKNOWN])
-@pytest.mark.parametrize(
-    ("count", "caller", "unreachable"),
-    [(2, 0, 1), (3, 1, 2), (3, 1, 0)],
-)
-def test_a_direction_that_does_not_work_is_named_by_all(
-    monkeypatch, count, caller, unreachable, host
-):
-    """A third task waits for a pair that does not meet, and reports the same."""
-    clusters = tasks(count, ("127.0.0.1", "127.0.0.2", "127.0.0.3"))
-    monkeypatch.setattr(participant, "_setting", lambda cluster: "the same")
-    wrong = [*clusters[0].addresses]
-    wrong[unreachable] = f"{host}:{free_ports(1)[0]}"
-    clusters[caller] = Cluster(tuple(wrong), clusters[0].names, caller)
-    outcomes, seconds = run(clusters, timeout=4)
-    why = "Connection refused" if host == LOCAL[0] else "[A-Z].*"
-    said = rf"worker {caller} cannot reach worker {unreachable} \(\S+\): {why}\."
-    for outcome in outcomes:
-        assert isinstance(outcome, TimeoutError) and re.search(said, str(outcome))
-        assert "not all workers have reached each other" in str(outcome)
-        assert not re.search("did not start|Another program", str(outcome))
-    assert 4 <= max(seconds) < 9
-
-
-def test_two_tasks_with_one_index():
-    first, second = tasks(2)
-    both = {"cluster": list(first.addresses), **SETTINGS}
-    also_first = Cluster((second.addresses[1],) * 2, first.names, 0)
-    outcomes, _ = run([first, also_first], timeout=1, settings=[both, both])
-    assert f"cannot reach {second.named([1])}: worker 0 answers there" in str(outcomes[0])
-    assert f"{second.named([1])}: this task itself answers there" in str(outcomes[1])
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])

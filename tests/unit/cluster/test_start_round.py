@@ -4,7 +4,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.fuzzing import fuzz_settings
-from support.many_members import AllReached
 from support.rendezvous_tasks import SETTINGS
 
 from tf_adasum.cluster import start_round
@@ -36,13 +35,13 @@ class Decisions:
         self.decide()
 
     def begin(self):
-        """Let worker 0, which reaches all, send its settings."""
-        self.made.begin(SETTINGS, {"of": 0}, AllReached())
+        """Let worker 0 send its settings."""
+        self.made.begin(SETTINGS, {"of": 0})
         self.decide()
 
     def meet(self, rank, run="a", **data):
-        """Let a worker that has joined send its settings, and that it reaches all."""
-        value = {"cluster": self.common, "settings": SETTINGS, "has_reached_all": True, **data}
+        """Let a worker that has joined send its settings."""
+        value = {"cluster": self.common, "settings": SETTINGS, **data}
         self.made.changed(f"{rank}/{run * 16}", value, ENDS)
         self.decide()
 
@@ -234,6 +233,28 @@ def test_a_worker_of_another_job_is_refused_alone():
     assert "That worker belongs to job 17.0, but this worker belongs to job 18.0." in wrong
     made.join(1)
     assert made.made.cluster.addresses
+
+
+def test_a_worker_that_ends_is_lost_and_one_that_is_silent_is_not():
+    made = Decisions(3)
+    made.join(1)
+    made.join(2)
+    made.begin()
+    made.decide()
+    made.made.silent("1/" + "a" * 16)
+    made.leave(1)
+    made.decide(60.0)
+    assert not made.wrong and made.made.missing() == [1, 2]
+    made.leave(2)
+    made.decide(start_round.LEASE_SECONDS - 0.1)
+    assert not made.wrong
+    made.join(2)  # a new connection
+    made.leave(2)
+    made.decide(start_round.LEASE_SECONDS - 0.1)
+    assert not made.wrong
+    made.decide(0.2)
+    assert "worker 2 (a:7002) was lost while" in made.wrong
+    assert made.keys["result"]["kind"] == "lost"
 
 
 @pytest.mark.parametrize("kind", ["", "late"])

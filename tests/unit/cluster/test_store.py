@@ -217,6 +217,9 @@ class Recorder:
     def authentication_failed(self, rank, has_secret):
         self.seen.append((rank, has_secret))
 
+    def silent(self, key):
+        pass
+
     def decide(self, now):
         more, self.more = self.more, {}
         return {"copy": self.seen[-1][1], **more} if self.seen else more

@@ -3,7 +3,6 @@ secret."""
 
 import contextlib
 import select
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,10 +10,8 @@ import pytest
 from support.joining_workers import impatient  # noqa: F401 - a fixture
 from support.rendezvous_tasks import SOON, connected, program_at, run, tasks
 
-from tf_adasum.cluster import port_probes, store_client
-from tf_adasum.cluster.ports import listening_socket
+from tf_adasum.cluster import store_client
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.store import StoreServer
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
 
 
@@ -64,16 +61,16 @@ ENDS_EARLY = ("closes", "reads and closes", "a huge line", "endless")
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_another_program_at_a_peers_port(program):
+def test_another_program_at_the_port_of_worker_0(program):
     first, second = tasks(2)
-    with program_at(second, PROGRAMS[program]):
-        ((outcome,), (waited,)) = run([first], timeout=1.5, limit=6)
+    with program_at(first, PROGRAMS[program]):
+        ((outcome,), (waited,)) = run([second], timeout=1.5, limit=8)
     assert isinstance(outcome, TimeoutError)
-    assert f"{second.named([1])} did not start" in str(outcome)
-    assert waited < 5, "1.5 s, and 2 s for an answer"
-    said = f"Another program answers at the address of {second.named([1])}"
+    assert f"{second.named([0])} did not start" in str(outcome)
+    assert waited < 7, "1.5 s, and 2 s for a result"
+    said = f"Another program answers at the address of {second.named([0])}"
     if program in GIVES_NO_ANSWER:
-        said = f"The program at the address of {second.named([1])} does not answer"
+        said = f"The program at the address of {second.named([0])} does not answer"
     # A connection that is closed with something unread is reset: no telling who was there.
     assert (said in str(outcome)) or program in ENDS_EARLY
 
@@ -125,8 +122,9 @@ def test_tasks_with_the_same_secret_meet(tmp_path):
 def test_tasks_with_different_secrets(environments, late):
     clusters = tasks(len(environments))
     delays = [2.5 if cluster.rank == late else 0 for cluster in clusters]
-    outcomes, seconds = run(clusters, environments=environments, delays=delays)
-    assert max(seconds) < SOON, "before the time is over"
+    outcomes, seconds = run(clusters, environments=environments, delays=delays, timeout=6)
+    for own, waited in zip(environments, seconds, strict=True):
+        assert own == environments[0] or waited < 6, "whom worker 0 refuses need not wait"
     for rank, (own, outcome) in enumerate(zip(environments, outcomes, strict=True)):
         # Those with the secret of task 0 get its message; the others can only compare with task 0.
         who = 0 if own == environments[0] else rank
@@ -135,7 +133,8 @@ def test_tasks_with_different_secrets(environments, late):
             if its != own:
                 word = ("a different" if own else "a") if its else "no"
                 received.append(f"{word} secret on {clusters[0].named([other])}")
-        assert isinstance(outcome, ValueError)
+        is_patient = rank and own == environments[0]  # and its time may be over before worker 0's
+        assert isinstance(outcome, (ValueError, TimeoutError) if is_patient else ValueError)
         for part in (f"Received: {', '.join(received)}", SECRET, SECRET_FILE):
             assert part in str(outcome)
 
@@ -155,16 +154,6 @@ def test_a_caller_without_the_secret_neither_takes_part_nor_ends_the_others():
         assert run(clusters, environments=[ONE, ONE], delays=[0, 0.5])[0] == [None, None]
     for each in calls:
         each.result()
-
-
-def test_a_program_without_the_secret_at_the_address_of_a_task_is_named():
-    first, second = tasks(2)
-    leader = port_probes.OwnTask(1, "impostor")
-    server = StoreServer(listening_socket(second), Secret(b"guess"), threading.Lock(), leader)
-    ((outcome,), _) = run([first], timeout=1, environments=[ONE])
-    server.close(0.0)
-    assert isinstance(outcome, ValueError)
-    assert f"a different secret on {second.named([1])}" in str(outcome)
 
 
 def test_without_a_secret_clients_get_few_sessions():
