@@ -8,6 +8,9 @@ import sys
 import pytest
 from support.pace import PACE
 
+from tf_adasum.environment_variables import TRANSPORT
+from tf_adasum.transport import argument
+
 
 @pytest.mark.version_independent
 @pytest.mark.slow
@@ -28,4 +31,7 @@ def test_two_workers_under_the_launcher():
     assert report["usable"] and report["found_by"] == "TF_CONFIG"
     workers = report["cluster"]["workers"]
     assert [len(each["logical_devices"]) for each in workers] == [1, 1]
+    ucx = os.environ[TRANSPORT] == argument.UCX
+    over = "UCX " if ucx else "TensorFlow's collectives"
+    assert report["findings"][-1]["text"].startswith(f"2 replicas combine gradients over {over}")
     assert {each["tensorflow"] for each in workers} == {report["tensorflow"]}

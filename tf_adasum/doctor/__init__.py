@@ -22,7 +22,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tf_adasum.doctor import cluster_report, error_help, installation
+from tf_adasum.doctor import cluster_report, error_help, exchange, installation
 from tf_adasum.doctor.findings import FAIL, WARN, Finding, has_failed, report_of, run
 from tf_adasum.launch import commands
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the command line after the program's name. Defaults to ``sys.argv[1:]``.
 
     Returns:
-        The exit status, which is the same on all workers: 0 if tf_adasum can be used, 1 if you have
+        The exit status: 0 if tf_adasum can be used, 1 if you have
         to fix something first.
 
     Raises:
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return show([report_of(look())])
     faulthandler.dump_traceback_later(_SECONDS_IN_ALL, exit=True)
     try:
-        return cluster_report.examine(others, look, show)
+        return cluster_report.examine(others, look, exchange.check_exchange, show)
     finally:
         faulthandler.cancel_dump_traceback_later()
 
@@ -86,7 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = commands.Parser(
         prog="tf-adasum-doctor",
         description="Report what is installed, built and visible. If you start it as several "
-        "workers, it also\nreports whether they reach each other.",
+        "workers, it also\nreports whether they reach each other and combine gradients.",
         epilog=_END,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -2,11 +2,12 @@
 
     rendezvous  the workers join, and compare their versions, as in training
     look        each worker tries to connect to the others, and checks what is installed
-    end         worker 0 prints everything, and sends the exit status. No worker ends earlier,
-                because a launcher would then end the other workers
+    exchange    if nothing has failed, all replicas combine gradients, as in training
+    end         worker 0 prints everything
 
 The workers use the store of the rendezvous (`cluster.store`). Each other worker sets its key to its
-report. With the key `status`, worker 0 sends the exit status. Every wait has a timeout. Uses only
+report. With the key `status`, worker 0 sends whether something has failed. No worker goes on
+earlier, because a launcher would then end the other workers. Every wait has a timeout. Uses only
 the standard library.
 """
 
@@ -25,7 +26,7 @@ from tf_adasum.cluster import detection, ports, tf_config
 from tf_adasum.cluster.participant import Participant
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, PATIENCE_SECONDS, POLL_SECONDS
-from tf_adasum.doctor.findings import FAIL, NOTE, OK, Finding, describe, report_of
+from tf_adasum.doctor.findings import FAIL, NOTE, OK, Finding, describe, report_of, run
 from tf_adasum.doctor.installation import installed_version
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health.reachability import connect_errors
@@ -55,6 +56,7 @@ def find(environment: Mapping[str, str]) -> tuple[Finding, Cluster | None]:
 def examine(
     found: Cluster,
     look: Callable[[], list[Finding]],
+    exchange: Callable[[], list[Finding]],
     show: Callable[[list[dict[str, Any]]], int],
     environment: Mapping[str, str] = os.environ,
     timeout: float | None = None,
@@ -64,13 +66,14 @@ def examine(
     Args:
         found: the `Cluster` of several workers.
         look: function that returns the findings of this worker.
+        exchange: function that lets all workers exchange gradients, and returns the findings.
         show: function that prints the reports of all workers, each as `report_of` returns it with
             the "name" of the worker, on worker 0, and returns the exit status.
         environment: the variables, such as the secret and the timeout. Defaults to ``os.environ``.
         timeout: seconds to wait for the other workers. Defaults to the timeout of a training.
 
     Returns:
-        The exit status, the same on all workers that have joined.
+        The exit status.
     """
     seconds = environment_variables.start_timeout(timeout, environment)
     tensorflow = installed_version("tensorflow") or installed_version("tensorflow-cpu")
@@ -82,12 +85,13 @@ def examine(
                 met.join(seconds)
             met.meet(settings, {}, seconds)
             with ports.listening_socket(met.cluster):
-                own = report_of([*_links(met.cluster), *look()])
+                findings = [*_links(met.cluster), *look()]
+                reports = [] if found.rank else _collected(met, report_of(findings))
                 if found.rank > 0:
-                    return _follow(met, own)
-                status = show(_collected(met, own))
-                met.publish(_STATUS, status)
-                return status
+                    has_failures = _follow(met, report_of(findings))
+                else:
+                    has_failures = not all(each["usable"] for each in reports)
+                    met.publish(_STATUS, int(has_failures))
     except (OSError, ValueError, WorkerLostError) as error:
         fix = "start the doctor on all workers, in the same way"
         finding = Finding(FAIL, "cluster", describe(error), fix)
@@ -97,6 +101,15 @@ def examine(
             return 1
         # Print at once, because a launcher ends worker 0 soon after the other workers.
         return show([{"name": found.names[0], **report_of([finding])}])
+    if not has_failures:
+        findings += run(exchange)
+    if found.rank > 0:
+        failed = [each for each in findings if each.level == FAIL] if not has_failures else []
+        for finding in failed:
+            print(finding, file=sys.stderr, flush=True)
+        return int(has_failures or bool(failed))
+    reports[0] |= report_of(findings)
+    return show(reports)
 
 
 def _links(cluster: Cluster) -> list[Finding]:
@@ -137,14 +150,14 @@ def _missing(why: str) -> dict[str, Any]:
     return {**report_of([Finding(FAIL, "cluster", why)]), "host": "?"}
 
 
-def _follow(met: Participant, own: dict[str, Any]) -> int:
-    """Send the report of this worker to worker 0, and return the exit status that it sends."""
+def _follow(met: Participant, own: dict[str, Any]) -> bool:
+    """Send the report of this worker to worker 0, and return whether anything has failed."""
     session = met.session
     session.set({_REPORT: own})
     while True:
         is_over = session.is_over  # before the last look at the key
         if type(status := session.value(_STATUS)) is int:
-            return status
+            return bool(status)
         if is_over:
             raise ConnectionError(f"{met.cluster.named([0])} was lost")
         session.wait(POLL_SECONDS)

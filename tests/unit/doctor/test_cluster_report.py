@@ -20,7 +20,9 @@ GOOD = Finding(OK, "keras", "3", facts={"keras": "3.15.1"})
 WRONG = Finding(FAIL, "self-test", "wrong", "rebuild")
 
 
-def examined(monkeypatch, count, *, absent=(), look=None, timeout=10.0, invited=False):
+def examined(
+    monkeypatch, count, *, absent=(), look=None, timeout=10.0, invited=False, exchange=list
+):
     """Let so many workers examine each other; return the exit statuses and what worker 0 shows."""
     monkeypatch.setattr(cluster_report, "_SECONDS_FOR_WORKER_0", 0.1)
     monkeypatch.setattr(cluster_report, "PATIENCE_SECONDS", 1.0)
@@ -38,7 +40,7 @@ def examined(monkeypatch, count, *, absent=(), look=None, timeout=10.0, invited=
             cluster = cluster_to_join(addresses[0], rank, count, "a test")
         with contextlib.suppress(SystemExit):
             find = (look or {}).get(rank, lambda: [GOOD])
-            return cluster_report.examine(cluster, find, show, {}, timeout)
+            return cluster_report.examine(cluster, find, exchange, show, {}, timeout)
 
     with free_ports(count) as ports:
         addresses = [f"127.0.0.1:{port}" for port in ports]
@@ -89,6 +91,15 @@ def test_what_fails_on_one_worker_fails_on_all(monkeypatch, capsys):
     assert [each["usable"] for each in reports] == [True, False, True]
     text = capsys.readouterr().out
     assert "FAIL  worker 1 (" in text and "FAIL  self-test     wrong" in text and "rebuild" in text
+
+
+def test_an_exchange_that_fails_on_one_worker_fails_there_and_is_printed(monkeypatch, capsys):
+    def exchange():
+        return [WRONG] if threading.current_thread().name == "1" else [GOOD]
+
+    codes, reports = examined(monkeypatch, 2, exchange=exchange)
+    assert codes == {0: 0, 1: 1} and reports[0]["findings"][-1]["text"] == GOOD.text
+    assert "wrong" in capsys.readouterr().err
 
 
 def test_a_link_that_is_cut_is_named(monkeypatch):
