@@ -77,6 +77,16 @@ def test_every_row_is_seen_once_or_a_warning_names_the_reason(group, tmp_path):
 
 @on_workers
 @pytest.mark.keras3_only("Keras 2 stops where unknown data ends")
+def test_a_dataset_that_replaces_another_is_read_to_its_end(group, tmp_path):
+    """With the policy OFF, a step takes only some rows of each worker's batch."""
+    case = scenarios.REPLACED
+    results = group.run(scenarios.rows_of_cases, cases=[case], folder=str(tmp_path))
+    for epoch in epochs_of(results, case):
+        assert sorted(epoch) == list(range(scenarios.ROWS))
+
+
+@on_workers
+@pytest.mark.keras3_only("Keras 2 stops where unknown data ends")
 def test_evaluate_and_predict(group, tmp_path):
     cases = ["even AUTO", "even FILE", "odd AUTO", "one AUTO", "tensors OFF"]
     for actual in group.run(scenarios.predictions, cases=cases, folder=str(tmp_path)):

@@ -11,6 +11,7 @@ from support.keras_versions import PyDataset
 
 from scenarios.basics import use_rule
 from scenarios.keras import RowsByEpoch, SeenRows, worker_of
+from tf_adasum.compat import tensorflow as tensorflow_compat
 
 ROWS, BATCH = 24, 8
 X = np.arange(ROWS, dtype="float32")[:, None]
@@ -99,7 +100,7 @@ def dataset_of(kind, strategy, folder):
             return tensors.shuffle(ROWS)
         case "tensors shuffled by own seeds":
             return tensors.shuffle(ROWS, seed=rank + 1)
-        case "tensors in a shard":
+        case "tensors in a shard" | "replaced tensors in a shard":
             return tensors.shard(workers, rank)
         case "more rows on worker 0":
             own = X[2 * BATCH * rank :][: 2 * BATCH]
@@ -121,6 +122,10 @@ def dataset_of(kind, strategy, folder):
     return rows.take(7).concatenate(rows.skip(7)) if parts else rows
 
 
+# A dataset that each epoch replaces.
+REPLACED = "replaced tensors in a shard OFF"
+
+
 def data_of(case, strategy, folder):
     """Return what `fit` gets in a case: some words, of which the last one may be a policy."""
     if data := python_data(case, strategy):
@@ -135,9 +140,10 @@ def data_of(case, strategy, folder):
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
     if kind == "mapped in any order":
         options.deterministic = False
-    return {"x": rows.with_options(options)} | (
-        {"steps_per_epoch": 3} if "repeated" in kind else {}
-    )
+    rows = rows.with_options(options)
+    if case == REPLACED:
+        rows = tensorflow_compat.replaceable_dataset(rows, lambda rows=rows: rows)
+    return {"x": rows} | ({"steps_per_epoch": 3} if "repeated" in kind else {})
 
 
 def rows_of_cases(strategy, cases, folder, seed=None):

@@ -77,18 +77,8 @@ class EpochIterator(TFEpochIterator):
                 self.steps_per_epoch is not None,
                 order is not None,
             )
-            if isinstance(self.data_adapter, TFDatasetAdapter):
-                if tensorflow_compat.cardinality(self._distributed_dataset) == UNKNOWN_CARDINALITY:
-                    self._num_batches = None
-        following = None
         if isinstance(self.data_adapter, TFDatasetAdapter):
-            following = getattr(self.data_adapter.get_tf_dataset(), "next_dataset", lambda: None)()
-        if following is not None:
-            strategy = self._distribute_strategy
-            self._distributed_dataset = strategy.experimental_distribute_dataset(following)
-            cardinality = int(following.cardinality())
-            self._num_batches = cardinality if cardinality >= 0 else None
-            self._current_iterator = None
+            self._replace_dataset()
         batch, position = order.take_start() if order else (0, 0)
         if position > batch:
             self._current_iterator = iter(self._get_iterator())
@@ -99,6 +89,19 @@ class EpochIterator(TFEpochIterator):
         begun = super().__iter__()
         _leave_out_steps(self, batch)
         return begun
+
+    def _replace_dataset(self):
+        strategy = self._distribute_strategy
+        following = getattr(self.data_adapter.get_tf_dataset(), "next_dataset", lambda: None)()
+        if following is not None:
+            self._distributed_dataset = strategy.experimental_distribute_dataset(following)
+            cardinality = int(following.cardinality())
+            self._num_batches = cardinality if cardinality >= 0 else None
+            self._current_iterator = None
+        # The workers may have found out that no worker knows the number of steps.
+        if is_ours(strategy):
+            if tensorflow_compat.cardinality(self._distributed_dataset) == UNKNOWN_CARDINALITY:
+                self._num_batches = None
 
     def __next__(self):
         """Raise an error on all workers if the rows of some workers ended in the previous step.
@@ -129,20 +132,18 @@ class EpochIterator(TFEpochIterator):
         is_at_end = self._current_iterator is not None and self._steps_seen >= (
             self._num_batches or 1
         )
-        order = self.data_order
-        is_unused = (order or is_ours(strategy)) and is_at_end and not self.steps_per_epoch
-        if (order or is_ours(strategy)) and getattr(self.data_adapter, "_shuffle", False):
-            seed = (
-                order.seed_of_pass(self._steps_seen > 0)
-                if order
-                else strategy._seeds.shared_if_needed()
-            )
-            if seed is not None and not is_unused:
-                with tensorflow_compat.seeded(seed):
-                    dataset = self.data_adapter.get_tf_dataset()
-                self._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
-        if is_unused:
+        order, seed = self.data_order, None
+        shuffles = getattr(self.data_adapter, "_shuffle", False)
+        if order and shuffles:  # which also notes the epoch in which the pass begins
+            seed = order.seed_of_pass(self._steps_seen > 0)
+        if (order or is_ours(strategy)) and is_at_end and not self.steps_per_epoch:
             return ()
+        if is_ours(strategy) and shuffles and not order:
+            seed = strategy._seeds.shared_if_needed()
+        if seed is not None:
+            with tensorflow_compat.seeded(seed):
+                dataset = self.data_adapter.get_tf_dataset()
+            self._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
         if order:
             _begin_earlier_passes(self, order.take_passes())
         _passes[_data_of(self)] = _passes.get(_data_of(self), 0) + 1
