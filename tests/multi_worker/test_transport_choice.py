@@ -76,7 +76,7 @@ def expected(tmp_path_factory):
     return weights
 
 
-def over_ucx(name, text=" ms", **options):
+def over_ucx(name, text="radix plan [2], over UCX", **options):
     """A case in which UCX is used."""
     is_impossible = "prefix" in options and not CAN_UNSHARE
     marks = [pytest.mark.slow, pytest.mark.skipif(is_impossible, reason="needs root and unshare")]
@@ -95,7 +95,7 @@ def over_ucx(name, text=" ms", **options):
         over_ucx("as it is"),
         over_ucx("TCP", "(UCX_TLS=tcp,self; lo)", variables={"UCX_TLS": "tcp,self"}),
         over_ucx("small /dev/shm", prefix=SMALL_SHARED_MEMORY),
-        over_ucx("no single copies", prefix=WITHOUT_PTRACE, prelude=NOT_LOOKED_INTO),
+        over_ucx("no single copies", "(TCP; lo)", prefix=WITHOUT_PTRACE, prelude=NOT_LOOKED_INTO),
     ],
 )
 @pytest.mark.slow

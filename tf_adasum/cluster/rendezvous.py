@@ -4,10 +4,10 @@ TensorFlow's own start-up prints nothing while it waits for a worker that never 
 detect that workers were started with different settings. So worker 0 first serves a store
 (`store`): at the coordinator's address if the workers know only this address (`join`), otherwise at
 its own port. Each worker begins a session with it, and receives the addresses of all workers if it
-does not know them. In the same session, all send their settings (`meet`). Each worker also serves a
-store at its own port, and the workers test whether they reach these ports (`port_probes`), because
-a worker that cannot be reached would fail later, in TensorFlow. Worker 0 decides (`start_round`),
-and all receive the same result. Then they release the ports for TensorFlow. Standard library only.
+does not know them. In the same session, all send their settings (`meet`). Worker 0 decides
+(`start_round`), and all receive the same result. Then worker 0 releases its port for TensorFlow.
+The links between the other workers are tested if they wait (`health.reachability`). Standard
+library only.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def meet(
 
     Raises:
         OSError: if another process uses this worker's port.
-        TimeoutError: if workers did not start in time, or cannot reach each other.
+        TimeoutError: if workers did not start in time, or cannot reach worker 0.
         ValueError: if workers were started with different clusters, settings or secrets; if the
             secret cannot be used.
         WorkerLostError: if a worker has ended during the rendezvous.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
-import inspect
 import types
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,7 @@ INSTALL = "pip install libucx-cu12"
 _SONAME = "libucp.so.0"
 _WHEEL = "libucx"
 _LONGEST_TEXT = 1024
-_OPS = ("all_to_all", "all_gather", "scatter_gram", "combine_gather")
-_NEWEST = "adasum_ucx_probe"  # the newest function in custom_ops/ucx/adasum_ucx.h
-_NEWEST_ARGUMENT = "channel"  # of the ops
+_OP = "tf_adasum_ucx_all_to_all"  # one of the ops
 
 
 class UcxUnavailableError(RuntimeError):
@@ -41,10 +38,6 @@ class Library:
     def __init__(self, path: str, ops: types.ModuleType):
         self.ops = ops
         self._functions = ctypes.CDLL(path)  # TensorFlow has already opened it in this process
-        if not hasattr(self._functions, _NEWEST):
-            raise UcxUnavailableError(
-                f"the compiled op is older than this package and lacks {_NEWEST}: build it again"
-            )
         self.version = self._call("adasum_ucx_open", _path().encode())
 
     def probe_in_subprocess(self, transports: str, device: str) -> None:
@@ -150,26 +143,14 @@ def opened() -> Library:
     if ops is None:
         why = status.reason or f"{OPS} leaves it out"
         raise UcxUnavailableError(f"the compiled op is not used ({why})")
-    missing = [name for name in _OPS if not _op(ops, name)]
-    if missing == list(_OPS):
+    if not hasattr(ops, _OP):
         raise UcxUnavailableError(
             f"the compiled op was built without UCX's headers: {INSTALL}, then build the op again"
-        )
-    if not missing and _NEWEST_ARGUMENT not in inspect.signature(_op(ops, _OPS[0])).parameters:
-        missing = [f"the argument {_NEWEST_ARGUMENT}"]
-    if missing:
-        raise UcxUnavailableError(
-            f"the compiled op is older than this package and lacks {', '.join(missing)}: build it "
-            "again"
         )
     try:
         return Library(status.path, ops)
     except UcxUnavailableError as error:
         raise UcxUnavailableError(f"UCX cannot be opened ({error}): {INSTALL}") from None
-
-
-def _op(ops: types.ModuleType, name: str) -> Any:
-    return getattr(ops, f"tf_adasum_ucx_{name}", None)
 
 
 def is_open() -> bool:

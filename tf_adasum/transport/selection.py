@@ -1,10 +1,9 @@
-"""Tries the transports in small exchanges at start-up, and chooses one transport for all workers.
+"""Tries the transports in an exchange at start-up, and chooses one transport for all workers.
 
 UCX itself has several transports, such as shared memory and TCP; `UCX_TLS` selects among them.
 Within a host, shared memory is the fastest if processes may copy from each other's memory. If
-processes may not (other users, some containers), or if /dev/shm is full, it may be slower
-than TCP, or fail. So each candidate is tried, and has to deliver the bytes that were sent, on all
-workers. The first candidate that works is used unless another one is much faster.
+processes may not (other users, some containers), it is slower than TCP, so it is not used. The
+first candidate that works on all workers is used: it has to deliver the bytes that were sent.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
 from tf_adasum.transport import (
     argument,
-    exchange_time,
     library,
     network_interface,
     shared_memory,
@@ -36,14 +34,10 @@ from tf_adasum.transport.ucx_port import SocketAddress, UcxPort
 SHARED_MEMORY, SINGLE_COPIES, TCP = shared_memory.TRANSPORTS, "cma,tcp,self", "tcp,self"
 VARIABLE = "UCX_TLS"  # if the user has set this variable, its value is the only candidate
 
-# Bytes that are sent to each worker. The exchange of SMALL establishes the connections. LARGE is
-# large enough that UCX sends by reference, as it does for gradients of some MB. LARGE_IN_ALL limits
-# the bytes to all workers together.
+# Bytes that are sent to each worker. LARGE is large enough that UCX sends by reference, as it does
+# for gradients of some MB. LARGE_IN_ALL limits the bytes to all workers together.
 SMALL, LARGE, LARGE_IN_ALL = 2**10, 2**21, 2**24
 SECONDS = 10.0  # an exchange that takes longer has failed
-# Another candidate is used if the first one takes more than this many times as long. On a busy
-# machine, random differences are smaller.
-MIN_SPEEDUP = 1.5
 
 _channels = itertools.count()
 _choices: dict[tuple[Cluster, str], TransportChoice] = {}
@@ -67,14 +61,13 @@ class TransportChoice:
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """The result of trying a candidate. The failure and the seconds are the same on all workers.
+    """The result of trying a candidate. The failure is the same on all workers.
 
     Attributes:
         name: the name of the candidate, such as "TCP".
         number: the number of this process's mesh; -1 without a mesh.
         device: the interface on which the mesh listens.
         failure: what has failed on which workers; "" if nothing has failed.
-        seconds: the time of the large exchange, on the slowest worker.
         port: the port of this process's mesh; None without a mesh.
         endpoints: dict from the ranks of the other workers to the ports on which they listen.
     """
@@ -83,7 +76,6 @@ class Attempt:
     number: int
     device: str
     failure: str
-    seconds: float
     port: UcxPort | None = None
     endpoints: Mapping[int, Sequence[SocketAddress]] = dataclasses.field(default_factory=dict)
 
@@ -127,30 +119,6 @@ def forget() -> None:
     _choices.clear()
 
 
-def choose_fastest(attempts: Sequence[Attempt]) -> tuple[Attempt | None, str]:
-    """Return the chosen attempt and the reason; the attempt is None for TensorFlow's collectives.
-
-    Args:
-        attempts: all attempts, in order of preference.
-    """
-    good = [attempt for attempt in attempts if not attempt.failure]
-    reasons = [f"{each.name} fails: {each.failure}" for each in attempts if each.failure]
-    if not good:
-        return None, "UCX over " + "; ".join(reasons)
-    first = best = good[0]
-    for other in good[1:]:
-        if other.seconds * MIN_SPEEDUP < best.seconds:
-            best = other
-    if best is not first:
-        reasons.append(f"{first.name} is slower: {_ms(first.seconds)}")
-    return best, "; ".join([_ms(best.seconds), *reasons])
-
-
-def large(workers: int) -> int:
-    """Return how many bytes each worker sends to each other worker in the large exchange."""
-    return max(2**16, min(LARGE, LARGE_IN_ALL // workers))
-
-
 def _missing() -> str:
     try:
         library.opened()
@@ -163,27 +131,27 @@ def _tried(
     transport: str,
     all_workers: StartupExchange,
     failure: str,
-    candidates: Sequence[Sequence[str]],
+    candidates: Sequence[tuple[str, str]],
     why_not: str,
 ) -> TransportChoice:
     """Return the `TransportChoice`, without a trial if `failure` names what is missing."""
-    attempts: list[Attempt] = []
-    if failure:
-        best, why = None, f"UCX is not used: {failure}"
-    else:
-        attempts += [_attempt(all_workers, *each) for each in candidates]
-        best, why = choose_fastest(attempts)
-        why = "; ".join(filter(None, [why, why_not and f"no shared memory: {why_not}"]))
-    for each in attempts:
-        if each is not best and each.number >= 0:
-            library.opened().close(each.number)
-        if each.port is not None:  # existing connections stay
-            each.port.close()
+    best, reasons = None, [failure and f"UCX is not used: {failure}"]
+    for candidate in () if failure else candidates:
+        tried = _attempt(all_workers, *candidate)
+        if tried.failure and tried.number >= 0:
+            library.opened().close(tried.number)
+        if tried.port is not None:  # existing connections stay
+            tried.port.close()
+        if not tried.failure:
+            best = tried
+            break
+        reasons.append(f"UCX over {tried.name} fails: {tried.failure}")
+    reasons.append(why_not and f"no shared memory: {why_not}")
+    why = "; ".join(filter(None, reasons))
     if best is not None:
-        what = f"UCX {library.opened().version} ({best.name}; {best.device})"
-        return TransportChoice(
-            Mesh(best.number), f"{what}: {why}", ucx_port.connected(best.endpoints)
-        )
+        name = f"UCX {library.opened().version} ({best.name}; {best.device})"
+        summary = f"{name}: {why}" if why else name
+        return TransportChoice(Mesh(best.number), summary, ucx_port.connected(best.endpoints))
     if transport == argument.UCX:
         raise library.UcxUnavailableError(
             f"transport='ucx' cannot be used: {why}. Use transport='auto' on all workers, or make "
@@ -194,16 +162,13 @@ def _tried(
 
 def _candidates(
     cluster: Cluster, is_given: bool, memories: list[int], networks: list[int], free: list[int]
-) -> tuple[list[tuple[str, ...]], str]:
+) -> tuple[list[tuple[str, str]], str]:
     """Return the candidates, preferred ones first, and why shared memory is not used.
 
-    Each candidate is a tuple: a value for ``UCX_TLS``, a name, and optionally why it has already
-    failed before the trial.
+    Each candidate is a tuple: a value for ``UCX_TLS``, and a name.
     """
     if is_given:
-        given = os.environ.get(VARIABLE, "")
-        danger = shared_memory.crash_risk(given, cluster, memories, free)
-        return [("", f"{VARIABLE}={given}", danger)], ""
+        return [("", f"{VARIABLE}={os.environ.get(VARIABLE, '')}")], ""
     tcp = (TCP, "TCP")
     if not shared_memory.is_shared(memories):
         return [tcp], ""
@@ -215,43 +180,47 @@ def _candidates(
     return [(SHARED_MEMORY, f"shared memory{mixed}"), tcp], ""
 
 
-def _attempt(
-    all_workers: StartupExchange, transports: str, name: str, failure: str = ""
-) -> Attempt:
-    """Try a candidate, unless it has already failed; all workers return at the same point."""
+def _attempt(all_workers: StartupExchange, transports: str, name: str) -> Attempt:
+    """Try a candidate; all workers return at the same point."""
     functions, cluster = library.opened(), all_workers.cluster
-    number, device, address, port = -1, "", b"", None
-    if not failure:
-        number, device, address, port, failure = _opened(functions, cluster, transports)
-    own = json.dumps(port.endpoints if port else []).encode() + b"\n" + address
+    number, device, address, port, failure = _opened(functions, cluster, transports)
+    facts = [port.endpoints if port else [], *shared_memory.own_mark()]
+    own = json.dumps(facts).encode() + b"\n" + address
     failure, lengths = all_workers.gather(failure, len(own))
     endpoints: dict[int, list[SocketAddress]] = {}
-    seconds = 0.0
     if not failure:
-        received = [
-            each.partition(b"\n") for each in all_workers.bytes_of_all(own, lengths[:, 0].tolist())
-        ]
-        endpoints = {
-            rank: [(*endpoint,) for endpoint in json.loads(each[0])]
-            for rank, each in enumerate(received)
-        }
+        received = all_workers.bytes_of_all(own, lengths[:, 0].tolist())
+        marks = {}
+        for rank, each in enumerate(received):
+            of_rank, *marks[rank] = json.loads(each.partition(b"\n")[0])
+            endpoints[rank] = [(*endpoint,) for endpoint in of_rank]
         del endpoints[cluster.rank]
-        failure, _ = all_workers.gather(ucx_port.unreachable(cluster, endpoints))
+        why = ucx_port.unreachable(cluster, endpoints)
+        if transports in (SHARED_MEMORY, SINGLE_COPIES):
+            why = why or shared_memory.forbidden_copy(cluster, marks)
+        failure, _ = all_workers.gather(why)
     if not failure:
-        addresses = [each[2] for each in received]
-        failure, _ = all_workers.gather(
-            exchange_time.failure_of(lambda: functions.connect(number, addresses))
-        )
+        addresses = [each.partition(b"\n")[2] for each in received]
+        failure, _ = all_workers.gather(_failure_of(lambda: functions.connect(number, addresses)))
     if not failure:
-        counter, workers = itertools.count(), len(cluster.addresses)
+        workers = len(cluster.addresses)
+        sizes = SMALL, max(2**16, min(LARGE, LARGE_IN_ALL // workers))
 
-        def exchange(size: int) -> float:
-            return functions.attempt(number, cluster.rank, workers, next(counter), size, SECONDS)
+        def exchange() -> None:
+            for count, size in enumerate(sizes):
+                functions.attempt(number, cluster.rank, workers, count, size, SECONDS)
 
-        failure, _ = exchange_time.once(all_workers, lambda: exchange(SMALL))
-    if not failure:
-        failure, seconds = exchange_time.measured(all_workers, lambda: exchange(large(workers)))
-    return Attempt(name, number, device, failure, seconds, port, endpoints)
+        failure, _ = all_workers.gather(_failure_of(exchange))
+    return Attempt(name, number, device, failure, port, endpoints)
+
+
+def _failure_of(act: Callable[[], object]) -> str:
+    """Return why a function has failed; "" if it has not failed."""
+    try:
+        act()
+    except RuntimeError as error:
+        return str(error)
+    return ""
 
 
 def _opened(
@@ -267,7 +236,3 @@ def _opened(
         return -1, "", b"", None, str(error)
     address = functions.address(number)
     return number, device, address, UcxPort(before, address), ""
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.2g} ms" if seconds < 0.1 else f"{1000 * seconds:.0f} ms"

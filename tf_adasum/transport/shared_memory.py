@@ -9,9 +9,11 @@ when it is opened. Standard library only.
 from __future__ import annotations
 
 import collections
+import ctypes
 import os
+import secrets
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tf_adasum.cluster.tasks import Cluster
@@ -23,7 +25,13 @@ MIB = 2**20
 # UCX 1.22 does not use shared memory if less than 16 MiB are free, and crashes if only a little
 # more is free. It needs 4.2 MiB for each worker.
 _MIB_FREE, _MIB_OF_A_WORKER = 16, 5
-_WITH_SHARED_MEMORY = {"all", "posix", "mm", "shm", "sm"}  # in UCX_TLS
+
+_LIBC = ctypes.CDLL(None)
+_LIBC.process_vm_readv.argtypes = [
+    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong),
+    *(ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong),
+]
+_MARK = ctypes.c_uint64(secrets.randbits(62) + 1)
 
 
 def facts() -> tuple[int, int, int]:
@@ -84,20 +92,32 @@ def insufficient_space(cluster: Cluster, memories: Sequence[int], free: Sequence
     return ""
 
 
-def crash_risk(
-    transports: str, cluster: Cluster, memories: Sequence[int], free: Sequence[int]
-) -> str:
-    """Return why UCX may crash on a worker with the user's ``UCX_TLS``; "" if it will not crash.
+def own_mark() -> tuple[int, int, int, int]:
+    """Return four numbers with which another worker tests `forbidden_copy`.
+
+    They are the first number of `facts`, the id of this process, and the address and the value of a
+    number in the memory of this process.
+    """
+    return facts()[0], os.getpid(), ctypes.addressof(_MARK), _MARK.value
+
+
+def forbidden_copy(cluster: Cluster, marks: Mapping[int, Sequence[int]]) -> str:
+    """Return a worker from whose memory this process may not copy; "" if there is none.
 
     Args:
-        transports: the value of ``UCX_TLS`` on this worker.
-        cluster, memories, free: as for `insufficient_space`.
+        cluster: the `Cluster`.
+        marks: dict from the ranks of all workers to their `own_mark`.
     """
-    names = {name.strip(" ^") for name in transports.split(",")}
-    is_used = transports.startswith("^") or bool(names & _WITH_SHARED_MEMORY)
-    if not is_used or not is_shared(memories) or max(free) < _MIB_FREE:
-        return ""
-    return insufficient_space(cluster, memories, free)
+    own, *_ = marks[cluster.rank]
+    for rank, (memory, process, address, value) in marks.items():
+        if memory == own and rank != cluster.rank:
+            copy = ctypes.c_uint64()
+            here = (ctypes.c_size_t * 2)(ctypes.addressof(copy), 8)  # struct iovec
+            there = (ctypes.c_size_t * 2)(address, 8)
+            _LIBC.process_vm_readv(process, here, 1, there, 1, 0)
+            if copy.value != value:
+                return f"it may not copy from the memory of {cluster.named([rank])}"
+    return ""
 
 
 def too_small(free: int, workers: int) -> str:

@@ -9,28 +9,6 @@ from support import meshes
 
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.transport import library, selection, ucx_port
-from tf_adasum.transport.selection import Attempt
-
-SHARED, TCP = "shared memory", "TCP"
-
-
-def attempt(name, milliseconds, failure=""):
-    return Attempt(name, 0, "lo", failure, milliseconds / 1000)
-
-
-@pytest.mark.parametrize(
-    ("attempts", "expected", "why"),
-    [
-        ([(SHARED, 4), (TCP, 3)], SHARED, "4 ms"),
-        ([(SHARED, 80), (TCP, 30)], TCP, "shared memory is slower: 80 ms"),
-        ([(SHARED, 0, "EPERM"), (TCP, 3)], TCP, "shared memory fails: EPERM"),
-        ([(SHARED, 0, "a"), (TCP, 0, "b")], None, "shared memory fails: a; TCP fails: b"),
-    ],
-)
-def test_the_choice(attempts, expected, why):
-    best, said = selection.choose_fastest([attempt(*each) for each in attempts])
-    assert (best and best.name) == expected
-    assert why in said
 
 
 def cluster_of(rank, workers=2):
@@ -65,8 +43,8 @@ class Fake:
 
     version = "1"
 
-    def __init__(self, fails=(), seconds=1e-6):
-        self.fails, self.seconds, self.closed, self.made = fails, seconds, [], []
+    def __init__(self, fails=()):
+        self.fails, self.closed, self.made = fails, [], []
         self._lock = threading.Lock()
 
     def probe_in_subprocess(self, transports, device):
@@ -87,7 +65,6 @@ class Fake:
     def attempt(self, mesh, rank, workers, number, size, seconds):
         if rank:
             self._fail("attempt", self.made[mesh])
-        return self.seconds
 
     def close(self, mesh):
         self.closed.append(mesh)
@@ -129,16 +106,28 @@ def test_a_way_that_fails_on_one_worker_is_taken_by_none(fake, where, failure, m
     assert closed == [selection.SHARED_MEMORY] * meshes_closed
 
 
+def test_shared_memory_without_single_copies_is_not_used(fake, monkeypatch):
+    functions = fake()
+    why = "it may not copy from the memory of worker 1"
+    monkeypatch.setattr(selection.shared_memory, "forbidden_copy", lambda cluster, marks: why)
+    for each in on_workers("auto"):
+        assert each.summary.startswith(f"UCX 1 (TCP; lo): UCX over shared memory fails: {why}")
+    assert sorted(functions.made) == sorted([selection.SHARED_MEMORY, selection.TCP] * 2)
+    monkeypatch.setenv(selection.VARIABLE, "posix,tcp,self")  # a user's choice is not judged
+    monkeypatch.setattr(selection, "_choices", {})
+    assert {each.summary for each in on_workers("auto")} == {"UCX 1 (UCX_TLS=posix,tcp,self; lo)"}
+
+
 def test_strategies_share_the_connections_until_they_are_ended(fake):
     functions = fake()
     first, again = on_workers("auto"), on_workers("auto")
     for one, other in zip(first, again, strict=True):
         assert one.mesh.number == other.mesh.number and one.mesh.channel < other.mesh.channel
-    assert len(functions.made) == 4
+    assert len(functions.made) == 2
     del selection._choices[cluster_of(1), "auto"]  # ended on one worker alone
     for one, other in zip(first, on_workers("auto"), strict=True):
         assert one.mesh.number != other.mesh.number
-    assert len(functions.made) == 8
+    assert len(functions.made) == 4
 
 
 @pytest.mark.parametrize(
@@ -158,17 +147,14 @@ def test_what_ucx_cannot_do_on_one_worker_is_done_by_none(fake, options, why):
     assert functions.made == []
 
 
-BOTH_WAYS = {selection.SHARED_MEMORY, selection.TCP}
-
-
 @pytest.mark.parametrize(
     ("memories", "networks", "free", "made", "words"),
     [
-        ([1, 1], [7, 7], 100, BOTH_WAYS, "UCX 1 (shared memory; lo)"),
+        ([1, 1], [7, 7], 100, {selection.SHARED_MEMORY}, "UCX 1 (shared memory; lo)"),
         ([1, 2], [7, 7], 100, {selection.TCP}, "UCX 1 (TCP; lo)"),
         ([1, 1], [7, 8], 100, {selection.TCP}, "no shared memory: worker 0 (127.0.0.1:1), wor"),
         (
-            *([1, 1], [7, 7], 16, {selection.SINGLE_COPIES, selection.TCP}),
+            *([1, 1], [7, 7], 16, {selection.SINGLE_COPIES}),
             "/dev/shm has 16 MiB free, and 2 workers need 26 MiB",
         ),
     ],
@@ -186,7 +172,7 @@ def test_what_the_user_has_chosen_for_ucx_is_the_only_candidate(fake, monkeypatc
     functions = fake()
     monkeypatch.setenv(selection.VARIABLE, "tcp,self")
     for each in on_workers("auto"):
-        assert each.summary.startswith("UCX 1 (UCX_TLS=tcp,self; lo): ")
+        assert each.summary == "UCX 1 (UCX_TLS=tcp,self; lo)"
     assert len(functions.made) == 2
 
 
