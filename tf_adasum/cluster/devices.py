@@ -50,50 +50,25 @@ def local_devices(requested: Sequence[str] | None = None) -> tuple[str, ...]:
 
 
 def _checked(requested: Any) -> tuple[str, ...]:
-    names = tuple(_short_name(name, requested) for name in _list_of_names(requested))
-    if not names:
-        raise ValueError("`devices` must name at least one device. Received: devices=[]")
-    if len(set(names)) < len(names):
-        raise ValueError(f"`devices` must not repeat a device. Received: devices={requested!r}")
-    types = {name.split(":")[0] for name in names}
-    if len(types) > 1:
-        raise ValueError(f"`devices` must be of one type. Received: devices={requested!r}")
-    available = _logical_devices(types.pop())
-    missing = [name for name in names if name not in available]
-    if missing:
-        present = ", ".join(_logical_devices("CPU") + _logical_devices("GPU"))
-        raise ValueError(
-            f"`devices` names devices that do not exist: {', '.join(missing)}. This worker has "
-            f"{present}. To create more logical CPUs, call "
-            f"tf.config.set_logical_device_configuration. Received: devices={requested!r} "
-            f"{see('TFA-209')}"
-        )
-    return names
-
-
-def _list_of_names(requested: Any) -> list[str]:
     is_sequence = isinstance(requested, Iterable) and not isinstance(requested, str)
-    names: list[Any] = list(requested) if is_sequence else [None]
-    if not all(isinstance(name, str) for name in names):
+    given = list(requested) if is_sequence else []
+    found = [_DEVICE_NAME.fullmatch(str(name)) for name in given]
+    names = [f"{each[1].upper()}:{int(each[2])}" for each in found if each]
+    available = _logical_devices("CPU") + _logical_devices("GPU")
+    are_of_one_type = len({name.partition(":")[0] for name in names}) == 1
+    are_distinct = len(set(names)) == len(given)
+    if not (are_of_one_type and are_distinct and set(names) <= set(available)):
         raise ValueError(
-            "`devices` must be a list of device names such as ['GPU:0', 'GPU:1']. "
-            f"Received: devices={requested!r}"
+            "`devices` must be a list of different devices of this worker, all GPUs or all CPUs, "
+            f"such as ['GPU:0', 'GPU:1']. This worker has {', '.join(available)}. To create more "
+            "logical CPUs, call tf.config.set_logical_device_configuration. Received: "
+            f"devices={given if is_sequence else requested!r} {see('TFA-209')}"
         )
-    return names
+    return tuple(names)
 
 
 _THIS_WORKER = r"(?:/job:localhost(?:/replica:0)?(?:/task:0)?)?"
 _DEVICE_NAME = re.compile(_THIS_WORKER + r"(?:/device:|/)?([A-Za-z]+):(\d+)")
-
-
-def _short_name(name: str, requested: Any) -> str:
-    match = _DEVICE_NAME.fullmatch(name)
-    if not match:
-        raise ValueError(
-            f"{name!r} in `devices` is no device name of this worker such as 'GPU:0' or "
-            f"'/device:CPU:1'. Received: devices={requested!r}"
-        )
-    return f"{match[1].upper()}:{int(match[2])}"
 
 
 def _logical_devices(device_type: str) -> list[str]:
