@@ -32,7 +32,7 @@ class Leader:
     """Notes what the sessions set, and publishes what a test wants."""
 
     def __init__(self):
-        self.seen, self.changes = {}, {}
+        self.seen, self.changes, self.silent_keys = {}, {}, set()
 
     def changed(self, key, value, ends):
         self.seen[key] = value
@@ -42,6 +42,7 @@ class Leader:
 
     def silent(self, key):
         assert self.seen[key] is not None
+        self.silent_keys.add(key)
 
     def decide(self, now):
         changes, self.changes = self.changes, {}
@@ -106,7 +107,10 @@ class Histories(RuleBasedStateMachine):
                 channel.flush()
         for name in [each for each in self.silent if self.leader.seen.get(each) is None]:
             assert not self.is_handed_over and self.now >= self.heard[name] + LEASE_SECONDS
+            assert name in self.leader.silent_keys
+            self.leader.silent_keys.discard(name)
             self.forget(name)
+        assert not self.leader.silent_keys
 
     def forget(self, name):
         self.sessions.pop(name)[0].close()
@@ -207,7 +211,7 @@ class Recorder:
     """A leader that records what it receives."""
 
     def __init__(self):
-        self.seen, self.more = [], {}
+        self.seen, self.silent_keys, self.more = [], [], {}
 
     def changed(self, key, value, ends):
         self.seen.append((key, value, ends))
@@ -216,7 +220,7 @@ class Recorder:
         self.seen.append((rank, has_secret))
 
     def silent(self, key):
-        pass
+        self.silent_keys.append(key)
 
     def decide(self, now):
         more, self.more = self.more, {}
@@ -280,6 +284,23 @@ def test_a_silent_session_loses_its_key_and_detects_it(session):
         second.client._lock.release()
     assert second.is_lost.wait(SOON)
     assert not first.is_lost.is_set()
+
+
+def test_the_leader_learns_which_sessions_were_silent(monkeypatch):
+    monkeypatch.setattr(store, "LEASE_SECONDS", 1.0)
+    leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    server = StoreServer(listener, SECRET, threading.Lock(), leader)
+    calls = [store_client.call(address, SECRET, time.monotonic() + SOON) for _ in range(2)]
+    for number, each in enumerate(calls):
+        each.channel.send({"op": "set", "key": f"member/{number}", "value": 1})
+    calls[0].channel.close(time.monotonic() + SOON)
+    deadline = time.monotonic() + SOON
+    while len(leader.seen) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    server.close(0.0)
+    assert [key for key, value, _ in leader.seen if value is None] == ["0", "1"]
+    assert leader.silent_keys == ["1"]
 
 
 def test_after_the_hand_over_silence_is_no_end_and_the_port_is_free(monkeypatch):
