@@ -154,7 +154,7 @@ def test_a_silent_worker_that_takes_part_is_not_lost(workers, monkeypatch, silen
     one._counters[0] = lambda: (0, 10**7, 0)
     time.sleep(1)
     assert one.cause is None, "nobody waits"
-    one._own = one._own.__class__("running", in_call=1, waiting_seconds=1.0)
+    one._own = one._own.__class__("running", in_call=1, waiting_seconds=0.9)
     monkeypatch.setattr(one, "_update_status", lambda **fields: None)
     eventually(lambda: one.cause)
     assert f"worker {silent} (127.0.0.1:{silent + 1}) was lost: it has sent nothing" in one.cause
