@@ -10,8 +10,8 @@ none to other workers. `AdasumMirroredStrategy()` calls (`startup.start`):
     2 `rendezvous.meet`, in the same connection; without 1, the store is at worker 0's own port:
       own settings               ──member/1──▶ `StartRound` compares the settings of all
                                  ◀──result──── ok, or an error, which all workers raise
-    3 the store moves to a new port (`StoreServer.hand_over`), where a worker whose connection is
-      silent calls again; connections stay, and worker 0's own port is free for TensorFlow
+    3 the store closes its port (`StoreServer.hand_over`), so that TensorFlow can listen there; the
+      connections stay, and nobody can connect any more
     4 a thread of each worker begins the failure detector (`health.monitor`). Every second, and at
       once after a failure:
       own status                 ──member/1──▶ `HealthMonitor` of worker 0

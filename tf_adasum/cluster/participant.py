@@ -51,7 +51,6 @@ SECONDS_TO_SEND_ERROR = {
     "secret": (LEASE_SECONDS + 1.0, 0.0),  # workers without the secret cannot read it
     "elsewhere": (1.0, 0.0),
 }
-_BACKLOG = 1024  # callers that wait in the kernel
 _LONGEST_CLUSTER = 48_000  # characters
 
 
@@ -136,24 +135,18 @@ class Participant:
         if self._rank == 0:
             if not is_elsewhere:
                 self._serve(ports.listening_socket(cluster))
-            host, _ = cluster.host_and_port(0)
-            with contextlib.ExitStack() as unused:
-                later = unused.enter_context(addresses.bound(host, 0, reuse=False))
-                later.listen(_BACKLOG)
-                self.payload = {**payload, "port": later.getsockname()[1]}
-                with self._lock:
-                    self.round.cluster = cluster
-                    self.round.begin(settings, self.payload)
-                self._lead(lambda: self.round.result is not None, PATIENCE_SECONDS)
-                unused.pop_all()
-                self.server.hand_over(later)
+            self.payload = payload
+            with self._lock:
+                self.round.cluster = cluster
+                self.round.begin(settings, payload)
+            self._lead(lambda: self.round.result is not None, PATIENCE_SECONDS)
+            self.server.hand_over()
         else:
             if not is_elsewhere:
                 ports.listening_socket(cluster).close()  # or raise an error
                 self._open.callback(self.session.__enter__().close)
             self.payload = self._follow(self._payload)
-            host, _ = cluster.host_and_port(0)
-            self.session.stay(addresses.joined(host, self.payload["port"]))
+            self.session.stay()
 
     def publish(self, key: str, value: Any) -> None:
         """On worker 0, after the rendezvous, send a key to all."""
@@ -283,7 +276,7 @@ class Participant:
             if error := session.error():
                 session.confirm()
                 raise error
-            if found := result():
+            if (found := result()) is not None:
                 return found
             self._update()
             since = session.unauthenticated_since
@@ -314,8 +307,7 @@ class Participant:
 
     def _payload(self) -> dict[str, Any] | None:
         payload = self.session.result.get("payload")
-        port = payload.get("port") if isinstance(payload, dict) else None
-        if type(port) is not int or not 0 < port < 1 << 16:
+        if not isinstance(payload, dict):
             return None
         self.session.confirm()
         return payload

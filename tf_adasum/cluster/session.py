@@ -26,7 +26,7 @@ _CONNECTION_REFUSED = {os.strerror(errno.ECONNREFUSED)}
 
 
 class Session:
-    """A context manager that keeps a session with a worker's store, and reconnects if it ends.
+    """A context manager that keeps a session with a worker's store, and begins another at its end.
 
     It runs in a thread, because a name look-up may take long. Below, "worker 0" is the process with
     the store, in an elastic job also a launcher.
@@ -79,7 +79,6 @@ class Session:
         self._keys: dict[str, Any] = {}
         self._client: Channel | None = None  # the connection, while it can be used
         self._stays = self.is_over = False
-        self._replacement: Channel | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name="tf_adasum session")
         self._ended, self._news = threading.Event(), threading.Event()
 
@@ -102,33 +101,9 @@ class Session:
         self.__exit__()
         self._thread.join(HEARTBEAT_SECONDS)
 
-    def stay(self, address: str) -> None:
-        """Keep the session, of which worker 0's silence is no end any more, until `__exit__`.
-
-        Args:
-            address: "host:port" at which worker 0 then accepts connections.
-        """
-        self._address, self._stays = address, True
-
-    def reconnect(self) -> None:
-        """Replace the connection, which is silent, by a new one, in a separate thread."""
-        threading.Thread(target=self._reconnect, daemon=True, name="tf_adasum reconnect").start()
-
-    def _reconnect(self) -> None:
-        old, channel = self._client, self._call(Call())
-        if not old or not channel:
-            return
-        channel.send({"op": "set", "key": MEMBERS + self._own_key, "value": self.sent})
-        channel.send({"op": "heartbeat"})
-        until = time.monotonic() + _SECONDS_TO_CONNECT
-        while {"heartbeat": True} not in channel.receive():  # what arrives before is known already
-            if not channel.is_open or time.monotonic() > until:
-                channel.close()
-                return
-            json_lines.wait([channel.socket], until - time.monotonic())
-        channel.last_received_at = self.channel.last_received_at
-        self._replacement = self.channel = channel
-        old.close()  # worker 0 now has another connection for this key
+    def stay(self) -> None:
+        """Keep the session, of which worker 0's silence is no end any more, until `__exit__`."""
+        self._stays = True
 
     def wait(self, seconds: float) -> None:
         """Wait until a key has changed, or until the time is over."""
@@ -214,9 +189,8 @@ class Session:
             is_refused = bool(whys & _CONNECTION_REFUSED) and not whys & ANSWERS
             self.refused_since = (self.refused_since or now) if is_refused else None
             self.last = call
-            while channel:
+            if channel:
                 self._follow(channel)
-                channel, self._replacement = self._replacement, None
             if self._stays or (self._lost and self.was_connected):
                 return
             pause = POLL_SECONDS if call.channel else min(HEARTBEAT_SECONDS, pause * 1.5)
@@ -225,7 +199,7 @@ class Session:
     def _follow(self, channel: Channel) -> None:
         """Follow the keys of worker 0 until the session ends."""
         self._keys = {}
-        value = self.sent if self._stays and self.sent else self._describe(channel)
+        value = self._describe(channel)
         self.sent, self.channel = value, channel  # before another thread can set a newer value
         self._send(channel, value)
         self._client = channel

@@ -10,8 +10,8 @@ same order:
     any other key    published for all; a session that begins later receives it, too
 
 At the start, the server listens at the port of a task. `hand_over` frees this port for TensorFlow.
-The connections stay, and from then on the failure detector decides about silent workers. Standard
-library only.
+The connections stay, nobody can connect any more, and from then on the failure detector decides
+about silent workers. Standard library only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MEMBERS, REFUSED = "member/", "refused/"
 STATUSES = "statuses"  # a key of which only the newest value is sent
 
 _LONGEST_KEY = 200  # characters
-# The limit for clients that have not set a key, to which `clients` is added until the hand over.
+# The limit for clients that have not set a key, to which `clients` is added.
 _MOST_UNAUTHENTICATED = 32
 _OTHER_SESSIONS = 64  # for example of workers that restart
 _MOST_CALLERS = 64  # that are accepted at a time
@@ -122,17 +122,17 @@ class StoreServer:
         _allow_open_files(2 * self._most_members)
         self.lease, self._pause = LEASE_SECONDS, 0.0
         self.owners: dict[str, Channel] = {}
-        self._known: set[str] = set()  # keys that had a session at the hand over
         self._published: dict[str, Any] = {}
         self._sessions: dict[int, _Session] = {}  # by file descriptor, the oldest first
         self._unsent: set[Channel] = set()
         self._look_at = 0.0  # when to look at all sessions
         self._closing_at = math.inf
-        self._next_listener: socket.socket | None = None
+        self._is_handing_over = False
         self._wakes, self._wake = socket.socketpair()
         self._poll = select.poll()  # opens no file descriptor, and supports those above 1023
         self._poll.register(self._wakes, select.POLLIN)
-        self._listen(listener)
+        listener.setblocking(False)  # a caller may disconnect before it is accepted
+        self._poll.register(listener, select.POLLIN)
         self._thread = threading.Thread(target=self._serve, daemon=True, name="tf_adasum store")
         self._thread.start()
 
@@ -146,14 +146,10 @@ class StoreServer:
         with contextlib.suppress(OSError):  # this object is closed
             self._wake.send(b"\0")
 
-    def hand_over(self, listener: socket.socket) -> None:
-        """Release the port of the start, and keep all sessions without a lease.
-
-        Args:
-            listener: a listening socket for clients that lose their connection.
-        """
-        self._next_listener = listener
-        while self._next_listener is not None and self.is_serving:
+    def hand_over(self) -> None:
+        """Release the port, and keep all sessions without a lease."""
+        self._is_handing_over = True
+        while self._is_handing_over and self.is_serving:
             self.wake()
             time.sleep(POLL_SECONDS / 10)
 
@@ -167,20 +163,15 @@ class StoreServer:
         self.wake()
         self._thread.join()
 
-    def _release_port(self, listener: socket.socket) -> None:
+    def _release_port(self) -> None:
         # Here, because a socket that another thread waits for is not closed at once.
         self._ignore_callers()
         self._listener.close()
-        self._listen(listener)
-        self.lease, self._known = math.inf, set(self.owners)
+        for session in [each for each in self._sessions.values() if not each.key]:
+            self._end(session)
+        self.lease = math.inf
         self._pause = max(_PAUSE, _PAUSE_OF_A_SESSION * len(self._sessions))
-        self._most_unauthenticated = _MOST_UNAUTHENTICATED
-        self._next_listener = None
-
-    def _listen(self, listener: socket.socket) -> None:
-        listener.setblocking(False)  # a caller may disconnect before it is accepted
-        self._listener = listener
-        self._poll.register(listener, select.POLLIN)
+        self._is_handing_over = False
 
     def _serve(self) -> None:
         try:
@@ -207,9 +198,9 @@ class StoreServer:
         with self._lock:
             if self._wakes.fileno() in ready:
                 self._wakes.recv(1 << 12)
-            if self._next_listener is not None:
-                self._release_port(self._next_listener)
-            if self._listener.fileno() in ready:
+            if self._is_handing_over:
+                self._release_port()
+            elif self._listener.fileno() in ready:
                 self._accept()
             for number in ready:
                 if session := self._sessions.get(number):
@@ -227,7 +218,6 @@ class StoreServer:
         return [number for number, _ in self._poll.poll(math.ceil(1000 * seconds))]
 
     def _accept(self) -> None:
-        is_deaf = self.lease == math.inf  # for a while, so that callers do not cause much work
         try:
             for _ in range(_MOST_CALLERS):
                 connection, peer = self._listener.accept()
@@ -238,8 +228,6 @@ class StoreServer:
         except BlockingIOError:  # no more callers
             pass
         except OSError:  # no free file descriptor, or the caller has disconnected
-            is_deaf = True
-        if is_deaf:
             self._ignore_callers()
         others = [each for each in self._sessions.values() if not each.key]
         for session in others[: -self._most_unauthenticated]:
@@ -271,15 +259,10 @@ class StoreServer:
         key, is_first = str(message["key"]), not session.key
         if (session.key or key) != key or not key.startswith(MEMBERS) or len(key) > _LONGEST_KEY:
             raise ValueError("A session has one key.")
-        if self.lease == math.inf and key.removeprefix(MEMBERS) not in self._known:
-            raise ValueError("After the hand over, only known sessions connect again.")
-        session.key, name = key, key.removeprefix(MEMBERS)
-        earlier = self.owners.get(name, session.channel)
-        if earlier is not session.channel:
-            if time.monotonic() < earlier.last_received_at + LEASE_SECONDS:
-                raise ValueError("Another session has this key.")
-            earlier.is_open = False
-        self.owners[name] = session.channel
+        name = key.removeprefix(MEMBERS)
+        if self.owners.setdefault(name, session.channel) is not session.channel:
+            raise ValueError("Another session has this key.")
+        session.key = key
         self._leader.changed(name, message["value"], session.ends)
         if is_first:
             for each, value in self._published.items():
@@ -307,7 +290,8 @@ class StoreServer:
 
     def _drop_silent(self, now: float) -> None:
         """End the sessions that are closed, silent or too many, and accept others again."""
-        self._poll.register(self._listener, select.POLLIN)
+        if self.lease < math.inf:
+            self._poll.register(self._listener, select.POLLIN)
         members = [each for each in self._sessions.values() if each.key]
         for session in members[self._most_members :]:
             self._end(session)

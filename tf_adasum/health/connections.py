@@ -29,10 +29,9 @@ class OfWorker0:
     """
 
     def __init__(self, met: Participant):
-        self._met, self._keys = met, met.round.runs()
-        owners = met.server.owners
+        self._met, owners = met, met.server.owners
         self.connections: dict[int, Any] = {
-            rank: owners.get(key, _ENDED) for rank, key in self._keys.items()
+            rank: owners.get(key, _ENDED) for rank, key in met.round.runs().items()
         }
         self.wait, self.close = met.round.wait, met.close
 
@@ -40,18 +39,12 @@ class OfWorker0:
         """Return pairs of a sender's rank and a message; None if its connection has ended."""
         found, arrived = [], self._met.round.arrived
         while arrived:
-            rank, value = arrived.popleft()
-            if channel := self._met.server.owners.get(self._keys[rank]):
-                self.connections[rank] = channel  # a new one, if the worker has lost the old one
-            found.append((rank, value))
+            found.append(arrived.popleft())
         return found
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message to all workers."""
         self._met.publish(STATUSES, message)
-
-    def reconnect(self) -> None:
-        """Do nothing: the other workers connect to worker 0."""
 
 
 class OfOtherWorker:
@@ -59,8 +52,7 @@ class OfOtherWorker:
 
     def __init__(self, met: Participant):
         self._session = met.session
-        self.wait, self.reconnect = met.session.wait, met.session.reconnect
-        self.send, self.close = met.session.set, met.session.close
+        self.wait, self.send, self.close = met.session.wait, met.session.set, met.session.close
 
     @property
     def connections(self) -> dict[int, Any]:

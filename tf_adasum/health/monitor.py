@@ -37,7 +37,7 @@ HEARTBEAT_TIMEOUT, COLLECTIVE_TIMEOUT = 30.0, 600.0
 
 # A process may hold Python's global lock for some seconds, and is silent during this time.
 SHORTEST_TIMEOUT = 10.0
-SECONDS_BETWEEN_NOTICES = 30.0  # and between connections to a worker 0 that is silent
+SECONDS_BETWEEN_NOTICES = 30.0
 # Seconds for which the program has to stay at a line before the counters of collectives are read.
 # After another worker has failed or ended, the counters are read at once.
 _STILL = 2.0
@@ -104,7 +104,6 @@ class HealthMonitor:
         self._is_broken, self._has_unsent_status = False, False
         self._reachability = Reachability(cluster)
         self.set_extra_endpoints = self._reachability.set_extra_endpoints
-        self._next_reconnect = 0.0
         self._last_round = time.monotonic()
         self._change = threading.Condition()
         self._ending = False
@@ -312,9 +311,6 @@ class HealthMonitor:
                     "takes part in collectives, so training continues. If this worker is lost, "
                     "TensorFlow detects the loss."
                 )
-            if rank == 0 and time.monotonic() >= self._next_reconnect:
-                self._next_reconnect = time.monotonic() + SECONDS_BETWEEN_NOTICES
-                self._channel.reconnect()
 
     def _observe(self) -> None:
         """Note which workers are silent, and update the status of this worker."""

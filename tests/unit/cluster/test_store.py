@@ -32,13 +32,17 @@ class Leader:
     """Notes what the sessions set, and publishes what a test wants."""
 
     def __init__(self):
-        self.seen, self.changes = {}, {}
+        self.seen, self.changes, self.silent_keys = {}, {}, set()
 
     def changed(self, key, value, ends):
         self.seen[key] = value
 
     def authentication_failed(self, rank, has_secret):
         raise AssertionError
+
+    def silent(self, key):
+        assert self.seen[key] is not None
+        self.silent_keys.add(key)
 
     def decide(self, now):
         changes, self.changes = self.changes, {}
@@ -64,8 +68,7 @@ class Histories(RuleBasedStateMachine):
         self.is_handed_over = False
         self.expected = {}  # what the leader has published
         self.sessions = {}  # from names to channels, values and the keys that they see
-        self.silent, self.heard, self.replaced = set(), {}, []
-        self.known = {"1/a", "1/b", "2/a"}  # who may connect
+        self.silent, self.heard = set(), {}
 
     def listen(self):
         """Return a listener of a kind that delivers at once."""
@@ -104,7 +107,10 @@ class Histories(RuleBasedStateMachine):
                 channel.flush()
         for name in [each for each in self.silent if self.leader.seen.get(each) is None]:
             assert not self.is_handed_over and self.now >= self.heard[name] + LEASE_SECONDS
+            assert name in self.leader.silent_keys
+            self.leader.silent_keys.discard(name)
             self.forget(name)
+        assert not self.leader.silent_keys
 
     def forget(self, name):
         self.sessions.pop(name)[0].close()
@@ -112,28 +118,25 @@ class Histories(RuleBasedStateMachine):
 
     @rule(name=NAMES, value=st.integers())
     def begin(self, name, value):
-        """A session begins, or replaces one that has been silent for long."""
+        """A session begins, unless its key has one or the port was handed over."""
+        if self.is_handed_over:
+            with pytest.raises(ConnectionRefusedError):
+                self.connect()
+            return
         channel = self.connect()
         self.sessions["new"] = [channel, 0, {}]
         self.serve()
         assert channel.is_authenticated
         new = self.sessions.pop("new")
-        is_taken = name in self.sessions and self.now < self.heard[name] + LEASE_SECONDS
-        if is_taken or name not in self.known:
+        if name in self.sessions:
             known = dict(self.leader.seen)
             channel.send({"op": "set", "key": f"member/{name}", "value": -1})
             self.serve()
             channel.receive()
             assert not channel.is_open and self.leader.seen == known
             return
-        if name in self.sessions:
-            self.replaced.append(self.sessions[name][0])
-        self.silent.discard(name)
         self.sessions[name] = new
         self.set(name, value)
-        for each in self.replaced:
-            each.receive()
-            assert not each.is_open
 
     @rule(name=NAMES, value=st.integers())
     def set(self, name, value):
@@ -180,8 +183,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: not self.is_handed_over)
     @rule()
     def hand_over(self):
-        self.is_handed_over, self.known = True, set(self.sessions)
-        self.server._next_listener = self.listen()
+        self.is_handed_over = self.server._is_handing_over = True
         self.serve()
 
     @invariant()
@@ -209,7 +211,7 @@ class Recorder:
     """A leader that records what it receives."""
 
     def __init__(self):
-        self.seen, self.more = [], {}
+        self.seen, self.silent_keys, self.more = [], [], {}
 
     def changed(self, key, value, ends):
         self.seen.append((key, value, ends))
@@ -218,7 +220,7 @@ class Recorder:
         self.seen.append((rank, has_secret))
 
     def silent(self, key):
-        pass
+        self.silent_keys.append(key)
 
     def decide(self, now):
         more, self.more = self.more, {}
@@ -284,16 +286,33 @@ def test_a_silent_session_loses_its_key_and_detects_it(session):
     assert not first.is_lost.is_set()
 
 
+def test_the_leader_learns_which_sessions_were_silent(monkeypatch):
+    monkeypatch.setattr(store, "LEASE_SECONDS", 1.0)
+    leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    server = StoreServer(listener, SECRET, threading.Lock(), leader)
+    calls = [store_client.call(address, SECRET, time.monotonic() + SOON) for _ in range(2)]
+    for number, each in enumerate(calls):
+        each.channel.send({"op": "set", "key": f"member/{number}", "value": 1})
+    calls[0].channel.close(time.monotonic() + SOON)
+    deadline = time.monotonic() + SOON
+    while len(leader.seen) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    server.close(0.0)
+    assert [key for key, value, _ in leader.seen if value is None] == ["0", "1"]
+    assert leader.silent_keys == ["1"]
+
+
 def test_after_the_hand_over_silence_is_no_end_and_the_port_is_free(monkeypatch):
     monkeypatch.setattr(store, "LEASE_SECONDS", 0.5)
     leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     server = StoreServer(listener, SECRET, threading.Lock(), leader)
     own = Session(f"127.0.0.1:{port}")
-    own.client.stay("")
+    own.client.stay()
     own.client.set(1)
     own.eventually(copy=1)
-    server.hand_over(socket.create_server(("127.0.0.1", 0)))
+    server.hand_over()
     with socket.create_server(("127.0.0.1", port)):  # as TensorFlow's server
         time.sleep(1.5)
         own.client.set(2)
@@ -304,50 +323,45 @@ def test_after_the_hand_over_silence_is_no_end_and_the_port_is_free(monkeypatch)
 
 
 @pytest.fixture
-def handed_over():
-    """A server after the hand over, its address, and a session that stays."""
+def served():
+    """A server, its address, and a session."""
     leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
     server = StoreServer(listener, SECRET, threading.Lock(), leader, clients=2)
-    own = Session(f"127.0.0.1:{listener.getsockname()[1]}")
-    own.client.stay("")
+    address = listener.getsockname()
+    own = Session(f"127.0.0.1:{address[1]}")
     own.client.set(0)
     own.eventually(copy=0)
-    later = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    address = later.getsockname()
-    server.hand_over(later)
     yield server, address, own
     server.close(0.0)
     own.client.close()
 
 
-def descriptors():
-    return len(os.listdir("/proc/self/fd"))
-
-
-def test_after_the_hand_over_a_crowd_takes_few_descriptors(handed_over):
-    _, address, own = handed_over
-    before, accepted = descriptors(), []
-    with contextlib.ExitStack() as stack:
-        crowd = [stack.enter_context(socket.create_connection(address)) for _ in range(300)]
-        deadline = time.monotonic() + 4.0
-        while time.monotonic() < deadline:
-            accepted.append(descriptors() - before - len(crowd))
-            time.sleep(0.01)
+def test_after_the_hand_over_nobody_connects(served):
+    server, address, own = served
+    with socket.create_connection(address) as early:
+        own.client.stay()
+        server.hand_over()
+        early.settimeout(SOON)
+        while early.recv(1000):  # until it is disconnected
+            pass
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
         own.client.set(1)
         own.eventually(copy=1)
-    assert max(accepted) <= store._MOST_UNAUTHENTICATED + store._MOST_CALLERS
 
 
-def test_without_descriptors_it_neither_spins_nor_ends(handed_over):
-    server, address, own = handed_over
+def test_without_descriptors_it_neither_spins_nor_ends(served):
+    server, address, own = served
     clock = time.pthread_getcpuclockid(server._thread.ident)
-    with socket.create_connection(address), socket.create_connection(address):
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as caller, socket.socket() as another:
         lowest = os.dup(0)
         os.close(lowest)
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
         try:
             used, since = time.clock_gettime(clock), time.monotonic()
+            caller.connect(address)
+            another.connect(address)
             own.client.set(1)
             own.eventually(copy=1)
             time.sleep(1.5)
@@ -357,8 +371,10 @@ def test_without_descriptors_it_neither_spins_nor_ends(handed_over):
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_only_the_newest_status_waits_for_a_session_that_does_not_read(handed_over):
-    server, _, own = handed_over
+def test_only_the_newest_status_waits_for_a_session_that_does_not_read(served):
+    server, _, own = served
+    own.client.stay()
+    server.hand_over()
     (channel,) = server.owners.values()
     with own.client._lock:  # it reads nothing
         for number in range(3000):

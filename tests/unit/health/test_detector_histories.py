@@ -79,9 +79,6 @@ class Worker:
                 found.append((peer, None))
         return found
 
-    def reconnect(self):
-        """The network of the test loses no connection."""
-
     # ---- reachability
 
     def try_others(self):

@@ -162,6 +162,8 @@ def test_what_ucx_cannot_do_on_one_worker_is_done_by_none(fake, options, why):
 def test_the_ways_that_are_tried(fake, monkeypatch, memories, networks, free, made, words):
     functions = fake()
     places = [(*each, free) for each in zip(memories, networks, strict=True)]
+    mark = selection.shared_memory.own_mark()
+    monkeypatch.setattr(selection.shared_memory, "own_mark", lambda: mark)
     monkeypatch.setattr(selection.shared_memory, "facts", places.pop)
     for each in on_workers("auto"):
         assert words in each.summary
