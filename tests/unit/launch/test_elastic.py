@@ -26,6 +26,7 @@ def save(*_):
     sys.exit(75)
 
 signal.signal(signal.SIGTERM, save)
+print("runs", file=sys.stderr)
 names = "TF_ADASUM_RESTART_COUNT", "TF_ADASUM_RANK", "TF_ADASUM_WORLD_SIZE", "TF_ADASUM_COORDINATOR"
 config = json.loads(environment("TF_CONFIG", "{}"))
 rank = environment("TF_ADASUM_RANK") or config["task"]["index"]
@@ -271,6 +272,7 @@ def test_the_port_may_become_free_later(job):
         job.wait_for_text("a", "connecting to")
         time.sleep(1.0)
     job.wait_for_text("a", "round 1: 1 worker on 1 host")
+    job.wait_for_text("a", "[worker 0] runs")  # with its number, because hosts may join
 
 
 def test_a_launcher_that_reached_another_store_decides_nothing():
