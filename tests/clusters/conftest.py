@@ -40,42 +40,27 @@ class Training:
         environment.pop(without, None)
         return output_of(*command, env=environment, timeout=SECONDS)
 
-    def lose_worker_1(self, folder, variable, *command, without="TF_CONFIG", **variables):
+    def lose_worker_1(self, folder, *command, without="TF_CONFIG", **variables):
         """Run a command that starts workers, and kill worker 1 after an epoch.
-
-        Args:
-            folder: of the training, which has its backup here.
-            variable: by which its engine tells a worker its rank.
 
         Returns:
             The exit status of the command, its output, and the seconds from the loss to its end.
         """
         environment = {**os.environ, **self.environment, **variables}
         environment.pop(without, None)
-        arguments = [*map(str, command), str(folder / "backup"), "3"]  # seconds in each epoch
+        arguments = [*map(str, command), str(folder), str(folder / "backup"), "3"]  # s each epoch
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with subprocess.Popen(arguments, env=environment, **pipes) as process:
             try:
                 eventually(lambda: any((folder / "backup").glob("*")), SECONDS)
-                os.kill(self._worker_1(folder, variable), signal.SIGKILL)
+                os.kill(int((folder / "1.pid").read_text()), signal.SIGKILL)
                 begin = time.monotonic()
                 text, _ = process.communicate(timeout=SECONDS)
             finally:
                 process.kill()
-        print(f"ended {time.monotonic() - begin:.1f} s later with status {process.returncode}")
-        return process.returncode, text, time.monotonic() - begin
-
-    def _worker_1(self, folder, variable):
-        for process in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                arguments = (process / "cmdline").read_bytes().split(b"\0")
-                variables = (process / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            is_worker = self.command[1].encode() in arguments and bytes(folder) in arguments
-            if is_worker and f"{variable}=1".encode() in variables:
-                return int(process.name)
-        raise LookupError(f"no process with {variable}=1")
+        seconds = time.monotonic() - begin
+        print(f"{command[0]} ended {seconds:.1f} s later with status {process.returncode}")
+        return process.returncode, text, seconds
 
     def launch(self, folder, count):
         """Train on workers of the launcher."""

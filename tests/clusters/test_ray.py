@@ -15,12 +15,18 @@ ray.init("local", _node_ip_address="127.0.0.1", num_cpus=3, include_dashboard=Fa
 """
 # An example takes the Ray that is there.
 OF_AN_EXAMPLE = LOCAL_RAY + "runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.keras3_only("Ray 2.60 needs a newer NumPy than TensorFlow 2.15"),
+]
 
 
-@pytest.mark.slow
-@pytest.mark.keras3_only("Ray 2.60 needs a newer NumPy than TensorFlow 2.15")
-def test_two_workers_of_ray_train(training, tmp_path):
+@pytest.fixture(autouse=True)
+def ray():
     pytest.importorskip("ray.train", reason='Ray is not installed: pip install "ray[train]"')
+
+
+def test_two_workers_of_ray_train(training, tmp_path):
     stored, by_ray, by_launcher = (tmp_path / name for name in ("stored", "ray", "launcher"))
     by_ray.mkdir()
     by_launcher.mkdir()
@@ -36,3 +42,12 @@ def test_two_workers_of_ray_train(training, tmp_path):
     run(OF_AN_EXAMPLE, *elastic, training.command[1], by_ray)
     training.launch(by_launcher, 2)
     training.assert_equal(by_ray, by_launcher, 2)
+
+
+def test_ray_starts_all_workers_again_when_one_is_lost(training, tmp_path):
+    command = [sys.executable, "-c", OF_AN_EXAMPLE, EXAMPLES / "elastic.py", "--workers", 2, 2]
+    status, said, _ = training.lose_worker_1(
+        tmp_path, *command, training.command[1], RAY_USAGE_STATS_ENABLED="0"
+    )
+    assert status == 0 and len(list(tmp_path.glob("*.npz"))) == 2, said
+    assert "resuming at epoch" in said

@@ -28,11 +28,10 @@ def test_srun_trains_as_the_launcher(training, assert_as_launched, slurm_cluster
 
 @pytest.mark.slow
 def test_srun_ends_all_workers_when_one_is_lost(training, slurm_cluster, tmp_path):
-    srun = ["srun", "-N", "2", "-n", "4", "--kill-on-bad-exit=1", *training.command, tmp_path]
-    status, said, seconds = training.lose_worker_1(
-        tmp_path, "SLURM_PROCID", *srun, **slurm_cluster.environment
-    )
-    assert status == 137 and seconds < 60 and "task 1: Killed" in said, said
+    srun = ["srun", "-N", "2", "-n", "4", "--kill-on-bad-exit=1", *training.command]
+    status, said, seconds = training.lose_worker_1(tmp_path, *srun, **slurm_cluster.environment)
+    # Slurm returns the highest status of a task. Those of the others depend on what ends them.
+    assert status in (137, 143) and seconds < 60 and "task 1: Killed" in said, said
 
 
 # What the example's script starts: it is cut in its fourth epoch or so, wherever that is.

@@ -2,10 +2,11 @@
 
     python train.py FOLDER [BACKUP SECONDS]
 
-Each worker writes its weights to FOLDER/RANK.npz. Training goes on from a backup, if there is one;
-each epoch takes so many seconds more.
+Each worker writes its process id to FOLDER/RANK.pid, and its weights to FOLDER/RANK.npz. Training
+goes on from a backup, if there is one; each epoch takes so many seconds more.
 """
 
+import os
 import pathlib
 import sys
 import time
@@ -21,6 +22,7 @@ EPOCHS = 6
 folder = pathlib.Path(sys.argv[1])
 backup, seconds = sys.argv[2:] or (folder / "backup", "0")
 strategy = tf_adasum.AdasumMirroredStrategy()
+(folder / f"{strategy.rank}.pid").write_text(str(os.getpid()))
 keras.utils.set_random_seed(0)
 digits = load_digits()
 with strategy.scope():

@@ -94,12 +94,10 @@ class ProcessExit:
     @property
     def error(self) -> str:
         """The exception that ended the worker, or its last line; "" if this line would mislead."""
-        if self.report and (self.code > 0 or self.is_stopped or self.is_because_of_another):
+        if self.report:
             return self.report.error
         if self.stderr_tail is None:
             return ""
-        if self.is_stopped:
-            return self.stderr_tail.error
         if self.code > 0:
             return self.stderr_tail.error or self.stderr_tail.line
         return self.stderr_tail.line if -self.code in _CRASHES else ""

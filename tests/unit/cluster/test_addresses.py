@@ -8,7 +8,7 @@ import socket
 import pytest
 from support.rendezvous_tasks import needs_ipv6
 
-from tf_adasum.cluster import addresses
+from tf_adasum.cluster import addresses, own_address
 
 
 @pytest.mark.parametrize(
@@ -118,3 +118,8 @@ def test_a_system_without_ipv6(monkeypatch, number, has_both):
     with pytest.raises(OSError) as raised:
         addresses.bound("::1", 0, reuse=True)
     assert raised.value.errno == number
+
+
+def test_a_name_that_does_not_resolve_yet_is_not_this_machine():
+    """The name of a new pod, for example."""
+    assert own_address.is_here("localhost") and not own_address.is_here("late.invalid")

@@ -5,7 +5,6 @@ import dataclasses
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 
@@ -13,7 +12,7 @@ import pytest
 from support.launching import LIMIT, eventually, is_running, running
 
 from tf_adasum.cluster import ports
-from tf_adasum.launch import elastic, job_leader
+from tf_adasum.launch import job_leader
 from tf_adasum.launch.membership import Host, Membership
 
 # A worker notes its pid, round, rank and cluster in a file, and stays until the file "finish" is
@@ -27,6 +26,7 @@ def save(*_):
     sys.exit(75)
 
 signal.signal(signal.SIGTERM, save)
+print("runs", file=sys.stderr)
 names = "TF_ADASUM_RESTART_COUNT", "TF_ADASUM_RANK", "TF_ADASUM_WORLD_SIZE", "TF_ADASUM_COORDINATOR"
 config = json.loads(environment("TF_CONFIG", "{}"))
 rank = environment("TF_ADASUM_RANK") or config["task"]["index"]
@@ -42,6 +42,13 @@ while not os.path.exists(os.path.join(folder, "finish")):
         os.remove(os.path.join(folder, f"fail.{name}"))
         sys.exit(7)
     time.sleep(0.02)
+"""
+
+# Runs the launcher with a file descriptor closed.
+CLOSES = """
+import os, sys
+os.close({})
+os.execv(sys.executable, [sys.executable, "-m", "tf_adasum.launch", *sys.argv[1:]])
 """
 
 
@@ -62,12 +69,12 @@ class Job:
         self.coordinator = f"127.0.0.1:{port}"
         self.launchers = {}
 
-    def join(self, name, *arguments, nnodes="1:3", changes=None, file="", **environment):
-        """Start the launcher of a host with one worker, after changes that read the path `file`."""
+    def join(self, name, *arguments, nnodes="1:3", closed=None, **environment):
+        """Start the launcher of a host with one worker, with a file descriptor closed."""
         options = ["--nnodes", nnodes, "-n", "1", "--coordinator", self.coordinator, *arguments]
         program = {}
-        if changes:
-            program["command"] = [sys.executable, "-c", LAUNCHER.format(changes=changes), file]
+        if closed is not None:
+            program["command"] = [sys.executable, "-c", CLOSES.format(closed)]
         self.launchers[name] = self.stack.enter_context(
             running(
                 *options,
@@ -229,41 +236,6 @@ def test_a_signal_or_the_timeout_ends_the_wait_for_the_coordinator(job):
     assert job.end_of("b")[0] == 124
 
 
-# Runs the launcher after some changes.
-LAUNCHER = """
-import os, runpy, socket, sys
-
-file = sys.argv.pop(1)
-{changes}
-runpy.run_module("tf_adasum.launch", run_name="__main__")
-"""
-# The name "late.test" is only known, as this machine, after a file was made.
-LATE_NAME = """
-getaddrinfo = socket.getaddrinfo
-
-def look_up(host, *arguments, **options):
-    if host == "late.test" and not os.path.exists(file):
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-    return getaddrinfo("127.0.0.1" if host == "late.test" else host, *arguments, **options)
-
-socket.getaddrinfo = look_up
-"""
-
-
-def test_the_name_of_the_coordinators_host_may_become_known_later(job):
-    """The name of a new pod, for example."""
-    _, _, port = job.coordinator.rpartition(":")
-    known = job.folder / "known"
-    job.coordinator = f"late.test:{port}"
-    job.join("a", nnodes="1:1", changes=LATE_NAME, file=known)
-    job.wait_for_text("a", "connecting to the launcher at late.test")
-    time.sleep(1)
-    known.touch()
-    job.wait_for(1, "a")
-    job.finish()
-    assert job.end_of("a")[0] == 0
-
-
 def test_the_timeout_of_the_coordinators_launcher_ends_the_job(job):
     job.join("a", "--timeout", "12", nnodes="2:2")
     job.wait_for_text("a", "waiting for")
@@ -292,22 +264,6 @@ def test_another_secret_is_an_error(job):
     assert status == 2 and "the same secret" in log
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["--nnodes", "3:2"], "MIN:MAX with 1 <= MIN <= MAX"),
-        (["--nnodes", "0:2"], "MIN:MAX"),
-        (["--nnodes", "1:x"], "Received: 1:x"),
-        (["--nnodes", "1:2"], "--coordinator"),
-        (["--nnodes", "1:2", "--node-rank", "0", "--coordinator", "a:1"], "--node-rank"),
-    ],
-)
-def test_unusable_arguments_are_named(script, arguments, named):
-    command = [sys.executable, "-m", "tf_adasum.launch", "-n", "1", *arguments, script("")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)
-    assert ended.returncode == 2 and named in ended.stderr
-
-
 def test_the_port_may_become_free_later(job):
     """Another program uses it, or the launcher of an earlier job that is about to end."""
     host, _, port = job.coordinator.rpartition(":")
@@ -316,13 +272,7 @@ def test_the_port_may_become_free_later(job):
         job.wait_for_text("a", "connecting to")
         time.sleep(1.0)
     job.wait_for_text("a", "round 1: 1 worker on 1 host")
-
-
-def test_the_coordinator_is_an_address_of_one_host():
-    with pytest.raises(
-        ValueError, match=r"at which all hosts reach .* Received: --coordinator 0\.0"
-    ):
-        elastic.launch_elastic(["true"], 1, None, (1, 2), "0.0.0.0:2222", log_dir=None)
+    job.wait_for_text("a", "[worker 0] runs")  # with its number, because hosts may join
 
 
 def test_a_launcher_that_reached_another_store_decides_nothing():
@@ -339,8 +289,7 @@ def test_a_launcher_that_reached_another_store_decides_nothing():
 @pytest.mark.parametrize("closed", [0, 1, 2])
 def test_a_closed_stream_is_not_replaced_by_a_socket(job, closed):
     """The launcher's output must not go into a connection."""
-    changes = "os.execv(sys.executable, [sys.executable, '-m', 'tf_adasum.launch', *sys.argv[1:]])"
-    job.join("a", nnodes="1:1", changes=f"os.close({closed})\n{changes}")
+    job.join("a", nnodes="1:1", closed=closed)
     job.wait_for(1, "a")
     opened = os.readlink(f"/proc/{job.launchers['a'].pid}/fd/{closed}")
     job.finish()

@@ -360,13 +360,16 @@ def test_a_host_that_finishes_after_it_counted_as_lost_ends_the_job():
     assert job.ended == End(0, "")
 
 
-@pytest.mark.parametrize("status", [75, 2])
-def test_some_exit_statuses_are_final(status):
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(75, "a worker received a signal"), (2, "a worker of host leader failed")],
+)
+def test_some_exit_statuses_are_final(status, reason):
     """The workers were asked to end; or the same arguments would fail again."""
     job = begun(2)
     for name in list(job.running):
         job.finish(name, status, has_own_failure=status == 2)
-    assert job.ended.status == status
+    assert job.ended == End(status, reason)
 
 
 def test_a_job_that_has_finished_on_one_host_is_not_trained_again():

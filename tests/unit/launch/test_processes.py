@@ -205,6 +205,19 @@ def test_a_worker_that_does_not_die_is_left(monkeypatch, capfd):
         worker.process.wait()
 
 
+def test_status_0_after_a_request_to_stop_counts_as_finished(script, tmp_path, capfd):
+    """As of a script that handles SIGTERM itself, when a host joins."""
+    ends = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+    command = [sys.executable, script(ends + LEAVE_PID + "time.sleep(300)\n"), str(tmp_path)]
+    control = processes.Control()
+    with ThreadPoolExecutor(1) as pool:
+        launched = pool.submit(launch, command, 1, control=control)
+        eventually(lambda: pids_in(tmp_path))
+        control.events.put(processes.StopRequest("a host can join", LIMIT))
+        assert launched.result(LIMIT) == 0
+    assert "so they count as finished" in capfd.readouterr().err
+
+
 def test_the_output_of_a_daemon_does_not_delay_the_end(script, tmp_path):
     daemon = script(
         "import time\nwhile True:\n    print(1, flush=True)\n    time.sleep(0.05)\n", "d.py"

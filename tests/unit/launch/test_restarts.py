@@ -77,14 +77,16 @@ def test_workers_wait_longer_for_those_of_other_machines_to_start_again(
 ):
     name = "TF_ADASUM_START_TIMEOUT"
     path = script(
-        f"print(os.environ[{name!r}], os.environ['TF_ADASUM_COORDINATOR'])\n"
+        f"print(*map(os.environ.get, [{name!r}, 'TF_ADASUM_COORDINATOR', 'TF_ADASUM_LAUNCHER']))\n"
         "sys.exit(os.environ['TF_ADASUM_RESTART_COUNT'] == '0')\n"
     )
     monkeypatch.setenv(name, given)
     nodes = ["--nnodes", 2, "--node-rank", 1, "--coordinator", "a:1"]
     result = run("-n", 1, *nodes, "--max-restarts", 1, path)
     assert result.returncode == 0
-    assert result.stdout.splitlines() == [f"[worker 1] {each} a:1" for each in seconds]
+    first, last = seconds
+    expected = [f"[worker 1] {first} a:1 restarts", f"[worker 1] {last} a:1 1"]
+    assert result.stdout.splitlines() == expected
 
 
 # A script that catches the error, and ends as if it had finished.
