@@ -27,7 +27,7 @@ def run(script, *arguments, launcher=()):
 @pytest.mark.slow
 def test_digits_on_two_workers(tmp_path):
     """Every step of the demo: launcher, strategy, data, table, history and picture."""
-    settings = ["--epochs", 2, "--batch-per-replica", 16, "--out", tmp_path / "run"]
+    settings = ["--epochs", 2, "--batch-per-replica", 48, "--out", tmp_path / "run"]
     settings += ["--seeds", 0, 1, 0]
     lines = run("train_digits.py", *settings, launcher=["-m", "tf_adasum.launch", "-n", "2"])
     assert any(line.startswith("[worker 0] adasum") for line in lines)

@@ -42,29 +42,6 @@ def test_worker_0_alone_writes_files(group, tmp_path):
 
 
 @on("2x1")
-@pytest.mark.keras3_only("in `fit` of Keras 2 all workers save")
-def test_a_callback_on_worker_0_keeps_nobody_waiting(group, tmp_path):
-    own, other = group.run(scenarios.do_alone, folder=str(tmp_path))
-    assert (own["batches"], other["batches"]) == (4, 0)
-    # It stopped within the second epoch, which all have trained to its end.
-    assert own["epochs"].tolist() == other["epochs"].tolist() == [0, 1]
-    calls = ["model.evaluate", "model.train_on_batch", *["a collective"] * 2]
-    refused = own["refused"].tolist()
-    assert len(refused) == 2 * len(calls) and len(other["refused"]) == 0
-    for text, call in zip(refused, 2 * calls, strict=True):
-        assert text.startswith(call) and "Alone runs on worker 0 only" in text
-    # It may predict: on this worker alone, as all together do.
-    np.testing.assert_allclose(own["predicted"], own["predicted together"], rtol=1e-6)
-    weights = {name: value for name, value in own.items() if name.startswith("weight")}
-    assert_same({name: other[name] for name in weights}, weights)
-    saved = keras.models.load_model(tmp_path / "1.keras").get_weights()
-    with np.load(tmp_path / "1.npz") as read:
-        for index, weight in enumerate(saved):
-            np.testing.assert_array_equal(weight, own[f"weight{index}"])
-            np.testing.assert_array_equal(weight, read[f"arr_{index}"])
-
-
-@on("2x1")
 class TestStopping:
     @pytest.mark.parametrize("rank", [None, 1], ids=["early stopping", "worker 1"])
     @pytest.mark.always

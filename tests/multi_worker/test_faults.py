@@ -6,7 +6,7 @@ from support.pace import PACE
 
 # Seconds to the error, of what is patient and of what is not; on a busy machine. Silence and calls
 # that differ take 10 s at least.
-TIMEOUT = 10
+TIMEOUT = 10 * PACE
 DETECTION_SECONDS = 8 * PACE
 
 slow, always = pytest.mark.slow, pytest.mark.always
@@ -92,7 +92,7 @@ def test_a_hung_worker_is_named(tmp_path, fault, injection_point, timeout, texts
 @pytest.mark.version_independent
 def test_a_process_that_ends_while_tensorflow_starts(tmp_path, victim):
     """Python cannot run meanwhile: where TensorFlow does not return, the guard ends the worker."""
-    timeout = 20
+    timeout = 20 * PACE
     outcomes = faults.run(
         tmp_path, fault="kill", injection_point="start", victim=victim, timeout=timeout
     )

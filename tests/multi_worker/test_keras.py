@@ -104,16 +104,3 @@ class TestXla:
             assert not any([*other["training compiled"], *other["the rest compiled"]])
             if options.get("optimizer") != "accumulating":
                 assert sum(actual["are sparse"]) == sum(other["are sparse"]) == 1
-
-    @pytest.mark.slow
-    def test_a_loss_of_masked_rows_under_the_mean_is_not_compiled(self, group):
-        """Its divisor is the number of rows of all replicas that are not masked."""
-        compiled = group.run(jit.fit, rule="mean", jit_compile=True)
-        others = group.run(jit.fit, rule="mean", jit_compile=False)
-        for actual, other in zip(compiled, others, strict=True):
-            assert actual["warnings"].size
-            assert all("masked rows under the rule mean" in text for text in actual["warnings"])
-            for name in (name for name, value in actual.items() if value.dtype.kind == "f"):
-                np.testing.assert_allclose(
-                    actual[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name
-                )

@@ -6,6 +6,7 @@ pytest.importorskip("keras", minversion="3")  # Keras 2 has other losses and opt
 
 import mean_table
 from scenarios import assert_close, on, one_device, unusual_models
+from support import keras_versions
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -70,7 +71,12 @@ def test_a_metric_that_keeps_extremes(group):
 
 
 @on("1x2", "2x1")
-@pytest.mark.parametrize("kind", unusual_models.KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    keras_versions.marked(
+        unusual_models.KINDS, dict.fromkeys(["eagerly", "two optimizers"], pytest.mark.always)
+    ),
+)
 def test_unusual_models_equal_one_device(group, kind):
     expected = unusual_models.fit(None, kind)
     assert_close(group.run(unusual_models.fit, kind=kind), expected, **CLOSE)

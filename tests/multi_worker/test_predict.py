@@ -23,6 +23,12 @@ def test_predict_gives_every_row_once_and_in_order(group):
 
 
 @on("1x2", "2x2")
+@pytest.mark.keras3_only("Keras 2 traces recurrent layers in another way")
+def test_a_stateful_model_keeps_its_state(group):
+    assert_close(group.run(scenarios.generate), scenarios.generate(None), **FLOAT32_MEANS)
+
+
+@on("1x2", "2x2")
 def test_evaluate_equals_one_process(group):
     assert_close(group.run(scenarios.evaluate), scenarios.evaluate(None), **FLOAT32_MEANS)
 

@@ -48,11 +48,6 @@ def assert_same_bits(results):
     scope="module",
 )
 class TestSameBits:
-    def test_ucx_carries_the_gradients(self, ucx_group):
-        ucx = ["AllGather", "CombineGather", "ScatterGram"]  # the first one Gram matrices
-        for result in ucx_group.run(scenarios.operations):
-            assert result["types"].tolist() == [f"TfAdasumUcx{name}" for name in ucx]
-
     @pytest.mark.keras3_only("Keras 2 averages each metric in a collective of its own")
     def test_a_step_has_few_operations(self, ucx_group):
         """A small model's step takes as long as its operations and its exchanges."""

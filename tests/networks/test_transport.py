@@ -11,10 +11,10 @@ pytestmark = [pytest.mark.version_independent, pytest.mark.slow]
 UCX_PORT = 40123
 # UCX looks for interfaces in /sys, which is another one in each network namespace.
 WITH_ITS_INTERFACES = ["unshare", "--mount", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@"']
-WITHIN = 45 * PACE  # seconds: 31 s, on a quiet machine
+WITHIN = 30 * PACE  # seconds: 13 s, on a quiet machine
 
 
-def run(network, folder, transport, *, injection_point, steps=(), has_tcp_alone=True):
+def run(network, folder, transport, *, injection_point, steps=(), timeout=None, has_tcp_alone=True):
     """Outcomes of two workers; UCX has TCP alone and listens on a known port, or chooses both."""
     variables = {"TF_ADASUM_TRANSPORT": transport}
     if has_tcp_alone:
@@ -31,6 +31,7 @@ def run(network, folder, transport, *, injection_point, steps=(), has_tcp_alone=
         awaited=range(2),
         injection_point=injection_point,
         steps=list(steps),
+        timeout=timeout,
     )
 
 
@@ -42,7 +43,8 @@ def network(make_network):
 
 def test_the_port_of_ucx_is_blocked_in_a_step(network, tmp_path):
     steps = [(0, lambda processes: network.set(without_port=UCX_PORT))]
-    for outcome in run(network, tmp_path, "ucx", injection_point="step", steps=steps).values():
+    options = {"injection_point": "step", "steps": steps, "timeout": min(12 * PACE, 30)}
+    for outcome in run(network, tmp_path, "ucx", **options).values():
         assert outcome.error == "WorkerLostError", outcome.output
         assert "cannot reach worker" in outcome.message, outcome.message
         assert f":{UCX_PORT}, the port of UCX" in outcome.message

@@ -3,7 +3,6 @@
 import pathlib
 
 import keras
-import numpy as np
 
 from scenarios.basics import random_data, scope, weights_of
 from tf_adasum import callbacks
@@ -61,48 +60,6 @@ def train_with_files(strategy, folder):
     ]
     history = fit(model, given, epochs=2, validate=True).history
     return {**history, **weights_of(model)}
-
-
-class Alone(keras.callbacks.Callback):
-    """Does on worker 0 alone what users may want there; it notes which of it was refused."""
-
-    def __init__(self, folder):
-        super().__init__()
-        self.folder, self.refused, self.batches, self.predicted = folder, [], 0, []
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.batches += 1
-        self.model.stop_training = self.batches == 3  # the first batch of the second epoch
-
-    def on_epoch_end(self, epoch, logs=None):
-        x, y = random_data(8)
-        self.model.save(f"{self.folder}/{epoch}.keras")
-        np.savez(f"{self.folder}/{epoch}", *self.model.get_weights())
-        self.predicted = self.model.predict(x, batch_size=3, verbose=0)
-        for call in [
-            lambda: self.model.evaluate(x, y, verbose=0),
-            lambda: self.model.train_on_batch(x, y),
-            lambda: self.model.metrics[0].result(),
-            lambda: self.model.distribute_strategy._workers.any(True),
-        ]:
-            try:
-                call()
-            except RuntimeError as error:
-                self.refused.append(str(error))
-
-
-def do_alone(strategy, folder):
-    """Train with `Alone`; return the epochs, what was refused, and the weights."""
-    model, alone = compiled_model(strategy, seed=1), Alone(folder)
-    history = fit(model, [callbacks.OnFirstWorker(alone)], epochs=4)
-    return {
-        "epochs": history.epoch,
-        "refused": alone.refused,
-        "batches": alone.batches,
-        "predicted": alone.predicted,
-        "predicted together": model.predict(random_data(8)[0], verbose=0),
-        **weights_of(model),
-    }
 
 
 def train_until_stopped(strategy, rank=None):

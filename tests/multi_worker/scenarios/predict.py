@@ -21,6 +21,16 @@ def build_identity():
     return keras.Sequential([keras.layers.Input([1]), identity])
 
 
+def generate(strategy):
+    """The outputs of a stateful model whose batches have one row, one token at a time."""
+    keras.utils.set_random_seed(1)
+    with scope(strategy):
+        layers = [keras.layers.Embedding(5, 3), keras.layers.LSTM(4, stateful=True)]
+        model = keras.Sequential([keras.Input(batch_shape=(1, None)), *layers])
+    outputs = [model.predict(np.array([[token]]), verbose=0) for token in [1, 2, 1, 2]]
+    return {"outputs": outputs}
+
+
 def build_two_outputs():
     """A model that gives its input back, and twice its input in three columns."""
     twice = keras.layers.Dense(3, use_bias=False, kernel_initializer=keras.initializers.Constant(2))

@@ -84,12 +84,3 @@ def train_large(strategy):
         return {name: zlib.crc32(copy.tobytes()) for name, copy in copies.items()}
 
     return over_both(strategy, compute)
-
-
-def operations(strategy):
-    """The types of the collectives in a reduction of gradients, as it is by default."""
-    basics.use_rule(strategy, "adasum")
-    gradients = [tf.ones([strategy.num_replicas_in_sync, 2_000_000])]
-    step = basics.reduction(strategy, gradients, strategy.gradient_reduction)
-    types = {operation.type for operation in step.get_concrete_function().graph.get_operations()}
-    return {"types": sorted(each for each in types if "Collective" in each or "Ucx" in each)}

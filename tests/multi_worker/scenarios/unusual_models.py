@@ -13,7 +13,7 @@ def fit(strategy, kind):
         use_rule(strategy, "mean")
     # Another seed on each worker: the weights of worker 0 count.
     keras.utils.set_random_seed(1 + (strategy.rank if strategy else 0))
-    x, y, _ = data_of("built-in", 5)
+    x, y, _ = data_of("masked" if kind == "masked" else "built-in", 5)
     with scope(strategy):
         model, loss, options = KINDS[kind]()
         model.compile(SGD(0.02, momentum=0.9), loss, **options)
@@ -124,6 +124,7 @@ KINDS = {
     "sum": lambda: compiled("sum"),
     "none": lambda: compiled("none"),
     "two outputs": lambda: compiled("sum_over_batch_size", "two outputs"),
+    "masked": lambda: compiled("sum_over_batch_size", "masked"),
     "synchronized": synchronized,
     "eagerly": lambda: synchronized(run_eagerly=True),
     "executions": lambda: synchronized(steps_per_execution=2),
