@@ -1,6 +1,6 @@
 """Report the errors of the other workers if one fails, under stock TensorFlow and this package.
 
-    python benchmarks/reliability.py [--limit SECONDS] [--transport ucx]
+    python benchmarks/reliability.py [--limit SECONDS] [--transport ucx] [--only TEXT]
 
 Two workers train; the fault is injected into one of them in the middle of the first epoch, or at
 the moment that the row names. Stock is `tf.distribute.MultiWorkerMirroredStrategy` with a custom
@@ -79,6 +79,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--limit", type=float, default=75.0)
     parser.add_argument("--transport", choices=["tensorflow", "ucx"], default="tensorflow")
+    parser.add_argument("--only", default="", help="text in the names of the faults")
     arguments = parser.parse_args()
     limit, transport = arguments.limit, arguments.transport
     os.environ["TF_ADASUM_TRANSPORT"] = transport
@@ -87,6 +88,8 @@ def main():
     columns["adasum"] = "under tf_adasum" if is_default else f"the other, `transport={transport!r}`"
     rows = []
     for name, (fault, point, more) in FAULTS.items():
+        if arguments.only not in name:
+            continue
         row = [name]
         for strategy in columns:
             with tempfile.TemporaryDirectory() as folder:
