@@ -4,8 +4,7 @@
 
 Each of four hosts, network namespaces of this machine, runs the same `tf-adasum-launch --nnodes
 2:4`. This script repeatedly kills a worker, removes a host or adds a host, and measures the time
-until the next training step. At the end, it compares the accuracy with the accuracy of undisturbed
-runs. Writes benchmarks/results/DATE-elastic.md.
+until the next training step. Writes benchmarks/results/DATE-elastic.md.
 """
 
 import argparse
@@ -32,10 +31,9 @@ ROWS, EPOCHS = 8, 12  # rows of a replica; epochs after the last event
 SECONDS_PER_STEP = 0.05  # at least
 SECONDS = 180  # limit for training to continue after an event
 QUIET_SECONDS = 3  # of training between two events
-UNDISTURBED = 10  # runs
 
 
-def train(folder, is_undisturbed):
+def train(folder):
     """Train on digits until some epochs after the file "finish" appears.
 
     Record when each start has made its first step, and its last step so far.
@@ -100,7 +98,7 @@ def train(folder, is_undisturbed):
             self.epoch = epoch
 
         def on_train_batch_end(self, batch, logs=None):
-            if strategy.is_first_worker and not is_undisturbed:
+            if strategy.is_first_worker:
                 for name in [f"step-{start}-{replicas}"] * self.is_first + [f"last-{start}"]:
                     (folder / "new").write_text(str(time.time()))
                     (folder / "new").rename(folder / name)
@@ -110,10 +108,10 @@ def train(folder, is_undisturbed):
                 with open(rows_file, "a") as file:
                     file.write(json.dumps([step, self.epoch, rows_of_step]) + "\n")
                 rows_of_step.clear()
-            time.sleep(0 if is_undisturbed else SECONDS_PER_STEP)
+            time.sleep(SECONDS_PER_STEP)
 
         def on_epoch_end(self, epoch, logs=None):
-            self.left -= is_undisturbed or (folder / "finish").exists()
+            self.left -= (folder / "finish").exists()
             self.model.stop_training = self.left < 1
 
     backup = tf_adasum.callbacks.BackupAndRestore(folder / "backup", save_freq=10)
@@ -123,7 +121,7 @@ def train(folder, is_undisturbed):
         batch_size=ROWS * replicas,
         epochs=10_000,
         verbose=0,
-        callbacks=[Notes(), *([] if is_undisturbed else [backup])],
+        callbacks=[Notes(), backup],
     )
     _, accuracy = model.evaluate(x[:VALIDATION], y[:VALIDATION], batch_size=VALIDATION, verbose=0)
     if strategy.is_first_worker:
@@ -252,23 +250,6 @@ def disturbed(times, count, workers):
         return found, float((job.folder / "accuracy").read_text()), len(job.steps())
 
 
-def undisturbed(replicas):
-    """Return the accuracies of runs on the same number of replicas in one process."""
-    accuracies = []
-    for seed in range(UNDISTURBED):
-        with tempfile.TemporaryDirectory() as folder:
-            environment = {
-                **os.environ,
-                "SEED": str(seed),
-                "TF_ADASUM_DEVICES_PER_WORKER": str(replicas),
-                "PYTHONPATH": str(report.ROOT),
-            }
-            command = [sys.executable, __file__, "--train", folder, "--undisturbed"]
-            subprocess.run(command, env=environment, check=True, timeout=SECONDS)
-            accuracies.append(float(pathlib.Path(folder, "accuracy").read_text()))
-    return accuracies
-
-
 def median_and_range(values):
     """Return "median (lowest to highest)"."""
     return f"{np.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
@@ -281,13 +262,11 @@ def main():
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--workers", type=int, default=1, help="of each host")
     parser.add_argument("--train", type=pathlib.Path, help=argparse.SUPPRESS)
-    parser.add_argument("--undisturbed", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.train:
-        train(arguments.train, arguments.undisturbed)
+        train(arguments.train)
         return
     found, accuracy, starts = disturbed(arguments.times, arguments.hosts, arguments.workers)
-    expected = undisturbed(arguments.hosts * arguments.workers)
     rows = [
         [event, len(own), *map(median_and_range, zip(*own, strict=True))]
         for event, own in found.items()
@@ -306,9 +285,7 @@ def main():
         "trained. All hosts share the cores of this machine.\n\n"
         + report.table(["event", "times", "seconds", "pause"], rows)
         + f"\n\nMedian of all events: {np.median(all_seconds):.1f} s. All workers started {starts} "
-        f"times. Accuracy at the end, {EPOCHS} epochs after the last event: {accuracy:.3f}. "
-        f"{UNDISTURBED} runs of {EPOCHS} epochs in which nothing happened: "
-        f"{np.median(expected):.3f} ({min(expected):.3f} to {max(expected):.3f}).",
+        f"times. Accuracy at the end, {EPOCHS} epochs after the last event: {accuracy:.3f}.",
     )
 
 

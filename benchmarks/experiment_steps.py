@@ -116,7 +116,7 @@ def main():
         measure(arguments.rounds, arguments.steps, arguments.out)
         return
     options = ["--rounds", str(arguments.rounds), "--steps", str(arguments.steps)]
-    lines = []
+    lines, rows = [], []
     for topology in arguments.topologies:
         workers, devices = map(int, topology.split("x"))
         found = report.on_workers(workers, __file__, *options, devices=devices)
@@ -126,24 +126,9 @@ def main():
                 low, median, high = np.percentile(per_round, [25, 50, 75]).round(6).tolist()
                 line = {"task": task, "rule": rule, "topology": topology}
                 lines.append(line | {"seconds": median, "quartiles": [low, high]})
-    machine = report.this_machine()
-    measured = {"machine": machine, "commit": report.commit(), "steps": lines}
+                rows.append([task, topology, rule, report.quartiles(per_round, 1000, 1)])
+    measured = {"machine": report.this_machine(), "commit": report.commit(), "steps": lines}
     arguments.file.write_text(json.dumps(measured, indent=1) + "\n")
-    write(arguments, lines)
-
-
-def write(arguments, lines):
-    """Write the report."""
-    rows = [
-        [
-            line["task"],
-            line["topology"],
-            line["rule"],
-            f"{1000 * line['seconds']:.1f} "
-            f"({1000 * line['quartiles'][0]:.1f}..{1000 * line['quartiles'][1]:.1f})",
-        ]
-        for line in lines
-    ]
     batches = ", ".join(f"{task} {batch}" for task, (batch, _, _) in TASKS.items())
     report.write(
         "experiment_steps",

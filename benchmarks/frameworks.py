@@ -1,22 +1,21 @@
-"""Compare `fit` on two workers: the stock strategy, Horovod, Keras on JAX, and tf_adasum.
+"""Compare `fit` on several workers: the stock strategy, Horovod, Keras on JAX, and tf_adasum.
 
     python benchmarks/frameworks.py
     python benchmarks/frameworks.py --small
 
-Times the steps of a CNN with 13,706 parameters and of a model with 25 million, and reads the peak
-memory of each. With `--small`, times smaller models on 2 and 4 workers, with each worker on its own
-share of the cores and with all workers on all cores. Each framework has its own processes, which
-take turns. Otherwise each worker of Horovod and of tf_adasum runs on its own share of the cores, as
-`mpirun` and `tf-adasum-launch` start it; the other frameworks have no launcher. HOROVOD_PYTHON is
-the Python of an environment with Horovod (horovod_worker.py), and JAX_PYTHON is the Python of an
-environment with `pip install "jax[cpu]" keras`. Writes benchmarks/results/DATE-frameworks.md or
+Times the steps of a CNN with 13,706 parameters and of a model with 25 million on 2 workers, and
+reads the peak memory. Each worker of Horovod and of tf_adasum runs on its own share of the cores,
+as `mpirun` and `tf-adasum-launch` start it; the others have no launcher. With `--small`, times two
+small models on 2 and 4 workers, with each worker on its own share of the cores and with all workers
+on all cores. Each framework has its own processes, which take turns. HOROVOD_PYTHON is the Python
+of an environment with Horovod (horovod_worker.py), and JAX_PYTHON is the Python of an environment
+with `pip install "jax[cpu]" keras`. Writes benchmarks/results/DATE-frameworks.md or
 DATE-small_steps.md.
 """
 
 import argparse
-import collections
 import contextlib
-import functools
+import itertools
 import json
 import os
 import pathlib
@@ -31,13 +30,17 @@ import time
 import numpy as np
 import report
 
-WORKERS = 2
 TURNS = 3
 EPOCHS = 6  # the first one traces
 WARM_UP = 3  # steps of each epoch that are not timed
-SIZES, SMALL_SIZES = ("small", "large"), ("small", "1 MB", "4 MB")
+SIZES, SMALL_SIZES = ("small", "large"), ("small", "4 MB")
 STEPS = {"small": 60, "1 MB": 60, "4 MB": 60, "large": 6}
 ROWS = {"small": 8, "1 MB": 8, "4 MB": 8, "large": 32}  # of each worker
+MODELS = {
+    "small": "a CNN of 13,706 parameters",
+    "4 MB": "dense layers of 4 MB of parameters",
+    "large": "25.1 million parameters",
+}
 SHAPES = {"small": (8, 8, 1), "1 MB": (64,), "4 MB": (64,), "large": (1024,)}
 WIDTHS = {"1 MB": (512, 416, 10), "4 MB": (1024, 896, 10), "large": (4096, 4096, 1000)}
 # Lines of worker 0's output with one of these texts may explain why it exits.
@@ -48,7 +51,6 @@ FRAMEWORKS = {
     "jax": "Keras on JAX, mean",
     "tf_adasum": "tf_adasum, Adasum",
     "tf_adasum_mean": "tf_adasum, mean",
-    "one": "one process, no strategy",
 }
 BOUND = ("horovod", "tf_adasum")  # their launchers bind workers to cores
 COMPARED = ("stock", "horovod", "jax", "tf_adasum")
@@ -93,8 +95,6 @@ def start(framework, workers):
     which receives the rows of all workers and divides them; for the other frameworks it is 1.
     """
     rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", "0")))
-    if framework == "one":
-        return rank, contextlib.nullcontext, lambda optimizer: optimizer, 1
     if framework == "horovod":
         import horovod.tensorflow.keras as hvd
 
@@ -107,11 +107,7 @@ def start(framework, workers):
         parallel = keras.distribution.DataParallel(auto_shard_dataset=False)
         keras.distribution.set_distribution(parallel)
         return rank, contextlib.nullcontext, lambda optimizer: optimizer, 1
-    if framework == "unmodified":
-        import tensorflow as tf
-
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    elif framework == "stock":
+    if framework == "stock":
         strategy = stock_strategy()
     else:
         import tf_adasum
@@ -139,12 +135,8 @@ def rows_of(size, count):
     return x, random.integers(0, 10, count)
 
 
-def timed(size, scope, wrapper, factor, calls=False):
-    """Return the seconds of a step in each epoch but the first, and the peak memory in MiB.
-
-    With `calls`, also return the seconds of a step in each call of `evaluate` and `predict`, which
-    fail with JAX.
-    """
+def timed(size, scope, wrapper, factor):
+    """Return the seconds of a step in each epoch but the first, and the peak memory in MiB."""
     import keras
 
     seconds = []
@@ -163,26 +155,14 @@ def timed(size, scope, wrapper, factor, calls=False):
     batch = {"batch_size": ROWS[size] * factor, "shuffle": False, "verbose": 0}
     model.fit(x, y, **batch, epochs=EPOCHS, callbacks=[Stopwatch()])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    measured = {"seconds": seconds, "peak": peak}
-    if calls:
-        del batch["shuffle"]
-        methods = {"evaluate": functools.partial(model.evaluate, y=y), "predict": model.predict}
-        for name, call in methods.items():
-            starts = [time.perf_counter()]
-            for _ in range(EPOCHS):
-                call(x, **batch)
-                starts.append(time.perf_counter())
-            measured[name] = (np.diff(starts)[1:] / (WARM_UP + STEPS[size])).tolist()
-    return measured
+    return {"seconds": seconds, "peak": peak}
 
 
 def worker(arguments):
     """Run as a worker of a framework."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    rank, *own = start(arguments.framework, arguments.workers)
-    measured = {
-        size: timed(size, *own, arguments.calls and size == "small") for size in arguments.sizes
-    }
+    rank, *own = start(arguments.framework, arguments.workers[0])
+    measured = {size: timed(size, *own) for size in arguments.sizes}
     if rank == 0:
         pathlib.Path(arguments.folder, "out.json").write_text(json.dumps(measured))
 
@@ -195,14 +175,13 @@ def free_port():
 
 
 @contextlib.contextmanager
-def workers(framework, folder, count=WORKERS, sizes=SIZES, bind_to="cores", calls=False):
+def workers(framework, folder, count, sizes, bind_to):
     """Start the workers, yield their processes or the process of `mpirun`, and kill them."""
     from tf_adasum.launch.cpu_shares import cpu_shares
 
     python = os.environ[PYTHONS[framework]] if framework in PYTHONS else sys.executable
     command = [python, "-u", str(pathlib.Path(__file__)), "--framework", framework]
     command += ["--folder", folder, "--workers", str(count), "--sizes", *sizes]
-    command += ["--calls"] if calls else []
     environments = [dict(os.environ) for _ in range(count)]
     shares = cpu_shares(max(count, 2)) if bind_to == "cores" else []
     if framework == "horovod":
@@ -244,25 +223,16 @@ def errors_of(folder):
     return [line for line in lines if any(each in line for each in ERROR)] or lines[-1:]
 
 
-def times(framework, **options):
+def times(framework, *options):
     """Return what worker 0 measured; the options are arguments of `workers`."""
     with tempfile.TemporaryDirectory() as folder:
-        with workers(framework, folder, **options) as processes:
+        with workers(framework, folder, *options) as processes:
             for process in processes:
                 process.wait(report.SECONDS)
         out = pathlib.Path(folder, "out.json")
         if not out.exists():
             raise RuntimeError(f"{framework}: {errors_of(folder)[-1]}")
         return json.loads(out.read_text())
-
-
-def error_of_unmodified():
-    """Return the error of `fit` under the unmodified stock strategy."""
-    try:
-        times("unmodified")
-    except RuntimeError as error:
-        return str(error).partition(": ")[2]
-    return "none"
 
 
 def version_of(framework):
@@ -279,107 +249,48 @@ def is_present(framework):
     return bool(os.environ.get(PYTHONS.get(framework, "PATH")))
 
 
-def compare(turns):
-    """Write the report of steps and memory."""
-    present = [each for each in COMPARED if is_present(each)]
-    versions = "; ".join(version_of(each) for each in present if each in PYTHONS)
-    measured = collections.defaultdict(list)
+def compare(name, title, cases, sizes, turns):
+    """Write a report.
+
+    Args:
+        name: of the report.
+        title: of the report.
+        cases: list of framework, number of workers, and what they are bound to: "cores" or "none".
+        sizes: the models.
+        turns: how often the cases run in turn.
+    """
+    cases = [case for case in cases if os.environ.get(PYTHONS.get(case[0], "PATH"))]
+    measured = {case: [] for case in cases}
     for turn in range(turns):
-        for framework in present if turn % 2 == 0 else reversed(present):
-            bind_to = "cores" if framework in BOUND else "none"
-            measured[framework].append(times(framework, bind_to=bind_to))
-            print(framework, measured[framework][-1], flush=True)
+        for case in cases if turn % 2 == 0 else reversed(cases):
+            framework, count, bind_to = case
+            measured[case].append(times(framework, count, sizes, bind_to))
+            print(*case, measured[case][-1], flush=True)
     rows = []
-    for framework in present:
-        row = [FRAMEWORKS[framework]]
-        for size in SIZES:
-            own = [seconds for turn in measured[framework] for seconds in turn[size]["seconds"]]
-            row.append(report.quartiles(own, 1000, 1))
-        for size in SIZES:
-            row.append(f"{np.median([turn[size]['peak'] for turn in measured[framework]]):.0f}")
-        rows.append(row)
-    header = ["framework", "small, ms", "large, ms", "small, MiB", "large, MiB"]
+    for (framework, count, bind_to), own in measured.items():
+        seconds = [[each for turn in own for each in turn[size]["seconds"]] for size in sizes]
+        peaks = [np.median([turn[size]["peak"] for turn in own]) for size in sizes]
+        row = [count, FRAMEWORKS[framework], bind_to]
+        row += [report.quartiles(each, 1000, 1) for each in seconds]
+        rows.append(row + [f"{peak:.0f}" for peak in peaks])
+    header = ["workers", "framework", "bound to", *(f"{size}, ms" for size in sizes)]
+    header += [f"{size}, MiB" for size in sizes]
+    others = dict.fromkeys(framework for framework, _, _ in cases if framework in PYTHONS)
+    others = "; ".join(map(version_of, others)) or "none"
+    rows_of_each = ", ".join(f"{ROWS[size]} rows" for size in sizes)
+    models = "; ".join(f"*{size}*: {MODELS[size]}" for size in sizes)
     report.write(
-        "frameworks",
-        "`fit` on two workers: stock strategy, Horovod, Keras on JAX, tf_adasum",
-        f"{WORKERS} workers of one device on one machine. Others: {versions}. Each worker of "
-        "Horovod and of tf_adasum runs on its own share of the "
-        "cores, as `mpirun` and `tf-adasum-launch` start it; the others run on all cores. *Small*: "
-        f"a CNN of 13,706 parameters, {ROWS['small']} rows of each worker. "
-        f"*Large*: 25.1 million parameters, {ROWS['large']} rows of each worker. SGD. Milliseconds "
-        f"of a step of `fit` on worker 0: means of {STEPS['small']} and {STEPS['large']} steps in "
-        f"{EPOCHS - 1} epochs of each of {turns} runs in which the frameworks take turns, here "
-        "their median (quartiles). Peak resident memory of worker 0 after the small model, and "
-        "after both: medians. The stock strategy has a fix of `reduce`; without it `fit` ends in "
-        f"`{error_of_unmodified()[:200]}`.\n\n" + report.table(header, rows),
-    )
-
-
-def measured_small(workers, turns, kinds):
-    """Return the measurements of each turn, for each kind and each binding."""
-    found = collections.defaultdict(list)
-    cases = [(kind, bind_to) for kind in kinds for bind_to in ("cores", "none")]
-    for turn in range(turns):
-        for kind, bind_to in cases if turn % 2 == 0 else reversed(cases):
-            count = 1 if kind == "one" else workers
-            own = times(kind, count=count, sizes=SMALL_SIZES, bind_to=bind_to, calls=True)
-            found[kind, bind_to].append(own)
-            print(workers, kind, bind_to, own, flush=True)
-    return found
-
-
-def seconds_of(turns, size, call):
-    """Return the seconds of a step in all epochs of all turns."""
-    return [each for turn in turns for each in turn[size][call]]
-
-
-def small_rows(workers, found):
-    """Yield one row for each kind and each binding."""
-    for (kind, bind_to), turns in found.items():
-        row = [1 if kind == "one" else workers, FRAMEWORKS[kind], bind_to]
-        row += [
-            report.quartiles(seconds_of(turns, size, "seconds"), 1000, 1) for size in SMALL_SIZES
-        ]
-        for other in ("horovod", "stock"):
-            row.append(ratio(found, kind, bind_to, other))
-        for call in ("evaluate", "predict"):
-            row.append(report.quartiles(seconds_of(turns, "small", call), 1000, 1))
-        yield row
-
-
-def ratio(found, kind, bind_to, other):
-    """Return the small model's ratio of medians in each turn: its median (lowest..highest)."""
-    if not found.get((other, bind_to)):
-        return ""
-    ratios = [
-        np.median(own["small"]["seconds"]) / np.median(theirs["small"]["seconds"])
-        for own, theirs in zip(found[kind, bind_to], found[other, bind_to], strict=True)
-    ]
-    return f"{np.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
-
-
-def compare_small(counts, turns):
-    """Write the report of small models on several numbers of workers, bound and not."""
-    kinds = [each for each in (*SMALL_KINDS, "one") if is_present(each)]
-    body = []
-    for workers in counts:
-        body += small_rows(workers, measured_small(workers, turns, kinds))
-    header = ["workers", "framework", "bound to", *(f"{size}, ms" for size in SMALL_SIZES)]
-    header += ["small / Horovod", "small / stock", "evaluate, ms", "predict, ms"]
-    report.write(
-        "small_steps",
-        "Steps of small models, with workers bound to cores and not",
-        "*Small*: a CNN of 13,706 parameters; *1 MB* and *4 MB*: dense models of so many bytes of "
-        f"parameters; {ROWS['small']} rows of each worker, SGD. *Bound to cores*: each "
-        "worker runs on its own share of the cores, as `tf-adasum-launch` and `mpirun` arrange it "
-        "for up to as many workers as cores; more workers share a core. *None*: all workers run "
-        f"on all cores. Milliseconds of a step of `fit` on worker 0: means of {STEPS['small']} "
-        f"steps in {EPOCHS - 1} epochs of each of {turns} runs in which the frameworks "
-        "take turns, here their median (quartiles). Ratios: of the medians of a turn, median "
-        "(lowest..highest). `evaluate` and `predict`: a whole call with the small model, divided "
-        f"by its {WARM_UP + STEPS['small']} steps. The stock strategy has a fix of `reduce`. "
-        f"{version_of('horovod') if 'horovod' in kinds else 'No Horovod'}.\n\n"
-        + report.table(header, body),
+        name,
+        title,
+        f"Workers of one device on one machine. Others: {others}. *Bound to cores*: each "
+        "worker runs on its own share of the cores, as `tf-adasum-launch` and `mpirun` start it; "
+        "more workers than cores share a core. *None*: all workers run on all cores. "
+        f"{models}; each worker has {rows_of_each} of them. SGD. Milliseconds of a step of "
+        "`fit` on worker 0: means of the steps of each "
+        f"of {EPOCHS - 1} epochs of each of {turns} runs in which the frameworks take turns, here "
+        "their median (quartiles). Peak resident memory of worker 0 after each model: medians. The "
+        "stock strategy has a fix of `reduce`, without which `fit` fails.\n\n"
+        + report.table(header, rows),
     )
 
 
@@ -387,18 +298,22 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="small models, on 2 and 4 workers")
     parser.add_argument("--turns", type=int, default=TURNS)
-    parser.add_argument("--framework")
-    parser.add_argument("--folder")
-    parser.add_argument("--workers", type=int, default=WORKERS)
-    parser.add_argument("--calls", action="store_true")
-    parser.add_argument("--sizes", nargs="+", default=SIZES)
+    parser.add_argument("--framework", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", help=argparse.SUPPRESS)
+    parser.add_argument("--workers", type=int, nargs="+", default=(2, 4), help="of --small")
+    parser.add_argument("--sizes", nargs="+", default=SIZES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.framework:
         worker(arguments)
     elif arguments.small:
-        compare_small((2, 4), arguments.turns)
+        kinds = itertools.product(SMALL_KINDS, arguments.workers, ("cores", "none"))
+        cases = sorted(kinds, key=lambda case: case[1])
+        title = "Steps of small models, with workers bound to cores and not"
+        compare("small_steps", title, cases, SMALL_SIZES, arguments.turns)
     else:
-        compare(arguments.turns)
+        cases = [(each, 2, "cores" if each in BOUND else "none") for each in COMPARED]
+        title = "`fit` on two workers: stock strategy, Horovod, Keras on JAX, tf_adasum"
+        compare("frameworks", title, cases, SIZES, arguments.turns)
 
 
 if __name__ == "__main__":

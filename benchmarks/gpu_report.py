@@ -17,7 +17,6 @@ DATE-gpu_report-CARD.md, or in the folder of --out.
 
 import argparse
 import collections
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -30,6 +29,7 @@ import sys
 import tempfile
 import threading
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import gpu_profile
@@ -251,6 +251,7 @@ def fit(arguments, gpus, replicas, notes, profiles):
     cases = [case for case in CASES if arguments.models is None or case[0] in arguments.models]
     if arguments.dry:
         cases = [case for case in cases if not case[2] and case[1] == "float32"]
+        notes.append("Mixed precision, XLA, and the profile of a step: a dry run")
     rows = []
     for wave in waves(cases, replicas, gpus):
         rows += measure_wave(wave, arguments, replicas, notes, profiles)
@@ -321,9 +322,8 @@ def workers(arguments, gpus, replicas, notes):
             process.end()
     lines = [f"Two processes, embeddings, Adasum: {report.quartiles(seconds, 1e3)} ms a step."]
     if len(gpus) < 2:
-        notes.append(
-            "NCCL, `-n auto` on several GPUs: there is one GPU, and NCCL needs one for each replica"
-        )
+        found = "one GPU, and NCCL needs one for each replica" if gpus else "no GPU"
+        notes.append(f"NCCL, `-n auto` on several GPUs: {found}")
     else:
         command = [sys.executable, "-m", "tf_adasum.launch", "-n", "auto", "--timeout", "200"]
         run([*command, "examples/train_digits.py", "--rule", "adasum", "--epochs", "1"], 240)
@@ -374,27 +374,19 @@ def main():
             sections.append(f"## {TITLES['profile']}\n\n" + "\n\n".join(tables))
     if notes:
         sections.append("## Not run, and why\n\n" + "\n".join(f"- {note}" for note in notes))
-    card = gpus[0][0] if gpus else "no GPU (a dry run: these numbers mean nothing)"
-    versions = {name: importlib.metadata.version(name) for name in ("keras", "numpy")}
+    card = gpus[0][0] if gpus else "no GPU"
+    cards_here = f"{len(gpus)} × {card}, driver {gpus[0][1]}" if gpus else "no GPU, a dry run"
+    if not gpus:
+        sections.insert(0, "**A dry run without a GPU: these numbers mean nothing.**")
     machine = (
-        f"{len(gpus)} × {card}, driver {gpus[0][1] if gpus else '—'}, {os.cpu_count()} CPU cores, "
-        f"{platform.machine()}. Python {platform.python_version()}, TensorFlow "
-        f"{_tensorflow_version()}, Keras {versions['keras']}, NumPy {versions['numpy']}"
+        f"{cards_here}, {os.cpu_count()} CPU cores, {platform.machine()}. "
+        f"{report.versions()}, NumPy {version('numpy')}"
     )
     name = "gpu_report-" + re.sub(r"[^a-z0-9]+", "-", card.removeprefix("NVIDIA ").lower())
     title = f"The package on {card}"
     report.write(
         name.strip("-"), title, "\n\n".join(sections), machine=machine, folder=arguments.out
     )
-
-
-def _tensorflow_version():
-    for name in ("tensorflow", "tensorflow-cpu"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "unknown"
 
 
 if __name__ == "__main__":

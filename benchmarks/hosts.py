@@ -60,6 +60,7 @@ def main():
                 rows[-1] += [report.quartiles(own, 1000, 1) for own in (flat, followed)]
                 rows[-1] += [report.quartiles(followed / flat)]
                 rows[-1] += [report.quartiles(found[size, SUM], 1000, 1)]
+    header = ["hosts × workers", "Mbit/s", "gradients", "[8], ms"]
     report.write(
         "hosts",
         "Exchanges on several hosts with several workers each",
@@ -69,18 +70,7 @@ def main():
         "(quartiles) of the steps on worker 0. *[8]*: one level with all workers. *Default*: the "
         "plan that the strategy chooses, which follows the hosts. *Default / [8]* is of "
         "neighbouring steps. *Sum* is TensorFlow's all-reduce over gRPC.\n\n"
-        + report.table(
-            [
-                "hosts × workers",
-                "Mbit/s",
-                "gradients",
-                "[8], ms",
-                "default, ms",
-                "default / [8]",
-                "sum, ms",
-            ],
-            rows,
-        ),
+        + report.table([*header, "default, ms", "default / [8]", "sum, ms"], rows),
     )
 
 

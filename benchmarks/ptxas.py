@@ -7,7 +7,6 @@ benchmarks/results/DATE-ptxas-sm_90.md. Needs nvcc, but no GPU.
 """
 
 import argparse
-import datetime
 import os
 import re
 import subprocess
@@ -33,16 +32,8 @@ def parse(log):
     rows = []
     for match in KERNEL.finditer(log):
         shared = SHARED.search(match["rest"])
-        rows.append(
-            (
-                match["name"],
-                match["registers"],
-                match["stack"],
-                match["stores"],
-                match["loads"],
-                shared[1] if shared else 0,
-            )
-        )
+        numbers = match.group("name", "registers", "stack", "stores", "loads")
+        rows.append((*numbers, shared[1] if shared else 0))
     return sorted(rows)
 
 
@@ -69,21 +60,19 @@ def main():
     ).stdout.strip()
     rows = parse(compiled.stderr)
     spilling = [name for name, _, *memory, _ in rows if set(memory) != {"0"}]
-    date = datetime.date.today().isoformat()
-    path = report.RESULTS / f"{date}-ptxas-{arguments.arch}.md"
     header = ["kernel", "registers", "stack frame", "spill stores", "spill loads", "shared memory"]
-    path.write_text(
-        f"# Registers and memory of the CUDA kernels on {arguments.arch}\n\n"
-        f"{date}. {version.splitlines()[-2]}, in custom_ops/cuda:\n\n"
-        f"    {' '.join(command)} kernels.cubin\n\n"
+    report.write(
+        f"ptxas-{arguments.arch}",
+        f"Registers and memory of the CUDA kernels on {arguments.arch}",
+        f"In custom_ops/cuda:\n\n    {' '.join(command)} kernels.cubin\n\n"
         f"Compiled in {seconds:.0f} s to {size / 1e6:.1f} MB. Kernels that use local memory: "
         f"{', '.join(spilling) or 'none'}.\n\n"
-        f"Sizes in bytes for each thread, shared memory for each block; the single-pass kernels "
-        f"add dynamic shared memory, up to what a block may have. Kernels of 4 registers stop the "
-        f"program: other kernels replace them on this architecture.\n\n"
-        f"{report.table(header, rows)}\n"
+        "Sizes in bytes for each thread, shared memory for each block; the single-pass kernels "
+        "add dynamic shared memory, up to what a block may have. Kernels of 4 registers stop the "
+        "program: other kernels replace them on this architecture.\n\n"
+        + report.table(header, rows),
+        machine=version.splitlines()[-2],
     )
-    print(path)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Report the errors of the other workers if one fails, under stock TensorFlow and this package.
 
-    python benchmarks/reliability.py [--limit SECONDS] [--transport ucx]
+    python benchmarks/reliability.py [--limit SECONDS] [--transport ucx] [--only TEXT]
 
 Two workers train; the fault is injected into one of them in the middle of the first epoch, or at
 the moment that the row names. Stock is `tf.distribute.MultiWorkerMirroredStrategy` with a custom
@@ -25,39 +25,25 @@ from support import faults  # noqa: E402 - found on the path above
 
 STARTUP_TIMEOUT = 300.0  # limit from the start to the fault, on a busy machine
 
-FAULTS = [
-    ("SIGKILL in a step", {"fault": "kill", "injection_point": "step"}),
-    ("SIGKILL of worker 0 in a step", {"fault": "kill", "injection_point": "step", "victim": 0}),
-    ("SIGKILL in an exchange", {"fault": "kill", "injection_point": "exchange"}),
-    (
-        "SIGKILL of worker 0 in a checkpoint",
-        {"fault": "kill", "injection_point": "checkpoint", "victim": 0},
-    ),
-    ("SIGKILL in TensorFlow's start-up", {"fault": "kill", "injection_point": "start"}),
-    ("SIGKILL of worker 0 in it", {"fault": "kill", "injection_point": "start", "victim": 0}),
-    ("SIGTERM in a step", {"fault": "term", "injection_point": "step"}),
-    ("SIGSTOP in a step", {"fault": "stop", "injection_point": "step"}),
-    ("a callback raises, the process ends", {"fault": "raise", "injection_point": "step"}),
-    (
-        "a callback raises, the process stays",
-        {"fault": "raise", "injection_point": "step", "lingers": True},
-    ),
-    ("a generator raises, the process ends", {"fault": "raise", "injection_point": "data"}),
-    (
-        "a generator raises, the process stays",
-        {"fault": "raise", "injection_point": "data", "lingers": True},
-    ),
-    ("Ctrl-C on one worker", {"fault": "interrupt", "injection_point": "step"}),
-    ("the script ends early", {"fault": "exit", "injection_point": "epoch"}),
-    (
-        "alive, but does not come, `timeout_seconds=30`",
-        {"fault": "sleep", "injection_point": "step", "timeout": 30},
-    ),
-    (
-        "alive, does not build the model, `timeout_seconds=30`",
-        {"fault": "sleep", "injection_point": "build", "timeout": 30},
-    ),
-]
+# What happens to a worker: the fault, where it is injected, and other options of `faults.run`.
+FAULTS = {
+    "SIGKILL in a step": ("kill", "step", {}),
+    "SIGKILL of worker 0 in a step": ("kill", "step", {"victim": 0}),
+    "SIGKILL in an exchange": ("kill", "exchange", {}),
+    "SIGKILL of worker 0 in a checkpoint": ("kill", "checkpoint", {"victim": 0}),
+    "SIGKILL in TensorFlow's start-up": ("kill", "start", {}),
+    "SIGKILL of worker 0 in it": ("kill", "start", {"victim": 0}),
+    "SIGTERM in a step": ("term", "step", {}),
+    "SIGSTOP in a step": ("stop", "step", {}),
+    "a callback raises, the process ends": ("raise", "step", {}),
+    "a callback raises, the process stays": ("raise", "step", {"lingers": True}),
+    "a generator raises, the process ends": ("raise", "data", {}),
+    "a generator raises, the process stays": ("raise", "data", {"lingers": True}),
+    "Ctrl-C on one worker": ("interrupt", "step", {}),
+    "the script ends early": ("exit", "epoch", {}),
+    "alive, but does not come, `timeout_seconds=30`": ("sleep", "step", {"timeout": 30}),
+    "alive, does not build the model, `timeout_seconds=30`": ("sleep", "build", {"timeout": 30}),
+}
 
 
 def said(outcome, limit):
@@ -93,6 +79,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--limit", type=float, default=75.0)
     parser.add_argument("--transport", choices=["tensorflow", "ucx"], default="tensorflow")
+    parser.add_argument("--only", default="", help="text in the names of the faults")
     arguments = parser.parse_args()
     limit, transport = arguments.limit, arguments.transport
     os.environ["TF_ADASUM_TRANSPORT"] = transport
@@ -100,12 +87,16 @@ def main():
     columns = {"stock": "the other under stock TensorFlow"} if is_default else {}
     columns["adasum"] = "under tf_adasum" if is_default else f"the other, `transport={transport!r}`"
     rows = []
-    for name, asked in FAULTS:
+    for name, (fault, point, more) in FAULTS.items():
+        if arguments.only not in name:
+            continue
         row = [name]
         for strategy in columns:
             with tempfile.TemporaryDirectory() as folder:
-                options = {"limit": limit, "coming": STARTUP_TIMEOUT, **asked}
-                (outcome,) = faults.run(folder, strategy=strategy, **options).values()
+                options = {"fault": fault, "injection_point": point, "limit": limit, **more}
+                (outcome,) = faults.run(
+                    folder, strategy=strategy, coming=STARTUP_TIMEOUT, **options
+                ).values()
                 came = pathlib.Path(folder, "time").exists()
             row.append(said(outcome, limit) if came else "(not injected: the fault did not come)")
         print(*row, sep="\n  ", flush=True)

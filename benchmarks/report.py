@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
@@ -101,10 +101,18 @@ def tables(text):
 def this_machine():
     """Describe the machine and the versions of TensorFlow and Keras, for benchmarks on CPUs."""
     return (
-        f"{os.cpu_count()} CPU cores, {platform.machine()}, no GPU; all workers share them. Python "
-        f"{platform.python_version()}, TensorFlow {version('tensorflow-cpu')}, Keras "
-        f"{version('keras')}"
+        f"{os.cpu_count()} CPU cores, {platform.machine()}, no GPU; all workers share them. "
+        f"{versions()}"
     )
+
+
+def versions():
+    """Return the versions of Python, Keras, and TensorFlow's package for GPUs or for CPUs."""
+    try:
+        tensorflow = version("tensorflow")
+    except PackageNotFoundError:
+        tensorflow = version("tensorflow-cpu")
+    return f"Python {platform.python_version()}, TensorFlow {tensorflow}, Keras {version('keras')}"
 
 
 def commit():

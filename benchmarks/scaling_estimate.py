@@ -62,12 +62,7 @@ class Perceptron:
     def gradients(self, weights, random, replicas):
         rows = random.integers(0, len(self.x), [replicas, ROWS])
         activations = self._forward(weights, self.x[rows])
-        error = activations[-1].copy()
-        np.put_along_axis(
-            error, self.y[rows][..., None],
-            np.take_along_axis(error, self.y[rows][..., None], -1) - 1, -1,
-        )  # fmt: skip
-        error /= ROWS
+        error = (activations[-1] - np.eye(self.sizes[-1])[self.y[rows]]) / ROWS
         found = []
         for i in range(len(weights) - 2, -1, -2):
             below = activations[i // 2]
@@ -206,29 +201,35 @@ def main():
                     ratios.append(guess / real)
                 rows.append((task.name, LEVELS[number], replicas, real, guess, guess / real))
         print(f"{task.name}: {time.time() - began:.0f} s", file=sys.stderr, flush=True)
-    lines = ["| task | share of the way | replicas | steps measured | predicted | ratio |",
-             "| --- | --- | --- | --- | --- | --- |"]  # fmt: skip
-    for name, level, replicas, real, guess, ratio in rows:
-        mark = " (measured here)" if replicas == MEASURED else ""
-        lines.append(
-            f"| {name} | {level} | {replicas}{mark} | {real:.0f} | {guess:.0f} | {ratio:.2f} |"
+    cells = [
+        (
+            *task,
+            f"{n}{' (measured here)' * (n == MEASURED)}",
+            f"{real:.0f}",
+            f"{guess:.0f}",
+            f"{ratio:.2f}",
         )
+        for *task, n, real, guess, ratio in rows
+    ]
+    header = ["task", "share of the way", "replicas", "steps measured", "predicted", "ratio"]
     finite = np.array([r for r in ratios if np.isfinite(r)])
     within = np.mean(np.abs(np.log(finite)) <= np.log(1.3))
-    lines += [
-        "",
+    by_replicas = "\n".join(
+        f"N = {n}: median ratio {np.nanmedian([row[5] for row in rows if row[2] == n]):.2f}."
+        for n in REPLICAS
+        if n != MEASURED
+    )
+    report.write(
+        "scaling_estimate",
+        "Predicted and measured steps on other numbers of replicas",
+        "Each row: the steps to the same validation loss (a share of the way from the first to the "
+        "last loss of one replica), as measured, and as predicted from the run with "
+        f"{MEASURED} replicas. {ROWS} samples per replica, the learning rate of one replica, means "
+        f"of {len(seeds)} seeds.\n\n{report.table(header, cells)}\n\n"
         f"{len(finite)} of {len(ratios)} points reached the loss. Within 30 %: {within:.0%}. "
-        f"Median ratio {np.median(finite):.2f}, from {finite.min():.2f} to {finite.max():.2f}.",
-    ]
-    for replicas in REPLICAS:
-        own = [r[5] for r in rows if r[2] == replicas and replicas != MEASURED]
-        if own:
-            lines.append(f"N = {replicas}: median ratio {np.nanmedian(own):.2f}.")
-    if options.quick:
-        print("\n".join(lines))
-    else:
-        title = "Predicted and measured steps on other numbers of replicas"
-        report.write("scaling_estimate", title, "\n".join(lines))
+        f"Median ratio {np.median(finite):.2f}, from {finite.min():.2f} to {finite.max():.2f}.\n"
+        f"{by_replicas}",
+    )
 
 
 if __name__ == "__main__":

@@ -12,81 +12,12 @@ import subprocess
 import sys
 import tempfile
 
+import tomllib
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Bugs that a person could write: name, folder of tests/unit, file, original text, replacement.
-BUGS = [
-    (
-        "sharding: the next shuffle has the seed of an earlier one",
-        "workers",
-        "tf_adasum/workers/sharding.py",
-        "self._seeds.drawn = int(drawn.max())",
-        "self._seeds.drawn = int(drawn.min())",
-    ),
-    (
-        "Adasum's tree: the last of an odd number of replicas is dropped",
-        "aggregation",
-        "tf_adasum/aggregation/rules/adasum.py",
-        "carried = nodes_SMR[:, even:]",
-        "carried = nodes_SMR[:, :0]",
-    ),
-    (
-        "bf16: float16 gradients are rounded to bfloat16",
-        "aggregation",
-        "tf_adasum/aggregation/reduction_planner.py",
-        "wire_dtype.size >= dtype.size",
-        "wire_dtype.size > dtype.size",
-    ),
-    (
-        "LAMB: v is corrected with the power of β1",
-        "optimizers",
-        "tf_adasum/optimizers/lamb.py",
-        "v_hat = v / _one_minus_power(beta_2, t)",
-        "v_hat = v / _one_minus_power(beta_1, t)",
-    ),
-    (
-        "AdaScale: the variance is divided by C in place of C - 1",
-        "optimizers",
-        "tf_adasum/optimizers/gain.py",
-        "scale / (count - 1)",
-        "scale / count",
-    ),
-    (
-        "restore order: epoch 9 counts as newer than epoch 10",
-        "backup",
-        "tf_adasum/backup/backup_files.py",
-        "(int(name[1]), int(name[2]), path)",
-        "(name[1], name[2], path)",
-    ),
-    (
-        "failure diagnosis: a failure in another call ends this one",
-        "health",
-        "tf_adasum/health/diagnosis.py",
-        "own.in_call and status.call == own.call",
-        "own.in_call",
-    ),
-    (
-        "detection: a rank equal to the number of workers is accepted",
-        "cluster",
-        "tf_adasum/cluster/detection.py",
-        "rank >= size",
-        "rank > size",
-    ),
-    (
-        "wire format: a message that arrives in two parts is lost",
-        "cluster",
-        "tf_adasum/cluster/channel.py",
-        '*lines, self._incoming = self._incoming.split(b"\\n")',
-        'lines, self._incoming = self._incoming.split(b"\\n"), b""',
-    ),
-    (
-        "launcher: a worker that was stopped counts as the one that failed first",
-        "launch",
-        "tf_adasum/launch/failures.py",
-        "if not end.is_stopped or (end.report and end.failed_at <= first.ended_at)",
-        "if True",
-    ),
-]
+# Of each bug its name, and where and what it is.
+BUGS = tomllib.loads(pathlib.Path(__file__).with_suffix(".toml").read_text())
 
 
 def first_failure(copy, tests):
@@ -111,12 +42,12 @@ def main():
         for name in ("tf_adasum", "tests", "pyproject.toml"):
             copied = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copied(ROOT / name, copy / name)
-        for bug, tests, name, original, replacement in BUGS:
-            file = copy / name
+        for bug, own in BUGS.items():
+            file = copy / own["file"]
             text = file.read_text()
-            assert text.count(original) == 1, f"{name} no longer has: {original}"
-            file.write_text(text.replace(original, replacement))
-            failure = first_failure(copy, f"tests/unit/{tests}")
+            assert text.count(own["original"]) == 1, f"{file} no longer has: {own['original']}"
+            file.write_text(text.replace(own["original"], own["replacement"]))
+            failure = first_failure(copy, f"tests/unit/{own['tests']}")
             file.write_text(text)
             print(f"{bug}: {failure or 'MISSED'}", flush=True)
             missed += [bug] if failure is None else []

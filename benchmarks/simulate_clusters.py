@@ -5,8 +5,7 @@
 Nothing is measured. A schedule has the messages of the package's exchange, see `schedule`. SimGrid
 computes how long these messages take on the networks of simgrid_network.py, which runs with
 Debian's python3-simgrid. To find the best plan, all plans of Adasum's tree are simulated, which
-takes half an hour. Writes benchmarks/results/DATE-simulate_clusters.md, and a picture in
-docs/images.
+takes half an hour. Writes benchmarks/results/DATE-simulate_clusters.md.
 """
 
 import argparse
@@ -18,7 +17,6 @@ import report
 
 PYTHON = "/usr/bin/python3"  # with Debian's package python3-simgrid
 SIMULATOR = pathlib.Path(__file__).with_name("simgrid_network.py")
-PICTURE = report.ROOT / "docs" / "images" / "simulated-clusters.svg"
 REPLICAS = [8, 64, 256, 1024]
 MEGABYTES = [10, 100, 1000]
 VARIABLES = 160
@@ -167,36 +165,6 @@ def rows_of(cluster, found):
             yield [replicas, megabytes, *cells]
 
 
-def draw(text):
-    """Draw the efficiency over the number of replicas, for the gradients of 100 MB in a report."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "tf_adasum"
-    from matplotlib import pyplot
-
-    sections = text.split("\n## ")[1:]
-    figure, axes = pyplot.subplots(1, len(sections), figsize=(11, 3.2), sharey=True)
-    for axis, section in zip(axes, sections, strict=True):
-        rows = [row for row in report.tables(section) if row["MB"] == "100"]
-        for number, name in enumerate(ALGORITHMS):
-            points = [(int(row["replicas"]), row[name]) for row in rows if row[name] != "–"]
-            milliseconds = [float(cell.partition(" ")[0]) for _, cell in points]
-            efficiency = [100 * STEP_MS / (STEP_MS + each) for each in milliseconds]
-            style = {"color": f"C{number}", "linestyle": ("-", "--")[number == 3]}
-            axis.plot([n for n, _ in points], efficiency, marker=".", label=name, **style)
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(REPLICAS, map(str, REPLICAS))
-        axis.set_ylim(0, 102)
-        axis.set_title(section.partition("\n")[0], fontsize=9)
-        axis.set_xlabel("replicas")
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("efficiency, %")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=5, fontsize=8)
-    figure.tight_layout(rect=(0, 0.08, 1, 1))
-    figure.savefig(PICTURE, metadata={"Date": None})
-
-
 def main():
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     found_of = {cluster: simulated(cluster) for cluster in CLUSTERS}
@@ -205,7 +173,6 @@ def main():
         f"## {cluster}\n\n{report.table(header, rows_of(cluster, found))}"
         for cluster, found in found_of.items()
     )
-    draw(tables)
     report.write(
         "simulate_clusters",
         "Simulated exchanges on up to 1024 replicas",

@@ -1,9 +1,9 @@
 """Time and memory of an update with k virtual replicas, beside gradient_accumulation_steps=k.
 
 Each measurement is a process of its own: a network of 1.6 million parameters in `fit`, with four
-samples in each micro-batch, on one CPU device.
+samples in each micro-batch, on one CPU device. Writes benchmarks/results/DATE-virtual_replicas.md.
 
-    .venv/bin/python benchmarks/virtual_replicas.py            # a few minutes
+    python benchmarks/virtual_replicas.py            # a few minutes
 """
 
 import argparse
@@ -13,12 +13,14 @@ import subprocess
 import sys
 import time
 
+import numpy as np
+import report
+
 WIDTH, ROWS, COUNTS = 720, 4, (2, 8, 32)
 
 
 def measure(kind, k, updates):
     import keras
-    import numpy as np
 
     import tf_adasum
 
@@ -55,11 +57,7 @@ def main():
         kind, k, updates = options.one
         print(json.dumps(measure(kind, int(k), int(updates))))
         return
-    print(
-        "| k | virtual: ms | accumulation: ms | time | virtual: MiB | accumulation: MiB | "
-        "(log2 k + 2) gradients: MiB |"
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    rows = []
     for k in COUNTS:
         found = {"virtual": [], "accumulation": []}
         for _ in range(options.repeats):
@@ -68,16 +66,21 @@ def main():
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 own.append(json.loads(done.stdout.splitlines()[-1]))
         ms, mib = (
-            {kind: sorted(each[key] for each in own)[len(own) // 2] for kind, own in found.items()}
+            {kind: np.median([each[key] for each in own]) for kind, own in found.items()}
             for key in ("ms", "MiB")
         )
+        ratio = ms["virtual"] / ms["accumulation"]
         copies = (k.bit_length() - 1 + 2) * found["virtual"][0]["gradients"]
-        print(
-            f"| {k} | {ms['virtual']:.1f} | {ms['accumulation']:.1f} | "
-            f"{ms['virtual'] / ms['accumulation']:.2f} | {mib['virtual']:.0f} | "
-            f"{mib['accumulation']:.0f} | {copies:.0f} |",
-            flush=True,
-        )
+        rows.append([k, *(f"{own:.1f}" for own in ms.values()), f"{ratio:.2f}"])
+        rows[-1] += [f"{own:.0f}" for own in (*mib.values(), copies)]
+    header = ["k", "virtual: ms", "accumulation: ms", "time", "virtual: MiB", "accumulation: MiB"]
+    report.write(
+        "virtual_replicas",
+        "Virtual replicas beside gradient accumulation",
+        f"Milliseconds of an update and peak memory of the process: medians of {options.repeats} "
+        f"processes. Four samples in a micro-batch, 1.6 million parameters, one CPU device.\n\n"
+        + report.table([*header, "(log2 k + 2) gradients: MiB"], rows),
+    )
 
 
 if __name__ == "__main__":

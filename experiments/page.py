@@ -44,8 +44,6 @@ def body_of(experiment, results, report):
     if not experiment.has_runs:
         return report.body
     command = f"`python -m experiments run {experiment.name}`"
-    if not len(results):
-        return f"{report.body}\n\nNot run yet: {command}."
     runs = f"[{len(results)} runs]({results.path.name})"
     return (
         f"{report.body}\n\nThese numbers are from {runs}. To repeat them "
@@ -60,7 +58,7 @@ def claim_table(claim):
         [own.training, f"**{own.word}**", *(own.numbers.get(name, "") for name in columns)]
         for own in claim.verdicts
     ]
-    table = markdown(["setup", "verdict", *columns], rows) if rows else "Not run yet."
+    table = markdown(["setup", "verdict", *columns], rows)
     return f"> **Claim:** {claim.text} ({claim.source}).\n\n{table}"
 
 
@@ -83,6 +81,8 @@ def summary(claims):
 def parts_of(experiment):
     """Return the claims of an experiment, and the texts of its page by their markers."""
     results = Results(experiment.folder / "runs.jsonl")
+    if not experiment.is_finished(results):
+        sys.exit(f"Runs are missing: python -m experiments run {experiment.name}")
     report = experiment.report(results, Figures(IMAGES, LINK, experiment.name))
     texts = {
         f"{experiment.name} claim {n}": claim_table(own) for n, own in enumerate(report.claims, 1)

@@ -154,6 +154,12 @@ def test_workers_killed_at_random_moments_end_as_if_they_were_not(load, tmp_path
     assert not restarts.same(changed, unbroken["end"])
 
 
+@pytest.mark.version_independent
+def test_seeded_bugs_have_their_places(load):
+    for bug, own in load("seeded_bugs").BUGS.items():
+        assert (ROOT / own["file"]).read_text().count(own["original"]) == 1, bug
+
+
 SCRIPTS = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py"))
 
 

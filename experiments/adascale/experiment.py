@@ -193,10 +193,6 @@ class AdaScaleExperiment(Experiment):
 
         return Report(*tables.report(self, results, figures))
 
-    def has_finished(self, results, task, tuned=()):
-        """Whether all runs of a task's table are there, and those that are retuned."""
-        return self.is_finished(results, tasks=(dataclasses.replace(task, tuned=tuned),))
-
 
 def score(result):
     """Return the score of a result in a search: the accuracy, then the training loss."""

@@ -35,8 +35,8 @@ GUESSING = 0.2
 class ProblemResults:
     """The finished runs of a task."""
 
-    def __init__(self, experiment, results, task):
-        self.experiment, self.results, self.task = experiment, results, task
+    def __init__(self, results, task):
+        self.results, self.task = results, task
         self.rate = task.search.rate
         grid = task.alone(results)
         (self.alone,) = grid.settings
@@ -96,27 +96,19 @@ class ProblemResults:
 
 def report(experiment, results, pictures):
     """Return verdicts and body."""
-    finished = [task for task in experiment.tasks if experiment.has_finished(results, task)]
-    body = []
-    left = [task.title for task in experiment.tasks if task not in finished]
-    found = [ProblemResults(experiment, results, task) for task in finished]
-    if found:
-        draw(found, pictures)
-        body.append(pictures.image("scales", "Accuracy over S, for each method"))
-        body.append(pictures.image("gains", "Gain over the training, for each S"))
+    found = [ProblemResults(results, task) for task in experiment.tasks]
+    draw(found, pictures)
+    body = [
+        pictures.image("scales", "Accuracy over S, for each method"),
+        pictures.image("gains", "Gain over the training, for each S"),
+    ]
     for own in found:
         title = own.task.title
         body.append(f"### {title[:1].upper()}{title[1:]}, {total(own)}")
         body.append(table(own))
         body += [varied(own, scale) for scale in own.task.varied]
-        for scale in own.task.tuned:
-            if experiment.has_finished(results, own.task, (scale,)):
-                body.append(retuned(own, scale))
-            else:
-                left.append(f"{own.task.title} retuned at S = {scale}")
-    if left:
-        body.append(f"Not run yet: {', '.join(left)}.")
-    said = zip(*map(verdicts, found), strict=True) if found else [()] * len(CLAIMS)
+        body += [retuned(own, scale) for scale in own.task.tuned]
+    said = zip(*map(verdicts, found), strict=True)
     claims = [
         Claim(text, SOURCE, list(filter(None, own))) for text, own in zip(CLAIMS, said, strict=True)
     ]
@@ -235,11 +227,7 @@ def verdicts(found):
     last = ", ".join(f"{method} {lost(fixed[-1], method):.3f}" for method in METHODS)
     numbers = {"not worse than S = 1": f"AS {at(own)}; LSW {at(linear)}; LSW+ {at(more)}"}
     numbers |= {f"accuracy at S = {fixed[-1]}": f"{last} (S = 1: {alone:.3f})"}
-    numbers |= {
-        f"S = {scale}, retuned": tuned_text(found, scale)
-        for scale in found.task.tuned
-        if found.experiment.has_finished(found.results, found.task, (scale,))
-    }
+    numbers |= {f"S = {scale}, retuned": tuned_text(found, scale) for scale in found.task.tuned}
     first = Verdict(word, name, numbers)
     numbers = {f"LSW at S = {scale}": f"{lost(scale, LSW):.3f}" for scale in fixed}
     second = Verdict("confirmed" if fixed[-1] not in linear else "unconfirmed", name, numbers)

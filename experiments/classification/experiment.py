@@ -61,7 +61,7 @@ class Classification(Experiment):
         """Return the claims with their verdicts.
 
         Args:
-            found: a `tables.ProblemResults` of each problem that is finished.
+            found: a `tables.ProblemResults` of each problem.
         """
         raise NotImplementedError
 
@@ -72,15 +72,10 @@ class Classification(Experiment):
         return self.search_of(problem).grid(results, [problem.setting(1, ONE)], score)
 
     def best_rate_alone(self, **wanted):
-        """Return the best rate of one replica for the first problem with some attributes.
-
-        None as long as the search has not come so far.
-        """
+        """Return the best rate of one replica for the first problem with some attributes."""
         results = Results(self.folder / "runs.jsonl")
         problem = next(own for own in self.problems if wanted.items() <= vars(own).items())
         alone = self.alone(results, problem)
-        if not alone.is_complete:
-            return None
         return self.search.rate(alone.best(results, alone.settings[0]))
 
     def together(self, results, problem, replicas, k_alone):
@@ -157,30 +152,11 @@ class Classification(Experiment):
 
     def report(self, results, pictures):
         """Return the tables and figures of all finished runs."""
-        found, missing = [], []
-        for problem in self.problems:
-            wanted = self.replicas_of(problem)
-            finished = self.finished(results, problem)
-            left = [str(n) for n in wanted if n not in finished]
-            if left:
-                missing.append(f"{problem.title}, on {', '.join(left)}")
-            if finished:
-                found.append(tables.ProblemResults(self, results, problem, finished))
+        found = [tables.ProblemResults(self, results, problem) for problem in self.problems]
         body = []
         for own in found:
             figures.rates(own, pictures)
             if len(own.grids) > 1:
                 figures.replicas(own, pictures)
             body.append(tables.section(own, pictures))
-        if missing:
-            body.append(f"Not run to the end, for time: {'; '.join(missing)}.")
         return Report(self.verdicts(found), "\n\n".join(body))
-
-    def finished(self, results, problem):
-        """Return the numbers of replicas on which all runs of a problem are there."""
-
-        def is_finished(n):
-            own = dataclasses.replace(problem, replicas=(n,))
-            return self.is_finished(results, problems=(own,))
-
-        return list(filter(is_finished, self.replicas_of(problem)))

@@ -16,15 +16,18 @@ class ProblemResults:
         problem: the `Problem`.
         alone: the `Grid` of one replica.
         k_alone: its best exponent.
-        grids: of each number of replicas that is finished.
+        grids: of each number of replicas.
     """
 
-    def __init__(self, experiment, results, problem, replicas):
+    def __init__(self, experiment, results, problem):
         self.results, self.problem = results, problem
         self.rate = experiment.search.rate
         self.alone = experiment.alone(results, problem)
         self.k_alone = self.alone.best(results, self.alone.settings[0])
-        self.grids = {n: experiment.together(results, problem, n, self.k_alone) for n in replicas}
+        self.grids = {
+            n: experiment.together(results, problem, n, self.k_alone)
+            for n in experiment.replicas_of(problem)
+        }
 
     def best(self, replicas, rule):
         """Return the best exponent."""

@@ -114,8 +114,6 @@ class LocalStepsExperiment(Experiment):
         """Return a table and a figure for each data set that is finished."""
         body, of_outer, of_diloco = [], [], []
         for dataset, epochs in self.datasets:
-            if not self.is_finished(results, datasets=((dataset, epochs),)):
-                continue
             found = {
                 k: Finals(self.grid(results, dataset, epochs, k), results) for k in self.local_steps
             }

@@ -51,12 +51,11 @@ class OrthogonalityExperiment(Experiment):
         return dataclasses.replace(self, tasks=(few,), seeds=(0,))
 
     def cases(self, task):
-        """Return the cases of a task; none as long as a rate is not known."""
-        cases = [task.case(n, seed) for n in task.replicas for seed in self.seeds]
-        return cases if all(case["rate"] is not None for case in cases) else []
+        """Return the cases of a task."""
+        return [task.case(n, seed) for n in task.replicas for seed in self.seeds]
 
     def stages(self, results):
-        """Yield every training whose rate is known."""
+        """Return the trainings of each task."""
         return self._planned.values()
 
     @functools.cached_property
@@ -67,39 +66,25 @@ class OrthogonalityExperiment(Experiment):
         """Train, and measure at equal distances, before each part of the steps."""
         (task,) = (own for own in self.tasks if own.data == case["data"])
         trained, splits = task.trained(case["replicas"]), task.splits
-        rows, steps = case["replicas"] * task.batch, task.steps(case["replicas"])
-        random = np.random.default_rng([case["seed"], 2])
-        x, y = splits.train
-        measured = {"step": [], "layers": [], "overall": []}
-
-        def look(step, state):
-            values = []
-            for _ in range(BATCHES):
-                chosen = random.choice(len(y), rows, replace=False)
-                values.append(trained.orthogonality(state[0], x[chosen], y[chosen]).numpy())
-            mean = np.mean(values, axis=0).round(4)
-            measured["step"].append(int(step))
-            measured["layers"].append([float(mean[index]) for _, index in task.layers])
-            measured["overall"].append(float(mean[-1]))
-
-        curves = trained.train(
-            splits.train,
-            splits.validation,
+        steps = task.steps(case["replicas"])
+        begun, means, accuracies = trained.train_and_look(
+            splits,
+            trained.orthogonality,
+            np.random.default_rng([case["seed"], 2]),
+            BATCHES,
             steps=steps,
             rates=task.rates(case),
             seed=case["seed"],
             evaluations=MEASUREMENTS,
-            look=look,
         )
-        return measured | {"steps": steps, "accuracies": curves["accuracy"]}
+        layers = [[mean[index] for _, index in task.layers] for mean in means]
+        measured = {"step": begun, "layers": layers, "overall": [mean[-1] for mean in means]}
+        return measured | {"steps": steps, "accuracies": accuracies}
 
     def report(self, results, pictures):
         """Return a table and a figure for each task."""
         body, verdicts = [], []
         for task in self.tasks:
-            cases = self._planned[task.data]
-            if not cases or any(case not in results for case in cases):
-                continue
             self.draw(results, task, pictures)
             rows, told = self.rows(results, task)
             header = ["N", "1/N", "initial weights", "first quarter", "last quarter"]
@@ -108,7 +93,7 @@ class OrthogonalityExperiment(Experiment):
             body += [f"### Orthogonality on {task.title}", pictures.image(task.data, text)]
             body += [markdown(header, rows)]
             verdicts.append(told)
-        grown, parallel = zip(*verdicts, strict=True) if verdicts else ((), ())
+        grown, parallel = zip(*verdicts, strict=True)
         claims = [
             Claim("Gradients become more orthogonal during training", SOURCE, grown),
             Claim("Gradients start out parallel", SOURCE, parallel),

@@ -22,7 +22,7 @@ class Task:
         layers: for each that is drawn its name and the index of its kernel among the variables.
         unit: of the length of a training.
         rate: of all trainings. Defaults to `None`: the best, as the search of its experiment has
-            found it; until then nothing is run.
+            found it.
     """
 
     data: str
@@ -96,8 +96,6 @@ class OfTransformer(Task):
     def _rate(self, replicas):
         found = Results(TRANSFORMER.folder / "runs.jsonl")
         grid = TRANSFORMER.grid(found, replicas)
-        if not grid.is_complete:
-            return None
         best = grid.best(found, TRANSFORMER.setting(replicas, self.rule, 1))
         return TRANSFORMER.search.rate(best)
 

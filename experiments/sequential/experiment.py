@@ -113,10 +113,9 @@ class SequentialExperiment(Experiment):
         return dataclasses.replace(self, replicas=(4,), seeds=(0,), epochs=1, rate=0.02)
 
     def cases(self, dataset, replicas):
-        """Return the cases; none as long as the rate is not known."""
-        rate = self._rates[dataset]
-        own = {"data": dataset, "rate": rate, "epochs": self.epochs, "replicas": replicas}
-        return [own | {"seed": seed} for seed in self.seeds] if rate else []
+        """Return the cases."""
+        own = {"data": dataset, "rate": self._rates[dataset], "epochs": self.epochs}
+        return [own | {"replicas": replicas, "seed": seed} for seed in self.seeds]
 
     @functools.cached_property
     def _rates(self):
@@ -124,7 +123,7 @@ class SequentialExperiment(Experiment):
         return {name: self.rate or CNN.best_rate_alone(data=name, **own) for name in self.datasets}
 
     def stages(self, results):
-        """Yield every training whose rate is known."""
+        """Yield the trainings."""
         for dataset in self.datasets:
             for replicas in self.replicas:
                 yield self.cases(dataset, replicas)
@@ -134,44 +133,27 @@ class SequentialExperiment(Experiment):
         splits, replicas = getattr(data, case["data"])(), case["replicas"]
         trained = training(CNN.model_of(case["data"]), "sgd", "adasum", replicas, BATCH)
         all_steps = Steps(trained)
-        x, y = splits.train
-        steps = case["epochs"] * (len(y) // (BATCH * replicas))
-        random = np.random.default_rng([case["seed"], 3])
+        steps = case["epochs"] * (len(splits.train[1]) // (BATCH * replicas))
         rate = tf.constant(case["rate"], tf.float32)
-        measured = {"step": [], "distances": [], "lengths": []}
-
-        def look(step, state):
-            values = []
-            for _ in range(BATCHES):
-                chosen = random.choice(len(y), BATCH * replicas, replace=False)
-                rows = tf.constant(x[chosen]), tf.constant(y[chosen])
-                values.append(all_steps.compared(state[0], *rows, rate).numpy())
-            distances, lengths = np.mean(values, axis=0).round(4).T.tolist()
-            measured["step"].append(int(step))
-            measured["distances"].append(distances)
-            measured["lengths"].append(lengths)
-
-        curves = trained.train(
-            splits.train,
-            splits.validation,
+        begun, means, accuracies = trained.train_and_look(
+            splits,
+            lambda *own: all_steps.compared(*own, rate),
+            np.random.default_rng([case["seed"], 3]),
+            BATCHES,
             steps=steps,
             rates=[case["rate"]] * steps,
             seed=case["seed"],
             evaluations=MEASUREMENTS,
-            look=look,
         )
-        return measured | {"steps": steps, "accuracies": curves["accuracy"]}
+        distances, lengths = np.moveaxis(means, 2, 0).tolist()
+        measured = {"step": begun, "distances": distances, "lengths": lengths}
+        return measured | {"steps": steps, "accuracies": accuracies}
 
     def report(self, results, pictures):
         """Return a table and a figure for each data set."""
         body, closer, faster = [], [], []
         for dataset in self.datasets:
-            found = {
-                n: [results[case] for case in self.cases(dataset, n) if case in results]
-                for n in self.replicas
-            }
-            if any(len(runs) < len(self.seeds) for runs in found.values()):
-                continue
+            found = {n: [results[case] for case in self.cases(dataset, n)] for n in self.replicas}
             self.draw(found, dataset, pictures)
             title = TITLES[dataset]
             text = f"Distance of one step from N steps in sequence over the training, {title}"

@@ -128,6 +128,32 @@ class Training:
         loss, accuracy = self.evaluate(state[0], x, y)
         return {"loss": loss, "accuracy": accuracy}
 
+    def train_and_look(self, splits, measure, random, batches, **options):
+        """Train, and measure before each part of the steps, without a change of the training.
+
+        Args:
+            splits: of the data.
+            measure: a function of the weights, and of the inputs and labels of all replicas.
+            random: chooses them, `numpy.random.Generator`.
+            batches: of how many such measurements the mean is taken.
+            options: of `train`.
+
+        Returns:
+            The numbers of steps, the means there, and the accuracies after each part.
+        """
+        (x, y), steps, means = splits.train, [], []
+
+        def look(step, state):
+            values = []
+            for _ in range(batches):
+                chosen = random.choice(len(y), self.replicas * self.batch, replace=False)
+                values.append(measure(state[0], tf.constant(x[chosen]), tf.constant(y[chosen])))
+            steps.append(int(step))
+            means.append(np.mean(values, axis=0).round(4).tolist())
+
+        curves = self.train(splits.train, splits.validation, look=look, **options)
+        return steps, means, curves["accuracy"]
+
     def train(self, split, evaluated, **options):
         """Train from the beginning; arguments and curves as `training_loop.train` has them."""
         return training_loop.train(self, split, evaluated, **options)[0]

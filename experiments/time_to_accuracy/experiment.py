@@ -48,10 +48,10 @@ def of_cnn():
     from experiments.cnn.experiment import EXPERIMENT as CNN
 
     problem, results = CNN.problems[0], Results(CNN.folder / "runs.jsonl")
-    found = ProblemResults(CNN, results, problem, (4, 8))
+    found = ProblemResults(CNN, results, problem)
     own = "cnn", f"CNN, {problem.title}", f"accuracy {found.target:.3f}"
     yield Row(*own, 1, ONE, found.steps_to_target(1, None, found.k_alone))
-    for n in found.grids:
+    for n in (4, 8):
         for rule in problem.rules:
             yield Row(*own, n, rule, found.steps_to_target(n, rule, found.best(n, rule)))
 

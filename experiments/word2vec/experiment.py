@@ -125,7 +125,6 @@ class Word2VecExperiment(Experiment):
         result = {"loss": curves["loss"][-1], "steps": curves["step"], "losses": curves["loss"]}
         if case["split"] == "test":
             result["ranks"] = ranks(tables[0], text.numbers(text.pairs_of_words())).tolist()
-            result["named"] = ranks(tables[0], text.numbers(text.NAMED)).tolist()
         return result
 
     # ---- what is said of it ---------------------------------------------------------------------

@@ -56,10 +56,6 @@ class ProblemResults:
         """Return the share of words whose other word is near, by seed."""
         return [float(np.mean(np.array(run["ranks"]) <= NEAR)) for run in self.runs(rule, k)]
 
-    def named(self, rule, k):
-        """Return the ranks of the pairs that were named, int ``[seeds, pairs, 2]``."""
-        return np.array([run["named"] for run in self.runs(rule, k)])
-
     @functools.cached_property
     def compared(self):
         """The lines of the table: a name, a rule and an exponent."""
@@ -98,15 +94,11 @@ def tests(found):
 
 def report(experiment, results, pictures):
     """Return verdicts and body."""
-    finished = [
-        (batch, n)
+    found = [
+        ProblemResults(experiment, results, batch, n)
         for batch, numbers in experiment.batches
         for n in numbers
-        if experiment.is_finished(results, batches=((batch, (n,)),))
     ]
-    if not finished:
-        return [Claim(*claim, ()) for claim in CLAIMS], ""
-    found = [ProblemResults(experiment, results, batch, n) for batch, n in finished]
     p_values = tests(found)
     draw(found, pictures)
     body = [
@@ -115,21 +107,10 @@ def report(experiment, results, pictures):
             ["pairs of a replica", "N", "steps", "rule", "learning rate", "test loss", "p", "near"],
             [row for own in found for row in rows(own, p_values, own is first_of(found, own))],
         ),
-        "The median rank of the second word among the neighbours of the first, and of the first "
-        "among those of the second, of 2999:",
-        named(found),
         "Orthogonality of the replicas' gradients after a quarter of one replica's training at its "
         f"best learning rate (1: all are orthogonal): {', '.join(map(orthogonality, found))}.",
         *filter(None, map(limits, found)),
     ]
-    left = [
-        f"N = {n} with {batch} pairs each"
-        for batch, numbers in experiment.batches
-        for n in numbers
-        if (batch, n) not in finished
-    ]
-    if left:
-        body.append(f"Not run to the end, for time: {', '.join(left)}.")
     said = [list(map(matching, found)), [against_mean(own, p_values) for own in found]]
     claims = [Claim(*claim, own) for claim, own in zip(CLAIMS, said, strict=True)]
     return claims, "\n\n".join(body)
@@ -150,21 +131,6 @@ def rows(own, p_values, with_alone):
         p = p_text(p_values[key]) if rule == "adasum" else ""
         numbers = [f"{own.rate(k):g}", loss_text(own.losses(rule, k)), p]
         yield [own.batch, replicas, steps, name, *numbers, with_range(own.near(rule, k), 2)]
-
-
-def named(found):
-    """Return the table of the pairs that were named."""
-    from experiments.word2vec.text import NAMED
-
-    header = ["pairs of a replica", "N", "rule", *("/".join(pair) for pair in NAMED)]
-    lines = []
-    for own in found:
-        chosen = [("one replica", ONE, own.k_alone)] if own is first_of(found, own) else []
-        for name, rule, k in chosen + own.compared[2:]:
-            medians = np.median(own.named(rule, k), axis=0)
-            texts = [f"{there:.0f}, {back:.0f}" for there, back in medians]
-            lines.append([own.batch, 1 if rule == ONE else own.replicas, name, *texts])
-    return markdown(header, lines)
 
 
 def orthogonality(own):

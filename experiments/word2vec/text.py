@@ -21,10 +21,9 @@ FREQUENT = 1e-3  # words above this frequency are thinned out
 HELD_PAIRS = 8192  # of a held-out work
 WORD = re.compile(r"[a-z]+(?:'[a-z]+)*")
 
-# Pairs of words whose neighbours are checked: by this rule, and four that everybody would name.
+# Pairs of words whose neighbours are checked.
 COORDINATED = 60  # the pairs that most often stand as "A and B", in either order
 FUNCTION_WORDS = 40  # the most frequent words are in none of these
-NAMED = (("king", "queen"), ("lord", "lady"), ("thee", "thou"), ("day", "night"))
 
 
 @functools.cache
