@@ -44,6 +44,8 @@ CASES = [
     ("transformer", "float32", False),
     ("transformer", "mixed_bfloat16", False),
     ("embeddings", "float32", False),
+    ("resnet50", "mixed_bfloat16", True),
+    ("transformer", "mixed_bfloat16", True),
 ]
 PROFILED = [("resnet50", "mixed_bfloat16", False), ("transformer", "mixed_bfloat16", False)]
 # MiB of GPU memory that a replica needs.

@@ -83,10 +83,11 @@ class TestCustomLoop:
 
 @on("1x2", "2x2")
 @pytest.mark.keras3_only("TensorFlow's kernels fail there")
+@pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.slow
-def test_convolutions_and_pooling_without_rows(group):
+def test_convolutions_and_pooling_without_rows(group, jit_compile):
     """As one process, up to rounding: TensorFlow's kernels for CPUs would end the process."""
-    results = group.run(scenarios.train_convolutions)
+    results = group.run(scenarios.train_convolutions, jit_compile=jit_compile)
     assert_close(results, scenarios.train_convolutions(None), rtol=1e-4, atol=1e-6)
 
 

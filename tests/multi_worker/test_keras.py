@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scenarios import basics, on
+from scenarios import basics, jit, on
 from scenarios import keras as scenarios
 from support import keras_versions
 
@@ -55,8 +55,12 @@ class TestKeras:
             for name in actual:
                 np.testing.assert_array_equal(actual[name], results[0][name])
 
-    def test_dropout_differs_and_is_reproducible(self, group):
-        for actual in group.run(scenarios.dropped_units):
+    @pytest.mark.parametrize(
+        "jit_compile",
+        [False, pytest.param(True, marks=pytest.mark.keras3_only("Keras 2 trains without XLA"))],
+    )
+    def test_dropout_differs_and_is_reproducible(self, group, jit_compile):
+        for actual in group.run(scenarios.dropped_units, jit_compile=jit_compile):
             first, again = actual["masks"]
             np.testing.assert_array_equal(first, again)
             assert len({mask.tobytes() for mask in first}) == group.replicas
@@ -108,3 +112,70 @@ class TestKeras:
     def test_nothing_is_traced_after_the_first_epoch(self, group):
         for actual in group.run(scenarios.count_traces):
             assert actual["counts"][0] == actual["counts"][1]
+
+
+def is_loss_of_masked_rows(name):
+    return name.startswith("history") and name.endswith(("loss", "scores_loss"))
+
+
+@pytest.mark.keras3_only("Keras 2 trains without XLA, and says so")
+@on("1x2", "2x2")
+class TestXla:
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"steps_per_execution": 2},
+            {"optimizer": "accumulating", "rule": "mean", "kind": "unmasked"},
+            {"optimizer": "scaled"},
+            {"optimizer": "delta of 2"},
+        ],
+        ids=lambda options: "-".join(map(str, options.values())),
+    )
+    @compiled_predict
+    @pytest.mark.slow
+    def test_compiles_and_changes_nothing(self, group, options):
+        compiled = group.run(jit.fit, jit_compile=True, **options)
+        others = group.run(jit.fit, jit_compile=False, **options)
+        for actual, other in zip(compiled, others, strict=True):
+            numbers = [name for name, value in actual.items() if value.dtype.kind == "f"]
+            assert len(numbers) > 15
+            if options.get("kind") != "unmasked":  # each replica's mean over its unmasked rows
+                numbers = [name for name in numbers if not is_loss_of_masked_rows(name)]
+            for name in numbers:  # XLA multiplies and adds in another order
+                np.testing.assert_allclose(
+                    actual[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name
+                )
+            assert actual["training compiled"].tolist() == [True]
+            assert any(actual["the rest compiled"])
+            assert actual["warnings"].tolist() == []
+            assert not any([*other["training compiled"], *other["the rest compiled"]])
+            if options.get("optimizer") != "accumulating":
+                assert sum(actual["are sparse"]) == sum(other["are sparse"]) == 1
+
+    @pytest.mark.slow
+    def test_a_loss_of_masked_rows_under_the_mean_is_not_compiled(self, group):
+        """Its divisor is the number of rows of all replicas that are not masked."""
+        compiled = group.run(jit.fit, rule="mean", jit_compile=True)
+        others = group.run(jit.fit, rule="mean", jit_compile=False)
+        for actual, other in zip(compiled, others, strict=True):
+            assert actual["warnings"].size
+            assert all("masked rows under the rule mean" in text for text in actual["warnings"])
+            for name in (name for name, value in actual.items() if value.dtype.kind == "f"):
+                np.testing.assert_allclose(
+                    actual[name], other[name], rtol=1e-4, atol=1e-5, err_msg=name
+                )
+
+    @pytest.mark.parametrize(
+        ("kind", "texts"),
+        [
+            ("own step", ["the train_step of", "the model's own"]),
+            ("synchronized", ["reduce over the replicas", "jit_compile=False"]),
+        ],
+    )
+    @pytest.mark.slow
+    def test_what_is_trained_without_xla_is_named(self, group, kind, texts):
+        for actual in group.run(jit.fit, kind=kind, jit_compile=True):
+            (warning,) = actual["warnings"]
+            assert all(text in warning for text in texts)
+            assert False in actual["training compiled"]  # after an attempt that may reach the layer
+            assert any(actual["the rest compiled"])

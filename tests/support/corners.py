@@ -74,6 +74,7 @@ TESTS = [
     f"{KERAS_TESTS}::TestKeras::test_statistics_are_averaged_before_evaluation",
     f"{KERAS_TESTS}::TestKeras::test_steps_per_execution_changes_nothing",
     f"{KERAS_TESTS}::TestKeras::test_nothing_is_traced_after_the_first_epoch",
+    f"{KERAS_TESTS}::TestXla::test_compiles_and_changes_nothing",
     "tests/multi_worker/test_saving.py::test_saves_in_scope",
     "tests/multi_worker/test_backup.py::test_goes_on_within_an_epoch_as_unbroken",
     "tests/multi_worker/test_restart.py::TestBackup::test_adascale_goes_on_as_if_unbroken",

@@ -153,7 +153,7 @@ def steps_of_loop(strategy, rule, optimizer="momentum", function=False):
     return results
 
 
-def train_convolutions(strategy):
+def train_convolutions(strategy, jit_compile=False):
     """Train on 9 rows in batches of 8; losses are sums over rows, the rule is that of replicas."""
     if strategy:
         use_rule(strategy, "sum")
@@ -181,7 +181,7 @@ def train_convolutions(strategy):
             ]
         )
         loss = keras.losses.MeanSquaredError(reduction="sum")
-        model.compile(keras.optimizers.SGD(0.01), loss)
+        model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=jit_compile)
     model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0)
     return weights_of(model)
 

@@ -89,26 +89,6 @@ def test_workers_agree_on_one_seed_in_an_epoch():
     assert shared.call_count == 3
 
 
-def test_a_model_trains_without_xla_and_says_so():
-    compiled = []
-
-    def noting(x):
-        compiled.append(tensorflow_compat.compiles_with_xla())
-        return x
-
-    with tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"]).scope():
-        model = keras.Sequential([keras.layers.Input([3]), keras.layers.Lambda(noting)])
-        model.add(keras.layers.Dense(1))
-        model.compile("sgd", "mse", jit_compile=True)
-    data = np.ones([4, 3]), np.ones([4, 1])
-    for call in model.fit, model.evaluate:
-        with pytest.warns(UserWarning, match="trains '.*' without XLA"):
-            call(*data, verbose=0)
-    assert not any(compiled)
-    model.predict(data[0], verbose=0)
-    assert compiled[-1], "predict exchanges nothing while it computes"
-
-
 # ---- two replicas, in a process of their own ---------------------------------------------------
 
 # Replica r's gradient of the first variable; the other variable's is its negative.

@@ -160,17 +160,6 @@ def _compare_settings_of_batches(call):
         call_log.note(f"calls {call.name} with another {changed}: {now.get(changed)}")
 
 
-def warn_of_xla(model: Any) -> None:
-    """Warn that a model trains without XLA, if the user has requested XLA."""
-    if model.jit_compile and not model.run_eagerly:
-        warnings.warn(
-            f"AdasumMirroredStrategy trains {model.name!r} without XLA, because TensorFlow's "
-            "collectives have no XLA kernels. Compile the model with jit_compile=False to silence "
-            f"this warning. {see('TFA-304')}",
-            stacklevel=4,  # hooks call this function
-        )
-
-
 def refuse_no_strategy(model: Any) -> None:
     """Raise an error if several workers train without a strategy. Warn if only one worker does."""
     default = tf.distribute.get_strategy()
