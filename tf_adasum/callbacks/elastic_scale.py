@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.arguments import check
+from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.optimizers import adascale
 
@@ -30,8 +31,9 @@ class ElasticScale(keras.callbacks.Callback):
 
     Raises:
         ValueError: if the schedule has no S for epoch 0, or an S below 1; if `make_dataset` does
-            not return a dataset. When training starts: if the optimizer neither is nor wraps an
-            `AdaScale`. When S changes: if `fit` got another dataset than `dataset`.
+            not return a dataset, or is used with Keras 2. When training starts: if the optimizer
+            neither is nor wraps an `AdaScale`. When S changes: if `fit` got another dataset than
+            `dataset`.
 
     Example:
         >>> sgd = keras.optimizers.SGD(0.01, gradient_accumulation_steps=2)
@@ -65,6 +67,12 @@ class ElasticScale(keras.callbacks.Callback):
         self.dataset: tf.data.Dataset | None = None
         self._following: tf.data.Dataset | None = None
         if make_dataset is not None:
+            if keras_compat.IS_KERAS_2:
+                raise ValueError(
+                    "With Keras 2, ElasticScale cannot change the dataset. Change the data "
+                    "yourself, and leave make_dataset out. "
+                    f"Received: make_dataset={make_dataset!r} with Keras {keras.__version__}"
+                )
             self.dataset = tensorflow_compat.replaceable_dataset(
                 self._make(make_dataset), self._take_next_dataset
             )
@@ -96,9 +104,6 @@ class ElasticScale(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         """Set S for this epoch, and prepare the dataset of this epoch if S has changed."""
-        self._begin(epoch)
-
-    def _begin(self, epoch):
         scale, self.scale = self.scale, self.scale_of(epoch)
         if self.scale != self._adascale.scale:
             self._adascale.set_scale(self.scale)
@@ -108,15 +113,8 @@ class ElasticScale(keras.callbacks.Callback):
                 steps = int(following.cardinality())
                 self.params["steps"] = steps if steps >= 0 else None  # all callbacks share the dict
 
-    def _take_next_dataset(self, epoch=None):
-        """Return a dataset that replaces the current one, only once; None if there is none.
-
-        Args:
-            epoch: int, the number of an epoch that has not begun yet. Defaults to `None`,
-                which means that the epoch has begun.
-        """
-        if epoch is not None:
-            self._begin(epoch)
+    def _take_next_dataset(self):
+        """Return a dataset that replaces the current one, only once; None if there is none."""
         following, self._following = self._following, None
         return following
 

@@ -120,6 +120,13 @@ class Workers:
         own = np.array(numbers, np.int64)
         return self._gather(own) if self.count > 1 else own[None]
 
+    def compare_calls(self) -> None:
+        """Check that all workers make the same call of a model, with the same settings.
+
+        Every exchange checks it, so that workers in different calls raise an error.
+        """
+        self.gather([])
+
     def any(self, flag: bool) -> bool:
         """Return whether a condition holds on any worker."""
         return bool(self.gather([int(flag)]).any())

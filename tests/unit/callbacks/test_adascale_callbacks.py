@@ -130,6 +130,7 @@ def train_elastic(model, elastic, dataset=None, **options):
     return recorder
 
 
+@pytest.mark.keras3_only("Keras 2 cannot change the dataset")
 @WRAPS
 def test_the_dataset_changes_with_the_scale(wrap):
     elastic, model = callbacks.ElasticScale(SCHEDULE, make_dataset), compiled(wrap=wrap)
@@ -141,6 +142,12 @@ def test_the_dataset_changes_with_the_scale(wrap):
 
 def of_unknown_length(scale):
     return make_dataset(scale).filter(lambda x, y: True)
+
+
+@pytest.mark.skipif(not keras_versions.IS_KERAS_2, reason="Keras 3 can change the dataset")
+def test_keras_2_cannot_change_the_dataset():
+    with pytest.raises(ValueError, match="leave make_dataset out"):
+        callbacks.ElasticScale(SCHEDULE, make_dataset)
 
 
 # With steps_per_epoch, each epoch has two steps of more, so StopAtScaleInvariantStep counts wrong.
@@ -157,6 +164,7 @@ def of_unknown_length(scale):
         (lambda scale: make_dataset(scale).repeat(), {"steps_per_epoch": 2}, [2] * 4, [2] * 4),
     ],
 )
+@pytest.mark.keras3_only("Keras 2 cannot change the dataset")
 def test_steps_of_each_epoch(make, options, steps, expected):
     elastic = callbacks.ElasticScale(SCHEDULE, make)
     recorder = train_elastic(compiled(), elastic, **options)
@@ -165,6 +173,7 @@ def test_steps_of_each_epoch(make, options, steps, expected):
     assert recorder.expected[1:] == expected[first + 1 :]
 
 
+@pytest.mark.keras3_only("Keras 2 cannot change the dataset")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -192,6 +201,7 @@ def test_a_scale_of_one_takes_as_many_steps_and_the_next_fit_takes_one(total, st
     assert model.optimizer.iterations.numpy() == steps + 1
 
 
+@pytest.mark.keras3_only("Keras 2 cannot change the dataset")
 def test_a_function_of_the_epoch():
     elastic = callbacks.ElasticScale(lambda epoch: 2.0 + epoch, make_dataset)
     assert elastic.scale == 2.0

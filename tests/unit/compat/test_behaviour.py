@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -75,6 +76,17 @@ def test_a_dataset_without_a_batch_is_refused(unknown):
     data = data.filter(lambda *rows: True) if unknown else data
     with pytest.raises(ValueError, match="The dataset has no batch"):
         model.fit(data, verbose=0)
+
+
+def test_workers_agree_on_one_seed_in_an_epoch():
+    """Keras also asks for an iterator at the end of an epoch, and does not use it."""
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+    with mock.patch.object(strategy._seeds, "shared_if_needed", return_value=None) as shared:
+        model.fit(np.ones([8, 3]), np.ones([8, 1]), batch_size=4, epochs=3, verbose=0)
+    assert shared.call_count == 3
 
 
 # ---- two replicas, in a process of their own ---------------------------------------------------

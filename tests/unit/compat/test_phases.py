@@ -19,7 +19,9 @@ class Strategy:
 
     def __init__(self):
         self.noted = []
-        self._workers = types.SimpleNamespace(count=1, rank=0, gather=self.noted.append)
+        self._workers = types.SimpleNamespace(
+            count=1, rank=0, compare_calls=lambda: self.noted.append("compared")
+        )
         self._sharding = types.SimpleNamespace(in_order=lambda: self.noting("in order"))
 
     @contextlib.contextmanager
@@ -83,7 +85,7 @@ def test_the_order_of_the_phases():
     model = Model()
     assert Noting().run(Model.fit, model, 1, batch_size=8) == (7, 8, "fit")
     assert model.distribute_strategy.noted == [
-        *("settings", "together", "scope", "data", "statistics"),
+        *("settings", "together", "compared", "scope", "data", "statistics"),
         *("end of statistics", "end of together"),
     ]
     assert not calls.are_calls_under_way()
@@ -118,12 +120,12 @@ def test_data_alone(capfd):
     assert "The batch size 1 is that of all 2 replicas together" in capfd.readouterr().err
 
 
-def test_a_call_within_a_call_waits_for_all_workers():
+def test_a_call_within_a_call_is_compared_too():
     own = phases.Phases()
     inner = call_of(Model.predict, 1)
     with own.together(call_of(Model.fit, 1)), own.together(inner):
         assert calls.current_calls() == "predict within fit"
-        assert inner.strategy.noted == ["together", []]
+        assert inner.strategy.noted == ["together", "compared"]
 
 
 def test_calls_of_another_thread_are_separate():

@@ -49,22 +49,12 @@ from tf_adasum.errors import see
 
 if IS_KERAS_2:
     from tf_adasum.compat.keras.keras2 import files as files_of_keras2
-    from tf_adasum.compat.keras.keras2 import phases
+    from tf_adasum.compat.keras.keras2 import phases as phases_of_keras2
     from tf_adasum.compat.keras.keras2.fit import (
         CALLBACKS_OF_WORKER_0,
         KERAS_BACKUP_IS_SINGLE_WORKER,
-        batches_of_data,
-        disable_async_callbacks,
-        flush_async_callbacks,
         forget_assigned,
-        initial_epoch,
-        is_model_built,
-        passes_of_data,
-        position_in_data,
         reduction_of,
-        set_data_order,
-        set_initial_epoch,
-        why_not_repeatable,
     )
     from tf_adasum.compat.keras.keras2.layers import WITHOUT_AUTOCAST, share_global_seeds
     from tf_adasum.compat.keras.keras2.optimizers import (
@@ -91,7 +81,8 @@ if IS_KERAS_2:
         variables_to_save,
     )
 else:
-    from tf_adasum.compat.keras.keras3 import loss_scaling, metrics, phases
+    from tf_adasum.compat.keras.keras3 import loss_scaling, metrics
+    from tf_adasum.compat.keras.keras3 import phases as phases_of_keras3
     from tf_adasum.compat.keras.keras3.build import is_model_built
     from tf_adasum.compat.keras.keras3.epochs import (
         batches_of_data,

@@ -5,7 +5,7 @@ One hook replaces all six methods, and runs these phases in this order:
 | phase      | what it does                                                                       |
 | ---------- | ---------------------------------------------------------------------------------- |
 | settings   | describes the call as text, so that the workers can compare it                     |
-| together   | begins the call on all workers; an error of a later phase reaches the other workers |
+| together   | compares the settings of all workers; reports an error of a later phase to them    |
 | scope      | refuses objects that were created outside of the scope of the strategy             |
 | data       | checks the data; `_on_batch` methods: divides the batch among the replicas         |
 | statistics | `evaluate`, `predict`: averages what each replica computed from its own rows       |
@@ -58,8 +58,8 @@ class Phases:
             with calls.ending(name):
                 return method(model, *args, **kwargs)
         try:
-            if self.is_alone(call):
-                return self.predict_alone(call)
+            if alone := self.alone(call):
+                return alone(call)
             self.settings(call)
             with self.together(call):
                 self.scope(call)
@@ -70,13 +70,9 @@ class Phases:
             tracebacks.shorten(error)
             raise
 
-    def is_alone(self, call: Call) -> bool:
-        """Return whether the call is a `predict` that needs no other worker."""
-        return False
-
-    def predict_alone(self, call: Call) -> Any:
-        """Predict on this worker only, and return the predictions."""
-        raise NotImplementedError
+    def alone(self, call: Call) -> Callable[[Call], Any] | None:
+        """Return the function that makes the call on this worker only, if that is possible."""
+        return None
 
     def settings(self, call: Call) -> None:
         """Describe the call, if other workers have to make the same call."""
@@ -86,7 +82,7 @@ class Phases:
 
     @contextlib.contextmanager
     def together(self, call: Call) -> Iterator[None]:
-        """Return a context manager for a call that all workers make.
+        """Return a context manager for a call that all workers make, with the same settings.
 
         An exception is reported to the other workers, which would otherwise wait for this worker.
         """
@@ -95,14 +91,8 @@ class Phases:
                 _compare_settings_of_batches(call)
                 yield
             return
-        is_nested = calls.are_calls_under_way()
-        with (
-            calls.running(call),
-            call.strategy.working_together(),
-            calls.ending(call.name),
-        ):
-            if is_nested:
-                call.strategy._workers.gather([])  # wait for all workers
+        with calls.running(call), call.strategy.working_together(), calls.ending(call.name):
+            call.strategy._workers.compare_calls()
             yield
 
     def scope(self, call: Call) -> None:
@@ -163,7 +153,7 @@ def _compare_settings_of_batches(call):
     known = _settings_of_batches.setdefault(call.model, {})
     before, known[call.name] = known.get(call.name), settings
     if before is None:
-        workers.gather([])
+        workers.compare_calls()
     elif workers.count > 1 and settings.digest != before.digest:
         now, then = settings.all(), before.all()
         changed = next(key for key in {**now, **then} if now.get(key) != then.get(key))

@@ -11,7 +11,7 @@ library = Library("Keras", keras.__version__, f"pip install 'keras=={KERAS_OF_AD
 
 try:
     from keras.src.backend import RandomGenerator
-    from keras.src.engine.data_adapter import DataHandler, TensorLikeDataAdapter
+    from keras.src.engine.data_adapter import TensorLikeDataAdapter
     from keras.src.engine.training import flatten_metrics_in_order
     from keras.src.mixed_precision.loss_scale_optimizer import (
         BaseLossScaleOptimizer,

@@ -242,6 +242,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
                 raise ValueError(runtime.NO_XLA)
             with self._lock:  # no other collective may run within one reduction
                 combined = self._combine_gradients(gradients, options, rows)
+        # With several parts there are fewer results than values, and TensorFlow needs as many.
         combined = [[*own, *gradients[0][len(own) :]] for own in combined]
         return [regroup(own, wrap_class=Mirrored) for own in zip(*combined, strict=True)]
 

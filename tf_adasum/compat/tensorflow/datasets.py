@@ -229,15 +229,14 @@ def forget_cardinality(distributed: tf.distribute.DistributedDataset) -> None:
 
 
 def replaceable_dataset(
-    dataset: tf.data.Dataset, next_dataset: Callable[..., tf.data.Dataset | None]
+    dataset: tf.data.Dataset, next_dataset: Callable[[], tf.data.Dataset | None]
 ) -> tf.data.Dataset:
     """Return a `tf.data.Dataset` that another dataset can replace when an epoch begins.
 
     Args:
         dataset: the first dataset.
-        next_dataset: function that is called when an epoch begins. It returns the dataset to use
-            from this epoch on, or None to keep the current dataset. With Keras 2, it gets the
-            number of the epoch as its argument. With Keras 3, it gets no argument.
+        next_dataset: function that is called when an epoch of Keras 3 begins. It returns the
+            dataset to use from this epoch on, or None to keep the current dataset.
     """
     dataset = dataset.with_options(tf.data.Options())  # the user's object does not change
     dataset.next_dataset = next_dataset

@@ -50,9 +50,9 @@ def make_function(original, self, step_function):
         return original(self, step_function)
     call = "evaluate" if step_function == self.test_step else "fit"
     step_function = tensorflow_compat.python_function_of(step_function)
-    is_asked_for, self.jit_compile = self.jit_compile, False
+    is_requested, self.jit_compile = self.jit_compile, False
     try:
-        if is_asked_for and not self.run_eagerly:
+        if is_requested and not self.run_eagerly:
             step_function = compiled_where_possible(self, step_function)
         if call == "fit":
 
@@ -64,7 +64,7 @@ def make_function(original, self, step_function):
         averaging = original(self, returning_logs(step_function, is_own))
         alone = original(self, returning_own_logs(step_function))
     finally:
-        self.jit_compile = is_asked_for
+        self.jit_compile = is_requested
 
     def function(iterator):
         if reduces_logs(call):

@@ -44,19 +44,18 @@ class _Logs(typing.NamedTuple):
 _runs_own_step = ThreadFlag()
 
 
-@hooks.replaces(keras.metrics.Metric, "__init__")
-def init_metric(original, self, *args, **kwargs):
-    """Let the `result` of every metric cover all rows if a step of the user calls it.
+def _cover_all_rows(kind=keras.metrics.Metric):
+    """Let the `result` of every class of metrics cover all rows if a step of the user calls it.
 
     On each replica, `result` would cover the replica's own rows. The step may return it under any
     name, or compute a log from it, such as F1 from precision and recall. The mean of the replicas'
     values is another number. Keras's own steps need no exchange for this, because at the end of an
     epoch Keras reads the metrics again.
     """
-    original(self, *args, **kwargs)
-    owner = next(each for each in type(self).__mro__ if "result" in vars(each))
-    if not hasattr(owner.result, "covers_all_rows"):
-        owner.result = _covering_all_rows(owner.result)
+    for each in kind.__subclasses__():
+        if "result" in vars(each) and not hasattr(each.result, "covers_all_rows"):
+            each.result = _covering_all_rows(each.result)
+        _cover_all_rows(each)
 
 
 def _covering_all_rows(result):
@@ -104,7 +103,10 @@ def returning_logs(step, is_own):
 
     def with_numbers(data):
         context = our_replica_context()
-        with _runs_own_step.within(is_own and context and context.num_replicas_in_sync > 1):
+        is_exchanging = is_own and context and context.num_replicas_in_sync > 1
+        if is_exchanging:
+            _cover_all_rows()
+        with _runs_own_step.within(is_exchanging):
             values = tf.nest.map_structure(_as_tensor, step(data))
         return _Logs(values, _numbers(tf.nest.flatten(values)))
 

@@ -18,13 +18,10 @@ from tf_adasum.compat.keras.statistics import synchronize
 class PhasesOfKeras3(Phases):
     """The phases of a call of a Keras 3 model."""
 
-    def is_alone(self, call):
-        """Return whether the other workers do not call `predict`, or are not needed."""
-        return call.name == "predict" and local_predict.is_alone(call)
-
-    def predict_alone(self, call):
-        """Predict on this worker only. All workers have the same weights."""
-        return local_predict.predict(call)
+    def alone(self, call):
+        """Let this worker predict alone if the other workers do not call `predict`."""
+        is_alone = call.name == "predict" and local_predict.is_alone(call)
+        return local_predict.predict if is_alone else None
 
     def scope(self, call):
         """Before the first step, refuse objects that were created outside of the scope."""
