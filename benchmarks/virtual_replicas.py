@@ -1,7 +1,8 @@
 """Time and memory of an update with k virtual replicas, beside gradient_accumulation_steps=k.
 
 Each measurement is a process of its own: a network of 1.6 million parameters in `fit`, with four
-samples in each micro-batch, on one CPU device.
+samples in each micro-batch, on one CPU device. The two kinds take turns; the table has the median
+and the range of all turns.
 
     .venv/bin/python benchmarks/virtual_replicas.py            # a few minutes
 """
@@ -12,6 +13,7 @@ import resource
 import subprocess
 import sys
 import time
+from statistics import median
 
 WIDTH, ROWS, COUNTS = 720, 4, (2, 8, 32)
 
@@ -56,10 +58,10 @@ def main():
         print(json.dumps(measure(kind, int(k), int(updates))))
         return
     print(
-        "| k | virtual: ms | accumulation: ms | time | virtual: MiB | accumulation: MiB | "
+        "| k | virtual: ms | accumulation: ms | time | more memory: MiB | "
         "(log2 k + 2) gradients: MiB |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for k in COUNTS:
         found = {"virtual": [], "accumulation": []}
         for _ in range(options.repeats):
@@ -67,15 +69,16 @@ def main():
                 command = [sys.executable, __file__, "--one", kind, str(k), str(max(10, 160 // k))]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 own.append(json.loads(done.stdout.splitlines()[-1]))
-        ms, mib = (
-            {kind: sorted(each[key] for each in own)[len(own) // 2] for kind, own in found.items()}
-            for key in ("ms", "MiB")
-        )
+        virtual, accumulation = found.values()
+        pairs = list(zip(virtual, accumulation, strict=True))
+        more = [one["MiB"] - other["MiB"] for one, other in pairs]
+        times = [one["ms"] / other["ms"] for one, other in pairs]
         copies = (k.bit_length() - 1 + 2) * found["virtual"][0]["gradients"]
         print(
-            f"| {k} | {ms['virtual']:.1f} | {ms['accumulation']:.1f} | "
-            f"{ms['virtual'] / ms['accumulation']:.2f} | {mib['virtual']:.0f} | "
-            f"{mib['accumulation']:.0f} | {copies:.0f} |",
+            f"| {k} | {median(each['ms'] for each in virtual):.1f} | "
+            f"{median(each['ms'] for each in accumulation):.1f} | "
+            f"{median(times):.2f} ({min(times):.2f} to {max(times):.2f}) | "
+            f"{median(more):.0f} ({min(more):.0f} to {max(more):.0f}) | {copies:.0f} |",
             flush=True,
         )
 
