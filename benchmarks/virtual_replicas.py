@@ -1,7 +1,8 @@
 """Time and memory of an update with k virtual replicas, beside gradient_accumulation_steps=k.
 
 Each measurement is a process of its own: a network of 1.6 million parameters in `fit`, with four
-samples in each micro-batch, on one CPU device. Writes benchmarks/results/DATE-virtual_replicas.md.
+samples in each micro-batch, on one CPU device. The two kinds take turns. Writes
+benchmarks/results/DATE-virtual_replicas.md.
 
     python benchmarks/virtual_replicas.py            # a few minutes
 """
@@ -12,6 +13,7 @@ import resource
 import subprocess
 import sys
 import time
+from statistics import median
 
 import numpy as np
 import report
@@ -65,22 +67,26 @@ def main():
                 command = [sys.executable, __file__, "--one", kind, str(k), str(max(10, 160 // k))]
                 done = subprocess.run(command, capture_output=True, text=True, check=True)
                 own.append(json.loads(done.stdout.splitlines()[-1]))
-        ms, mib = (
-            {kind: np.median([each[key] for each in own]) for kind, own in found.items()}
-            for key in ("ms", "MiB")
-        )
-        ratio = ms["virtual"] / ms["accumulation"]
-        copies = (k.bit_length() - 1 + 2) * found["virtual"][0]["gradients"]
-        rows.append([k, *(f"{own:.1f}" for own in ms.values()), f"{ratio:.2f}"])
-        rows[-1] += [f"{own:.0f}" for own in (*mib.values(), copies)]
-    header = ["k", "virtual: ms", "accumulation: ms", "time", "virtual: MiB", "accumulation: MiB"]
+        virtual, accumulation = found.values()
+        pairs = list(zip(virtual, accumulation, strict=True))
+        ratios = [one["ms"] / other["ms"] for one, other in pairs]
+        more = [one["MiB"] - other["MiB"] for one, other in pairs]
+        copies = (k.bit_length() - 1 + 2) * virtual[0]["gradients"]
+        rows.append([k, *(f"{median(one['ms'] for one in own):.1f}" for own in found.values())])
+        rows[-1] += [_with_range(ratios, ".2f"), _with_range(more, ".0f"), f"{copies:.0f}"]
+    header = ["k", "virtual: ms", "accumulation: ms", "time", "more memory: MiB"]
     report.write(
         "virtual_replicas",
         "Virtual replicas beside gradient accumulation",
-        f"Milliseconds of an update and peak memory of the process: medians of {options.repeats} "
-        f"processes. Four samples in a micro-batch, 1.6 million parameters, one CPU device.\n\n"
+        f"Milliseconds of an update, the ratio of both kinds in a turn, and how much more memory "
+        f"the process of virtual replicas has at its peak: medians (ranges) of {options.repeats} "
+        f"turns. Four samples in a micro-batch, 1.6 million parameters, one CPU device.\n\n"
         + report.table([*header, "(log2 k + 2) gradients: MiB"], rows),
     )
+
+
+def _with_range(values, form):
+    return f"{median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ CASES = [
     ("mean", "adascale", "fit"),
     pytest.param("mean", "adascale accumulate", "fit", marks=ACCUMULATE),
     ("adasum", "delta", "fit"),
+    ("adasum", "delta of nadam", "fit"),
     ("adasum", "delta of 2", "fit"),
 ]
 

@@ -56,7 +56,8 @@ def test_several_workers(topology, sparse, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_job_that_loses_and_gains_workers_trains_the_same(tmp_path):
+@pytest.mark.parametrize("optimizer", ["momentum", "delta"])
+def test_a_job_that_loses_and_gains_workers_trains_the_same(optimizer, tmp_path):
     """4, 3, 2 and 4 workers with 12 virtual replicas, interrupted within epochs, shuffled."""
     hosts = [(4, 4), (3, 11), (2, 15), (4, 24)]
 
@@ -68,7 +69,10 @@ def test_a_job_that_loses_and_gains_workers_trains_the_same(tmp_path):
             options = {"virtual_replicas": 12}
             with contextlib.closing(WorkerGroup(workers, 1, folder, options=options)) as group:
                 results = group.run(
-                    scenarios.train_until, folder=str(tmp_path / name / "backup"), update=update
+                    scenarios.train_until,
+                    folder=str(tmp_path / name / "backup"),
+                    update=update,
+                    optimizer=optimizer,
                 )
             assert {int(each["updates"]) for each in results} == {update}
         return results[0]

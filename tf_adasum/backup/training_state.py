@@ -44,11 +44,15 @@ def gather_state(model, workers, sections):
         sections: names of sections.
     """
     variables = [(name, one) for name in sections for one in _variables(model, name)]
-    local = [[copy.numpy() for copy in _local_copies(model, one)] for _, one in variables]
-    digests = np.array([[_digest(copy) for copy in copies] for copies in local], np.int64)
+    local = [_values(model, one) for _, one in variables]
+    replicas = min(map(len, local), default=0)
+    digests = np.array([[_digest(own) for own in copies[:replicas]] for copies in local], np.int64)
     if digests.size:
         digests = workers.gather(digests.ravel()).reshape(-1, *digests.shape).swapaxes(0, 1)
-    differ = [bool((each != each.flat[0]).any()) for each in digests]
+    differ = [
+        bool((each != each.flat[0]).any()) or len(copies) > replicas
+        for each, copies in zip(digests, local, strict=True)
+    ]
     copies_of = dict(
         zip(
             np.flatnonzero(differ),
@@ -122,6 +126,7 @@ def broadcast_state(model, workers):
     """
     keras_compat.set_initial_epoch(model, workers.broadcast(keras_compat.initial_epoch(model)))
     variables = [one for section in SECTIONS for one in _variables(model, section)]
+    variables += filter(None, map(_of_virtual_replicas, variables))
     values = [_local_copies(model, variable)[0].numpy() for variable in variables]
     data = workers.broadcast_bytes(0, b"".join(value.tobytes() for value in values))
     for variable, value in zip(variables, _decoded(data, values), strict=True):
@@ -173,7 +178,8 @@ def nonfinite_weight(model, arrays):
 def assign(model, workers, arrays, sections):
     """Assign the saved values to the variables of every local replica.
 
-    If the state has the copies of n replicas, replica r gets the copy of replica r modulo n.
+    If the state has the copies of n replicas, replica r gets the copy of replica r modulo n, and so
+    do the virtual replicas of `DeltaAdasum`.
 
     Args:
         model: a model that the state fits, see `check`.
@@ -196,10 +202,13 @@ def assign(model, workers, arrays, sections):
             fit = False
             continue
         for variable, array in zip(variables, saved, strict=True):
-            copies = _local_copies(model, variable)
-            first = workers.rank * len(copies)
-            for local, copy in enumerate(copies):
-                copy.assign(array.copies[(first + local) % len(array.copies)])
+            of_virtual = _of_virtual_replicas(variable)
+            copies = _local_copies(model, variable if of_virtual is None else of_virtual)
+            k = 1 if of_virtual is None else of_virtual.shape[0]
+            for number, copy in enumerate(copies, workers.rank * len(copies)):
+                numbers = range(number * k, number * k + k)
+                own = [array.copies[each % len(array.copies)] for each in numbers]
+                copy.assign(own[0] if of_virtual is None else np.stack(own))
     return fit
 
 
@@ -219,10 +228,26 @@ def _variables(model, section):
         return list(model.metrics_variables)
     optimizers = keras_compat.optimizers_of(model)
     if section == "optimizer":
-        return [one for each in optimizers for one in keras_compat.all_variables(each)]
+        variables = [one for each in optimizers for one in keras_compat.all_variables(each)]
+        of_virtual = {id(_of_virtual_replicas(one)) for one in variables}
+        return [one for one in variables if id(one) not in of_virtual]
     states = [state for each in optimizers for state in keras_compat.aggregation_states_of(each)]
     rule_states = [state.rule_state for state in states if state.rule_state]
     return [one for state in rule_states for one in state.of_name.values()]
+
+
+def _of_virtual_replicas(variable):
+    """Return the variable with the values of a slot on a device's virtual replicas, or None."""
+    return getattr(variable, "of_virtual_replicas", None)
+
+
+def _values(model, variable):
+    """Return a variable's value on each local replica, or on each local virtual replica."""
+    of_virtual = _of_virtual_replicas(variable)
+    if of_virtual is None:
+        return [copy.numpy() for copy in _local_copies(model, variable)]
+    values = (value for copy in _local_copies(model, of_virtual) for value in copy.numpy())
+    return list(map(np.asarray, values))
 
 
 def _local_copies(model, variable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import typing
 from collections.abc import Callable
 
@@ -16,6 +17,16 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, of_inner_optimizer, validated_optimizer
+
+COMBINES_IN_EACH_STEP = (
+    "With `virtual_replicas`, DeltaAdasum combines the steps of the replicas in every step. Use "
+    f"local_steps=1, or as many devices as replicas. {see('TFA-316')}"
+)
+UNDOES_NOTHING = (
+    "With `virtual_replicas`, DeltaAdasum cannot skip a step, because the slots of a device's "
+    "other virtual replicas have changed already. Use on_nonfinite='raise' or 'propagate' and no "
+    f"LossScaleOptimizer, or as many devices as replicas. {see('TFA-316')}"
+)
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -142,7 +153,7 @@ class DeltaAdasum(WrapperOptimizer):
 class DeltaStep(keras_compat.Step):
     """Takes a local step, and combines the replicas' changes after every k local steps.
 
-    `build` sets the attributes; it sets only `variables` if k is 1.
+    `build` sets the attributes; it sets only `variables` and `slots` if k is 1.
 
     Args:
         optimizer: the inner optimizer.
@@ -153,6 +164,8 @@ class DeltaStep(keras_compat.Step):
         starts: variables with w, the weights before the first local step.
         taken: int64 scalar variable, the number of local steps since the last combination.
         combinations: int64 scalar variable, the number of combinations.
+        slots: with several virtual replicas on a device, pairs of a variable of the inner optimizer
+            and a variable with its values on these replicas, ``[k, …]``.
         assigned: list of the other weights that the forward pass assigns, such as the vector of a
             SpectralNormalization. A combination averages them, because the weights depend on them.
     """
@@ -172,6 +185,9 @@ class DeltaStep(keras_compat.Step):
                 for name in ("local_steps_taken", "combinations")
             )
             self.starts = wrapper.add_optimizer_variables(variables, "start")
+        strategy, self.slots = tf.distribute.get_strategy(), []
+        if tf.distribute.has_strategy() and strategy._virtual_replicas.per_device > 1:
+            self.slots = keras_compat.add_slots(wrapper, strategy._virtual_replicas.per_device)
 
     def update(self, values, variables):
         """Take a local step. After every k local steps, combine the changes of the replicas."""
@@ -183,8 +199,28 @@ class DeltaStep(keras_compat.Step):
             super().update(values, variables)
         else:
             starts = [tf.identity(variable) for variable in variables]
-            super().update(values, variables)
+            with self._slots_of_virtual_replica():
+                super().update(values, variables)
             self._combine_changes(variables, starts)
+
+    @contextlib.contextmanager
+    def _slots_of_virtual_replica(self):
+        """Return a context in which the inner optimizer has the slots of a virtual replica."""
+        strategy = tf.distribute.get_strategy()
+        step = strategy._virtual_replicas.step
+        if step is None:
+            yield
+            return
+        if strategy._nonfinite.action == "skip" or "finite" in step.notes:
+            raise ValueError(UNDOES_NOTHING)
+        step.is_local = True
+        for slot, of_each in self.slots:
+            slot.assign(tf.gather(of_each.value, step.index))
+        yield
+        for slot, of_each in self.slots:
+            index = tf.reshape(step.index, [1])
+            of_each.value.scatter_update(tf.IndexedSlices(slot.value[None], index))
+        step.is_local = False
 
     def skips(self):
         """Return whether this replica has no rows, and so skips the step; None if none skips it."""
@@ -193,6 +229,7 @@ class DeltaStep(keras_compat.Step):
         return tf.distribute.get_strategy()._empty_replicas.is_empty_if_any()
 
     def _update_in_turn(self, values, variables):
+        tf.distribute.get_strategy()._virtual_replicas.check(False, COMBINES_IN_EACH_STEP)
         self.assigned = keras_compat.assigned_in_forward_pass()
         context = tf.distribute.get_replica_context()
         keras_compat.cond(context, self.taken == 0, self._remember, lambda: None)
@@ -220,6 +257,9 @@ class DeltaStep(keras_compat.Step):
         starts = [tf.convert_to_tensor(start) for start in starts]
         pairs = zip(variables, starts, strict=True)
         deltas = [tf.convert_to_tensor(variable) - start for variable, start in pairs]
+        step = tf.distribute.get_strategy()._virtual_replicas.step
+        if step and step.hands_over:  # the next virtual replica begins with the same weights
+            keras_compat.assign(variables, starts)
         combined = keras_compat.combine(self.optimizer, deltas, variables)
         pairs = zip(starts, combined, strict=True)
         keras_compat.assign(variables, [start + delta for start, delta in pairs])
@@ -249,14 +289,6 @@ def _check_strategy(strategy):
             "another rule than the mean. Build the model under an AdasumMirroredStrategy(), whose "
             "default rule is Adasum. "
             f"Received: {received}" + (f" with {rule!r}" if rule else "")
-        )
-    if strategy._virtual_replicas.per_device > 1:
-        raise ValueError(
-            "DeltaAdasum keeps the state of the optimizer for each replica, so it needs as many "
-            "devices as replicas. Use the optimizer without DeltaAdasum, or train without "
-            "`virtual_replicas`. Received: "
-            f"{strategy.num_virtual_replicas} virtual replicas on {strategy.num_replicas_in_sync} "
-            f"devices {see('TFA-316')}"
         )
     if isinstance(strategy.aggregation, rules.AdaCons) and not strategy.aggregation.rescale:
         raise ValueError(

@@ -3,6 +3,7 @@
 import warnings
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tf_adasum.arguments import check
@@ -131,7 +132,10 @@ class WrapperOptimizer(keras_compat.WrapperBase):
             )
             return
         for index, variable in enumerate(own):
-            variable.assign(store[str(index)])
+            value = store[str(index)]
+            if value.shape[1:] == variable.shape[1:]:  # other virtual replicas reuse it in order
+                value = np.resize(value, variable.shape)
+            variable.assign(value)
 
     @property
     def iterations(self):

@@ -81,6 +81,7 @@ class CustomReductions:
         For custom loops that change the combined gradients, such as clipping
         (docs/custom_loops.md).
         """
+        self._virtual_replicas.check(False)
         own = replica()
         self._combined.add(own)
         try:

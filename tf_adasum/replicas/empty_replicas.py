@@ -130,7 +130,9 @@ class EmptyReplicas:
 
     def is_empty_if_any(self):
         """Return `is_empty` as a tensor; None only if `is_empty` is None on all local replicas."""
-        own = self.is_empty
+        own, step = self.is_empty, self._steps.get(tensorflow_compat.replica())
+        if step and step.hands_over:  # alone
+            return None if own is None else tf.convert_to_tensor(own)
 
         def any_of_local(strategy, is_known):
             return any(strategy.experimental_local_results(is_known))

@@ -49,9 +49,11 @@ class Step:
         number: the number of the current virtual replica, int or int32 scalar tensor.
         rows, rows_now, total: the number of rows of this device's step, of the current micro-batch,
             and of all devices.
+        notes: dict of the scalars of the current micro-batch, see `note`.
         hands_over: whether optimizers hand over their gradients and assign nothing, because
             another micro-batch follows.
         is_within_update: whether an optimizer takes its step.
+        is_local: whether an optimizer updates the variables of a virtual replica.
     """
 
     def __init__(self, strategy: Any, arguments: Any):
@@ -60,16 +62,21 @@ class Step:
         self._first = tensorflow_compat.replica() * self._count
         self._divide_rows()
         self.number: Any = self._first
-        self.hands_over, self.is_within_update = True, False
+        self.hands_over, self.is_within_update, self.is_local = True, False, False
         self._begin_micro_batch()
         self._trees: list[Tree | RunningSum] = []  # for each optimizer
         self._measured = 0  # how many gradients of an optimizer are measured
         self._variables: list[tuple] = []  # see `before_assignment`
 
+    @property
+    def index(self) -> Any:
+        """The number of the current micro-batch."""
+        return self.number - self._first
+
     def _begin_micro_batch(self) -> None:
         self._updates = 0
         self._handed: list[tuple[Any, list]] = []
-        self._notes: dict[str, tf.Tensor] = {}
+        self.notes: dict[str, tf.Tensor] = {}
 
     # ---- rows ----------------------------------------------------------------------------------
 
@@ -141,19 +148,22 @@ class Step:
         Args:
             optimizer: the inner optimizer.
             values: its gradients, and the scalars that are combined with them.
-            groups: for each value, the number of its group of variables.
+            groups: for each gradient, the number of its group of variables; scalars are alone.
             measured: how many of the values are gradients whose orthogonality is measured.
         """
         self._measured = measured
         self._handed.append((optimizer, values))
         if len(self._trees) < len(self._handed):
-            rule = self._strategy.aggregation
-            tree = partial_results.partial_results(rule, groups, self._first, self._count)
-            self._trees.append(tree)
+            scalars = range(max(groups) + 1, max(groups) + 1 + len(values) - len(groups))
+            self._trees.append(
+                partial_results.partial_results(
+                    self._strategy.aggregation, [*groups, *scalars], self._first, self._count
+                )
+            )
 
     def note(self, name: str, value: Any) -> None:
         """Keep a scalar of this micro-batch for `noted`."""
-        self._notes[name] = tf.cast(value, tf.float32)
+        self.notes[name] = tf.cast(value, tf.float32)
 
     def noted(self, name: str, value: Any) -> tf.Tensor:
         """Return the scalars of all micro-batches, ``[k]``; `value` is that of the last one."""
@@ -253,7 +263,7 @@ class Step:
             "sums": self._summands(result),
             "measured": self._measured_of(self._handed[0][1] if self._handed else []),
         }
-        for name, note in self._notes.items():
+        for name, note in self.notes.items():
             notes = before["notes"][name] if before else tf.zeros([self._count - 1])
             state["notes"][name] = tf.tensor_scatter_nd_update(notes, [[index]], [note])
         if before:

@@ -32,6 +32,7 @@ OPTIMIZERS = {
         SGD(0.1, momentum=0.9, gradient_accumulation_steps=2), smoothing=0.5
     ),
     "delta": lambda: optimizers.DeltaAdasum(Adam(0.1)),
+    "delta of nadam": lambda: optimizers.DeltaAdasum(keras.optimizers.Nadam(0.1)),
     "delta of 2": lambda: optimizers.DeltaAdasum(AdamW(0.1, weight_decay=0.1), local_steps=2),
 }
 RULES = {

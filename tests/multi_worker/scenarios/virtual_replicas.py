@@ -16,6 +16,7 @@ OPTIMIZERS = {
     "momentum": lambda: keras.optimizers.SGD(0.02, momentum=0.9),
     "adam": lambda: keras.optimizers.Adam(0.01),
     "lamb": lambda: tf_adasum.optimizers.LAMB(0.01),
+    "delta": lambda: tf_adasum.optimizers.DeltaAdasum(tf_adasum.optimizers.LAMB(0.01)),
 }
 
 
@@ -84,11 +85,11 @@ class InterruptAt(keras.callbacks.Callback):
             raise Interrupted
 
 
-def train_until(strategy, folder, update, steps=6, epochs=4):
+def train_until(strategy, folder, update, optimizer="momentum", steps=6, epochs=4):
     """Resume from the backup, and train until an update; the weights if the training ends."""
     replicas = strategy.num_virtual_replicas
     x, y = data(ROWS * replicas * steps)
-    model = compiled(strategy, "momentum", lambda: keras.layers.Dense(12, activation="tanh"))
+    model = compiled(strategy, optimizer, lambda: keras.layers.Dense(12, activation="tanh"))
     backup = tf_adasum.callbacks.BackupAndRestore(folder, save_freq=1, delete_checkpoint=False)
     options = {"batch_size": ROWS * replicas, "epochs": epochs, "verbose": 0}
     with contextlib.suppress(Interrupted):

@@ -258,8 +258,6 @@ def test_what_cannot_be_supported_says_so():
     model = linear(strategy, keras.optimizers.SGD(RATE, gradient_accumulation_steps=2))
     with pytest.raises(ValueError, match="gradient_accumulation_steps"):
         model.fit(x, y, batch_size=ROWS * 4, verbose=0)
-    with strategy.scope(), pytest.raises(ValueError, match="DeltaAdasum"):
-        tf_adasum.optimizers.DeltaAdasum(keras.optimizers.Adam())
     with pytest.raises(RuntimeError, match="in_virtual_replicas"):
         _ = strategy.gradient_reduction
     model = linear(strategy, layers=[keras.layers.BatchNormalization(synchronized=True)])
@@ -277,6 +275,50 @@ def test_what_cannot_be_supported_says_so():
     model = linear(strategy)
     with pytest.raises(ValueError, match="only once"):
         strategy.run(strategy.in_virtual_replicas(two_updates), args=(tf.constant(x),))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"local_steps": 2}, "local_steps=1"),
+        ({"is_scaled": True}, "no LossScaleOptimizer"),
+        ({"on_nonfinite": "skip"}, "on_nonfinite='raise'"),
+    ],
+)
+def test_steps_of_delta_adasum_that_cannot_be_undone(options, message):
+    strategy, (x, y) = (
+        make(4, on_nonfinite=options.get("on_nonfinite", "propagate")),
+        data(ROWS * 4),
+    )
+    with strategy.scope():
+        optimizer = tf_adasum.optimizers.DeltaAdasum(
+            keras.optimizers.Adam(), local_steps=options.get("local_steps", 1)
+        )
+        if "is_scaled" in options:
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        linear(strategy, optimizer).fit(x, y, batch_size=ROWS * 4, verbose=0)
+
+
+@pytest.mark.parametrize("saved_on", [4, 2])
+def test_the_slots_of_all_virtual_replicas_are_saved(saved_on, tmp_path):
+    def trained(count):
+        with (strategy := make(count)).scope():
+            adam = tf_adasum.optimizers.DeltaAdasum(keras.optimizers.Adam(0.1))
+        model, (x, y) = linear(strategy, adam), data(ROWS * count)
+        model.fit(x, y, batch_size=ROWS * count, verbose=0)
+        return model
+
+    before, model, path = trained(saved_on), trained(4), tmp_path / "saved.keras"
+    before.save(path)
+    with make(4).scope():
+        after = keras.models.load_model(path)
+    for own, loaded in zip(before.optimizer.variables, after.optimizer.variables, strict=True):
+        rows = np.resize(own, loaded.shape)
+        np.testing.assert_array_equal(loaded, rows)
+        if "virtual" in own.path and own.shape[1:] == (FEATURES, 1):
+            assert len(np.unique(rows, axis=0)) == saved_on
+    assert len(model.optimizer.variables) == len(after.optimizer.variables)
 
 
 def test_the_tracker_measures_virtual_replicas():

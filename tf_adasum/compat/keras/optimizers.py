@@ -47,6 +47,10 @@ def tensorflow_variable(variable):
     return variable if callable(value) else value
 
 
+class HandedOver(Exception):
+    """Ends a step of an optimizer in a micro-batch; the update follows in the last one."""
+
+
 class Optimizers:
     """Reduces the gradients of optimizers: the base class for Keras 2 and for Keras 3."""
 
@@ -125,6 +129,9 @@ class Optimizers:
             variables: list of the gradients' Keras or TensorFlow variables.
             scalars: list of scalars that are combined as gradients of other variables. The results
                 follow the combined gradients.
+
+        Raises:
+            HandedOver: if another micro-batch of this device follows.
         """
         context = tf.distribute.get_replica_context()
         gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
@@ -132,6 +139,10 @@ class Optimizers:
         state = self._aggregation_state_of(optimizer, context)
         values, marker = [*gradients, *scalars], tensorflow_compat.GradientOptions()
         virtual = context.strategy._virtual_replicas.step
+        if virtual and virtual.hands_over:
+            measured = len(gradients) if state.measures_orthogonality else 0
+            virtual.hand_over(optimizer, values, state.groups_of(indices), measured)
+            raise HandedOver
         if virtual:
             parts = virtual.combined(optimizer, values)
             values, marker.parts = [each for part in parts for each in part], len(parts)
@@ -144,33 +155,15 @@ class Optimizers:
             state.keep_measures(virtual.measures(gradients, combined[: len(gradients)]), indices)
         return combined
 
-    def hand_over(self, optimizer, gradients, variables, scalars):
-        """Hand over the gradients of a micro-batch, whose update follows with the last one.
-
-        Args:
-            optimizer: as for `combine`, and so are the other arguments.
-        """
-        context = tf.distribute.get_replica_context()
-        gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
-        indices = [self.index_of(optimizer, variable) for variable in variables]
-        state = getattr(optimizer, "aggregation_state", None)  # no `merge_call` in a loop
-        state = state or self._aggregation_state_of(optimizer, context)
-        groups = state.groups_of(indices)
-        measured = len(gradients) if state.measures_orthogonality else 0
-        own = range(max(groups) + 1, max(groups) + 1 + len(scalars))
-        context.strategy._virtual_replicas.step.hand_over(
-            optimizer, [*gradients, *scalars], [*groups, *own], measured
-        )
-
     def _aggregation_state_of(self, optimizer, replica_context):
         """Return the optimizer's `AggregationState`. Create it if it does not exist yet."""
 
         def across_replicas(strategy):
-            if getattr(optimizer, "aggregation_state", None) is None:
-                with tf.init_scope():
-                    self.set_aggregation_state(optimizer, strategy)
+            with tf.init_scope():
+                self.set_aggregation_state(optimizer, strategy)
 
-        replica_context.merge_call(across_replicas)
+        if getattr(optimizer, "aggregation_state", None) is None:
+            replica_context.merge_call(across_replicas)
         return optimizer.aggregation_state
 
     def divide_variables(self, optimizers):
@@ -312,9 +305,9 @@ def weighted(optimizer, values):
 def hint_at_delta_adasum(optimizer, strategy):
     """Say once that Adasum combines the steps of adaptive optimizers better than gradients."""
     is_adaptive = hasattr(optimizer, "beta_2") or hasattr(optimizer, "rho")
-    is_several = strategy.num_replicas_in_sync > 1 and strategy._workers.rank == 0
+    is_several = strategy.num_virtual_replicas > 1 and strategy._workers.rank == 0
     if is_adaptive and is_several and strategy.aggregation.is_tree_of_pairs:
-        if not is_wrapped(optimizer) and strategy._virtual_replicas.per_device == 1:
+        if not is_wrapped(optimizer):
             name = type(optimizer).__name__
             hint(
                 f"{name} under Adasum usually trains better in optimizers.DeltaAdasum, which "
@@ -402,14 +395,6 @@ def assign(variables, values):
         variables: Keras or TensorFlow variables.
         values: a tensor for each variable.
     """
-
-    def across_replicas(strategy, values):
-        for variable, value in zip(variables, values, strict=True):
-            strategy.extended.update(
-                tensorflow_variable(variable),
-                lambda own, value: own.assign(value),
-                args=(value,),
-                group=False,
-            )
-
-    tf.distribute.get_replica_context().merge_call(across_replicas, args=(values,))
+    update = tf.distribute.get_strategy().extended.update
+    for variable, value in zip(map(tensorflow_variable, variables), values, strict=True):
+        update(variable, lambda own, new: own.assign(new), args=(value,), group=False)

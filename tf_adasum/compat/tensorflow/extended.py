@@ -37,6 +37,7 @@ from tf_adasum.health import call_log
     "_create_variable",
     "_reduce_to",
     "_batch_reduce_to",
+    "_use_merge_call",
 )
 class GradientAggregatingExtended(CollectiveAllReduceExtended):
     """The `StrategyExtended` of `MultiWorkerMirroredStrategy`, with hooks.
@@ -196,6 +197,13 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         if isinstance(value, tf.Variable) and not reads_without_others():
             call_log.note(f"reads or saves the variable {value.name!r}, as all workers have to")
         return super()._reduce_to(reduce_op, value, destinations, options)
+
+    def _use_merge_call(self):
+        """Let a replica update variables without the others in a micro-batch, also in a loop."""
+        virtual = getattr(self._container_strategy(), "_virtual_replicas", None)  # not yet set
+        step = virtual and virtual.step
+        is_alone = step and step.hands_over and step.is_within_update
+        return not is_alone and super()._use_merge_call()
 
     def _batch_reduce_to(self, reduce_op, value_destination_pairs, options):
         """Merge options, and keep their class, which TensorFlow would change."""

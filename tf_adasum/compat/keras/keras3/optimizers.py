@@ -1,5 +1,6 @@
 """Hooks into the steps of Keras 3's optimizers."""
 
+import contextlib
 import functools
 import weakref
 
@@ -11,6 +12,7 @@ from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.variables import take_assigned
 from tf_adasum.compat.keras.optimizer_steps import BaseStep, step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
+    HandedOver,
     Optimizers,
     cond,
     divided,
@@ -189,21 +191,10 @@ def _update_unless(skips, optimizer, gradients, variables):
 
         tf.cond(skips, lambda: tf.constant(0), step)
 
-    def across_replicas(strategy, gradients, variables, *rate_and_skips):
-        for gradient, variable in zip(gradients, variables, strict=True):
-            strategy.extended.update(
-                variable, update, args=(gradient, *rate_and_skips), group=False
-            )
-
-    tf.distribute.get_replica_context().merge_call(
-        across_replicas,
-        args=(
-            list(gradients),
-            list(map(tensorflow_variable, variables)),
-            tf.convert_to_tensor(optimizer.learning_rate),
-            skips,
-        ),
-    )
+    extended = tf.distribute.get_strategy().extended
+    rate = tf.convert_to_tensor(optimizer.learning_rate)
+    for gradient, variable in zip(gradients, map(tensorflow_variable, variables), strict=True):
+        extended.update(variable, update, args=(gradient, rate, skips), group=False)
 
 
 @hooks.replaces(TFOptimizer, "_backend_apply_gradients")
@@ -220,11 +211,8 @@ def backend_apply_gradients(original, self, grads, trainable_variables):
     optimizer's update.
     """
     steps = self.gradient_accumulation_steps
-    virtual = step_of_virtual_replicas()
-    if virtual and steps:
+    if steps and step_of_virtual_replicas():
         raise ValueError(ACCUMULATES)
-    if virtual and virtual.hands_over:
-        return _hand_over(self, list(grads), trainable_variables, virtual)
     step = step_of_wrapper(self)
     if step:
         step.check_caller()
@@ -233,21 +221,13 @@ def backend_apply_gradients(original, self, grads, trainable_variables):
     else:
         return original(self, grads, trainable_variables)
     values = weighted(self, [*grads, *step.measure(grads)])
-    if not steps:
-        step.update(values, trainable_variables)
-    else:
-        _accumulate(self, values, trainable_variables, step)
-    if self.use_ema:
-        step.average()
-
-
-def _hand_over(optimizer, gradients, variables, virtual):
-    """Hand over the gradients of a micro-batch, as they would be combined."""
-    step = step_of_wrapper(optimizer)
-    scalars = step.measure(gradients) if step else []
-    if not step and not combines_before_clipping(optimizer):
-        gradients = optimizer._clip_gradients(gradients)
-    _optimizers.hand_over(optimizer, gradients, variables, scalars)
+    with contextlib.suppress(HandedOver):
+        if not steps:
+            step.update(values, trainable_variables)
+        else:
+            _accumulate(self, values, trainable_variables, step)
+        if self.use_ema:
+            step.average()
 
 
 def _accumulate(optimizer, values, variables, step):
@@ -297,12 +277,14 @@ class Step(BaseStep):
         values = optimizer._clip_gradients(values)
         if not is_first and combines(optimizer):
             values = combine(optimizer, values, variables)
+        updating = object.__new__(_without_reduction(type(optimizer)))
+        object.__setattr__(updating, "__dict__", vars(optimizer))
         if skips is not None:
+            # What belongs to no weight changes as `iterations` does, such as Nadam's product.
+            updating._backend_update_step([], [], optimizer.learning_rate)
             _update_unless(skips, optimizer, values, variables)
             return
         optimizer._apply_weight_decay(variables)
-        updating = object.__new__(_without_reduction(type(optimizer)))
-        object.__setattr__(updating, "__dict__", vars(optimizer))
         updating._backend_update_step(values, variables, optimizer.learning_rate)
 
     def average(self):

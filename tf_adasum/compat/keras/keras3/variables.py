@@ -38,7 +38,7 @@ def assign(original, self, value):
         if self.aggregation == "sum" and context.num_replicas_in_sync > 1:
             refuse_outside(context.strategy, self)
         step = context.strategy._virtual_replicas.step
-        if step:
+        if step and not step.is_local:
             if step.hands_over and step.is_within_update:
                 return value  # the optimizer assigns in the last micro-batch
             step.before_assignment(self)

@@ -78,6 +78,34 @@ def update_weight_ema(optimizer, count):
     overwrite_weights(optimizer, count)
 
 
+def add_slots(wrapper, count):
+    """Add variables for what differs between the virtual replicas of a device in an optimizer.
+
+    Args:
+        wrapper: a `WrapperBase` with a built inner optimizer.
+        count: the number of virtual replicas of a device.
+
+    Returns:
+        A list of pairs: a variable of the inner optimizer, and the new variable with its values on
+        the virtual replicas, ``[count, …]``.
+    """
+    inner = wrapper.inner_optimizer
+    averages = {id(each) for each in getattr(inner, MOVING_AVERAGES, ())}
+    pairs = []
+    for slot in inner.variables:
+        if slot.aggregation == "none" and id(slot) not in averages:
+
+            def initial(shape, dtype, slot=slot):
+                return tf.broadcast_to(tf.cast(slot, dtype), shape)
+
+            options = {"dtype": slot.dtype, "name": f"{slot.name}_of_virtual_replicas"}
+            slot.of_virtual_replicas = wrapper.add_variable(
+                (count, *slot.shape), initial, **options
+            )
+            pairs.append((slot, slot.of_virtual_replicas))
+    return pairs
+
+
 def add_accumulator(optimizer):
     """Add an accumulator for a scalar of `Step.measure`, if the optimizer accumulates gradients.
 
