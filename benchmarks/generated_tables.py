@@ -118,13 +118,13 @@ def elastic_part():
     path, events = newest("elastic"), newest("elastic_events")
     rows = report.tables(path.read_text())
     text = (
-        "*Next step*: seconds from the event to the next training step. *Pause*: seconds from the "
-        "last step before the restart to this step; it can begin before the event. Medians (lowest "
-        "to highest) "
+        "*Next step*: seconds from the event to the next training step. *Pause*: for how many "
+        "seconds no step ran. It is shorter if training goes on after the event, for example "
+        "while a new host starts. It can also begin before the event. Medians (lowest to highest) "
         f"of at least {min(int(r['times']) for r in rows)} events of each kind. Four hosts were "
         "simulated on one machine with two cores. Measured with an earlier version, which kept "
-        "TensorFlow imported between rounds; today, each restart also imports TensorFlow, and "
-        "takes longer."
+        "TensorFlow imported between rounds. Today, each restart also imports TensorFlow: add the "
+        "time that `python -c 'import tensorflow'` takes on your machine."
     )
     table = report.table(
         ["event", "next step", "pause"], [[r["event"], r["seconds"], r["pause"]] for r in rows]

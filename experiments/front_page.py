@@ -81,8 +81,8 @@ def comparison(found):
         return sum(own.count(sign) for own in found.values())
 
     text = (
-        f"In {total} comparisons on {len(found)} setups of small CNNs, Adasum at the single-device "
-        f"learning rate beat averaging at that rate {count(same, 1)} times "
+        f"In {total} comparisons on {len(found)} setups of small CNNs, Adasum of the gradients at "
+        f"the single-device learning rate beat averaging at that rate {count(same, 1)} times "
         f"(p < {SIGNIFICANT}). With both tuned, Adasum won {count(tuned, 1)} and lost "
         f"{count(tuned, -1)}:"
     )

@@ -97,7 +97,7 @@ def write(experiments):
         claims[experiment.name], parts = parts_of(experiment)
         path = experiment.folder / "README.md"
         path.write_text(rewritten(path.read_text(), parts))
-    machine = f"Measured on: {of_benchmarks('report').this_machine()}, on one of the cores."
+    machine = f"Measured on: {of_benchmarks('report').this_machine()}. Simulations used one core."
     EVIDENCE.write_text(
         rewritten(EVIDENCE.read_text(), {"machine": machine, "claims": summary(claims)})
     )

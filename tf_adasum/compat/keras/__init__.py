@@ -120,6 +120,7 @@ else:
         OF_SWAP_EMA_WEIGHTS,
         WrapperBase,
         add_accumulator,
+        add_slots,
         swap_learning_rate,
         update_weight_ema,
         variables_to_save,
