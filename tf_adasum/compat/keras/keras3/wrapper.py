@@ -98,7 +98,7 @@ def add_slots(wrapper, count):
             def initial(shape, dtype, slot=slot):
                 return tf.broadcast_to(tf.cast(slot, dtype), shape)
 
-            options = {"dtype": slot.dtype, "name": f"{slot.name}_of_virtual_replicas"}
+            options = {"dtype": slot.dtype, "name": f"virtual_{slot.name}"}
             slot.of_virtual_replicas = wrapper.add_variable(
                 (count, *slot.shape), initial, **options
             )
