@@ -2,7 +2,7 @@
 
 UCX itself has several transports, such as shared memory and TCP; `UCX_TLS` selects among them.
 Within a host, shared memory is the fastest if processes may copy from each other's memory. If
-processes may not (other users, some containers), it is slower than TCP, so it is not used. The
+processes may not (other users, some containers), it may be slower than TCP, so it is not used. The
 first candidate that works on all workers is used: it has to deliver the bytes that were sent.
 """
 
