@@ -5,11 +5,13 @@ Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import socket
 from collections.abc import Mapping
 from typing import Any
 
-from tf_adasum.cluster import addresses
+from tf_adasum.cluster import addresses, own_address
 from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.store_client import UNPROVEN, wrong_program
 from tf_adasum.cluster.tasks import Cluster
@@ -70,6 +72,27 @@ def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -
         f"All workers must be started with the same secret, in the variable {SECRET} or "
         f"in a file that {SECRET_FILE} names. Received: {', '.join(received)} "
         f"{see('TFA-207')}"
+    )
+
+
+def wrong_host(cluster: Cluster) -> str:
+    """Return the error if another worker's address is on this machine, and this worker's is not.
+
+    Behind address translation, no worker's address is on its machine.
+    """
+    own, hosts, here = cluster.rank, cluster.hosts, None
+    with contextlib.suppress(OSError, UnicodeError):
+        socket.getaddrinfo(hosts[own], None)  # if names are unknown or slow, look up no others
+        if not own_address.is_here(hosts[own]):
+            others = {each: rank for rank, each in enumerate(hosts)}
+            found = (each for each in others if not own_address.is_loopback(each))
+            here = next((others[each] for each in found if own_address.is_here(each)), None)
+    if here is None:
+        return ""
+    return (
+        f"This process is {cluster.named([own])}, but this machine is the host of "
+        f"{cluster.named([here])}. Correct {cluster.source or 'the cluster'} on this machine: "
+        "each worker needs its own index."
     )
 
 

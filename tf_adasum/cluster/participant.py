@@ -19,7 +19,7 @@ from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, own_address, ports, secret, start_round
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.members import LONGEST_JOB
-from tf_adasum.cluster.messages import different_secrets, lost, unreachable
+from tf_adasum.cluster.messages import different_secrets, lost, unreachable, wrong_host
 from tf_adasum.cluster.session import Session
 from tf_adasum.cluster.start_round import StartRound
 from tf_adasum.cluster.store import StoreServer
@@ -130,6 +130,8 @@ class Participant:
         self._begin(timeout)
         self.is_over = True
         cluster, is_elsewhere = self.cluster, self._joins and self.cluster.num_workers > 1
+        if not self._joins and (wrong := wrong_host(cluster)):
+            raise ValueError(wrong)
         self._settings = settings
         self._own_value = self._value()
         if self._rank == 0:

@@ -20,7 +20,7 @@ from support.rendezvous_tasks import (
     tasks,
 )
 
-from tf_adasum.cluster import participant, ports, rendezvous, start_round
+from tf_adasum.cluster import messages, participant, ports, rendezvous, start_round
 from tf_adasum.cluster.participant import Participant
 from tf_adasum.errors import WorkerLostError
 
@@ -149,6 +149,28 @@ def test_missing_tasks_are_named(count, absent):
         assert f"but {clusters[0].named(absent)} did not start" in str(outcome)
         assert "Another program" not in str(outcome)
         assert 0.5 <= waited < 5
+
+
+@pytest.mark.parametrize(
+    ("hosts", "here", "is_wrong"),
+    [
+        (["a", "b", "c"], {"c"}, True),
+        (["a", "b", "c"], {"b", "c"}, False),
+        (["a", "b", "c"], set(), False),  # behind address translation
+        (["127.0.0.1", "b"], {"127.0.0.1"}, False),  # every machine has it
+    ],
+)
+def test_a_worker_on_the_host_of_another_one_is_named(monkeypatch, hosts, here, is_wrong):
+    monkeypatch.setattr(messages.own_address, "is_here", lambda host: host in here)
+    monkeypatch.setattr(messages.socket, "getaddrinfo", lambda *_: [])
+    cluster = cluster_of(*(f"{host}:{n + 1}" for n, host in enumerate(hosts)), rank=1)
+    wrong = messages.wrong_host(cluster)
+    assert bool(wrong) == is_wrong
+    if is_wrong:
+        assert wrong.startswith("This process is worker 1 (b:2), but this machine is the host of")
+        assert "worker 2 (c:3)" in wrong
+        with pytest.raises(ValueError, match="This process is worker 1"):
+            rendezvous.meet(cluster, SETTINGS, SOON)
 
 
 @pytest.mark.parametrize(("host", "rank"), [("127.0.0.1", 0), ("", 0), ("", 1)])
