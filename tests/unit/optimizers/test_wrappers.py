@@ -180,8 +180,9 @@ def test_moving_averages_with_local_steps_count_combinations(adasum_strategy, ov
 
 
 @pytest.mark.keras3_only("Keras 2 has no SwapEMAWeights")
-@pytest.mark.parametrize("wrapper", [AdaScale, DeltaAdasum])
-@pytest.mark.parametrize("wrapped_again", [False, True], ids=["alone", "in LossScaleOptimizer"])
+@pytest.mark.parametrize(
+    ("wrapper", "wrapped_again"), [(AdaScale, False), (AdaScale, True), (DeltaAdasum, True)]
+)
 def test_the_validation_uses_the_moving_averages(wrapper, strategy, wrapped_again):
     losses = []
     for wrap in (lambda optimizer: optimizer, wrapper):
