@@ -69,6 +69,15 @@ def test_communication_options_reach_every_collective(group):
         assert actual["hints"].tolist() == ["RING"] * len(ops) * group.devices
 
 
+@on("1x2", "2x1")
+def test_own_reductions(group):
+    numbers = np.arange(group.replicas) + 1.0
+    expected = {"sum": numbers.sum(), "mean": numbers.mean(), "list": numbers}
+    for actual in group.run(basics.own_reductions):
+        for name, value in expected.items():
+            np.testing.assert_array_equal(actual[name], [value] * group.devices, err_msg=name)
+
+
 @on("2x1", "2x2")
 def test_other_reductions_open_no_files(group):
     for own in group.run(basics.reduce_without_descriptors):
