@@ -18,14 +18,11 @@ from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, of_inner_optimizer, validated_optimizer
 
-COMBINES_IN_EACH_STEP = (
-    "With `virtual_replicas`, DeltaAdasum combines the steps of the replicas in every step. Use "
-    f"local_steps=1, or as many devices as replicas. {see('TFA-316')}"
-)
-UNDOES_NOTHING = (
-    "With `virtual_replicas`, DeltaAdasum cannot skip a step, because the slots of a device's "
-    "other virtual replicas have changed already. Use on_nonfinite='raise' or 'propagate' and no "
-    f"LossScaleOptimizer, or as many devices as replicas. {see('TFA-316')}"
+ONE_STEP = (
+    "With `virtual_replicas`, DeltaAdasum combines in every step, and cannot skip a step, because "
+    "the slots of earlier virtual replicas have changed. Use local_steps=1, no LossScaleOptimizer, "
+    "and on_nonfinite='raise' or 'propagate', or use as many devices as replicas. "
+    f"{see('TFA-316')}"
 )
 
 
@@ -46,6 +43,7 @@ class DeltaAdasum(WrapperOptimizer):
       worker with one device loads its own file, training resumes exactly. If a worker has several
       devices, or several workers load the same file, all replicas resume with the slots in that
       file. The weights are always exact, even with another number of workers.
+    * With virtual replicas, a device keeps the slots of each of its replicas, and so does the file.
     * With `local_steps` k > 1, the replicas' weights differ between two combinations. The weights
       are also combined at the end of an epoch, and before `evaluate` and `predict`. In a custom
       loop, call `synchronize`. A combination averages the weights that the forward pass assigns,
@@ -191,6 +189,11 @@ class DeltaStep(keras_compat.Step):
 
     def update(self, values, variables):
         """Take a local step. After every k local steps, combine the changes of the replicas."""
+        strategy = tf.distribute.get_strategy()
+        virtual = strategy._virtual_replicas.step
+        skips = virtual and (strategy._nonfinite.action == "skip" or "finite" in virtual.notes)
+        if skips or (virtual and self.local_steps > 1):
+            raise ValueError(ONE_STEP)
         if self.replicas > 1:
             values = [_with_each_row_once(value) for value in values]
         if self.local_steps > 1:
@@ -199,28 +202,20 @@ class DeltaStep(keras_compat.Step):
             super().update(values, variables)
         else:
             starts = [tf.identity(variable) for variable in variables]
-            with self._slots_of_virtual_replica():
+            with self._slots_of(virtual) if virtual else contextlib.nullcontext():
                 super().update(values, variables)
             self._combine_changes(variables, starts)
 
     @contextlib.contextmanager
-    def _slots_of_virtual_replica(self):
-        """Return a context in which the inner optimizer has the slots of a virtual replica."""
-        strategy = tf.distribute.get_strategy()
-        step = strategy._virtual_replicas.step
-        if step is None:
-            yield
-            return
-        if strategy._nonfinite.action == "skip" or "finite" in step.notes:
-            raise ValueError(UNDOES_NOTHING)
-        step.is_local = True
+    def _slots_of(self, virtual):
+        """Return a context in which the optimizer has the slots of the current virtual replica."""
+        index, virtual.is_local = tf.reshape(virtual.index, [1]), True
         for slot, of_each in self.slots:
-            slot.assign(tf.gather(of_each.value, step.index))
+            slot.assign(tf.gather(of_each.value, index)[0])
         yield
         for slot, of_each in self.slots:
-            index = tf.reshape(step.index, [1])
             of_each.value.scatter_update(tf.IndexedSlices(slot.value[None], index))
-        step.is_local = False
+        virtual.is_local = False
 
     def skips(self):
         """Return whether this replica has no rows, and so skips the step; None if none skips it."""
@@ -229,7 +224,6 @@ class DeltaStep(keras_compat.Step):
         return tf.distribute.get_strategy()._empty_replicas.is_empty_if_any()
 
     def _update_in_turn(self, values, variables):
-        tf.distribute.get_strategy()._virtual_replicas.check(False, COMBINES_IN_EACH_STEP)
         self.assigned = keras_compat.assigned_in_forward_pass()
         context = tf.distribute.get_replica_context()
         keras_compat.cond(context, self.taken == 0, self._remember, lambda: None)
