@@ -5,7 +5,7 @@ detect that workers were started with different settings. So worker 0 first serv
 (`store`): at the coordinator's address if the workers know only this address (`join`), otherwise at
 its own port. Each worker begins a session with it, and receives the addresses of all workers if it
 does not know them. In the same session, all send their settings (`meet`). Worker 0 decides
-(`start_round`), and all receive the same result. Then worker 0 releases its port for TensorFlow.
+(`start_round`), and all receive the same result. Then worker 0 closes the port of the store.
 The links between the other workers are tested if they wait (`health.reachability`). Standard
 library only.
 """

@@ -2,7 +2,7 @@
 
 Each worker has a session of worker 0's store (`store`), in which it owns a key that describes it:
 
-    member/RANK/RUN      set by each worker. RUN is a random name for this start of the worker
+    member/RANK/RUN      set by each other worker. RUN is a random name for this start of the worker
     result               the result for all workers, or the error with which the start fails
     missing              the names of the workers for which worker 0 waits
     unproven             the error about workers among them that have another secret
@@ -10,8 +10,8 @@ Each worker has a session of worker 0's store (`store`), in which it owns a key 
     addresses            the addresses of all workers, if they do not know them
 
 A worker that has read the result sets its key to `HAS_RESULT`. The session of a worker ends with
-its process, so a restarted worker replaces its old process. Two live sessions with the same rank
-are an error. Standard library only.
+its process, so until all have joined, a restarted worker replaces its old process. Two live
+sessions with the same rank are an error. Standard library only.
 """
 
 from __future__ import annotations

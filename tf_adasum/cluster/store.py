@@ -9,9 +9,9 @@ same order:
     refused/X        published for the session of member/X only
     any other key    published for all; a session that begins later receives it, too
 
-At the start, the server listens at the port of a task. `hand_over` frees this port for TensorFlow.
-The connections stay, nobody can connect any more, and from then on the failure detector decides
-about silent workers. Standard library only.
+At the start, the server listens at the coordinator's address, or at worker 0's own port, which
+`hand_over` frees for TensorFlow. The connections stay, nobody can connect any more, and from then
+on the failure detector decides about silent workers. Standard library only.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Leader(abc.ABC):
 
     @abc.abstractmethod
     def decide(self, now: float) -> dict[str, Any]:
-        """Return new values of keys. This method is called after each change, and every 0.2 s."""
+        """Return new values of keys. This method is called after each change, and every 0.1 s."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -101,7 +101,8 @@ class StoreServer:
             process that holds it can fork safely.
         leader: the `Leader`.
         clients: the number of clients that may connect at the same time. It is added to the limit
-            for unauthenticated clients, and limits nothing else. Defaults to 0.
+            for unauthenticated clients. Sessions beyond twice this number and 64 are ended.
+            Defaults to 0.
 
     Attributes:
         lease: seconds of silence after which a session ends; infinite after the hand over.

@@ -44,7 +44,7 @@ _STILL = 2.0
 # Seconds of waiting after which this worker tries to connect to the others. The result is known
 # before `diagnosis.ALL_WAITING_GRACE` is over, and distinguishes a cut link from a deadlock.
 _TRY = 3.0
-# States after which a worker sends nothing more.
+# States in which a worker takes part in no call any more.
 _GONE, _UNKNOWN = ("lost", "ended", "aborted"), Status()
 
 
