@@ -118,9 +118,10 @@ def elastic_part():
     path, events = newest("elastic"), newest("elastic_events")
     rows = report.tables(path.read_text())
     text = (
-        "*Next step*: seconds from the event to the next training step. *Pause*: for how many "
-        "seconds no step ran. It is shorter if training goes on after the event, for example "
-        "while a new host starts. It can also begin before the event. Medians (lowest to highest) "
+        "*Next step*: seconds from the event to the first training step on the new hosts. *Pause*: "
+        "seconds from the last step of the earlier workers to this step. The pause is shorter "
+        "if the earlier workers train on after the event, for example while a new host starts. "
+        "Medians (lowest to highest) "
         f"of at least {min(int(r['times']) for r in rows)} events of each kind. Four hosts were "
         "simulated on one machine with two cores. Measured with an earlier version, which kept "
         "TensorFlow imported between rounds. Today, each restart also imports TensorFlow: add the "

@@ -83,8 +83,8 @@ def comparison(found):
     text = (
         f"In {total} comparisons on {len(found)} setups of small CNNs, Adasum of the gradients at "
         f"the single-device learning rate beat averaging at that rate {count(same, 1)} times "
-        f"(p < {SIGNIFICANT}). With both tuned, Adasum won {count(tuned, 1)} and lost "
-        f"{count(tuned, -1)}:"
+        f"(p < {SIGNIFICANT}). With both tuned, Adasum won {count(tuned, 1)} of the {total} and "
+        f"lost {count(tuned, -1)}; {count(tuned, 0)} showed no clear difference:"
     )
     return f"{textwrap.fill(text, WIDTH)}\n\n{markdown(header, [won])}"
 
