@@ -126,7 +126,8 @@ def broadcast_state(model, workers):
     """
     keras_compat.set_initial_epoch(model, workers.broadcast(keras_compat.initial_epoch(model)))
     variables = [one for section in SECTIONS for one in _variables(model, section)]
-    variables += filter(None, map(_of_virtual_replicas, variables))
+    of_virtual_replicas = map(_of_virtual_replicas, list(variables))
+    variables += [each for each in of_virtual_replicas if each is not None]
     values = [_local_copies(model, variable)[0].numpy() for variable in variables]
     data = workers.broadcast_bytes(0, b"".join(value.tobytes() for value in values))
     for variable, value in zip(variables, _decoded(data, values), strict=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import socket
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from tf_adasum.cluster import addresses, own_address
 from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.store_client import UNPROVEN, wrong_program
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
 from tf_adasum.errors import see
 
@@ -81,11 +83,13 @@ def wrong_host(cluster: Cluster) -> str:
     Behind address translation, no worker's address is on its machine.
     """
     own, hosts, here = cluster.rank, cluster.hosts, None
+    until = time.monotonic() + HEARTBEAT_SECONDS  # each look-up may take seconds
     with contextlib.suppress(OSError, UnicodeError):
         socket.getaddrinfo(hosts[own], None)  # if names are unknown or slow, look up no others
         if not own_address.is_here(hosts[own]):
             others = {each: rank for rank, each in enumerate(hosts)}
-            found = (each for each in others if not own_address.is_loopback(each))
+            in_time = itertools.takewhile(lambda _: time.monotonic() < until, others)
+            found = (each for each in in_time if not own_address.is_loopback(each))
             here = next((others[each] for each in found if own_address.is_here(each)), None)
     if here is None:
         return ""

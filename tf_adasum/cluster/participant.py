@@ -144,11 +144,12 @@ class Participant:
             self._lead(lambda: self.round.result is not None, PATIENCE_SECONDS)
             self.server.hand_over()
         else:
-            if not is_elsewhere:
-                ports.listening_socket(cluster).close()  # or raise an error
-                self._open.callback(self.session.__enter__().close)
-            self.payload = self._follow(self._payload)
-            self.session.stay()
+            with contextlib.ExitStack() as until_all_have_met:
+                if not is_elsewhere:  # so that no other worker can use this port, see TFA-205
+                    until_all_have_met.enter_context(ports.listening_socket(cluster))
+                    self._open.callback(self.session.__enter__().close)
+                self.payload = self._follow(self._payload)
+                self.session.stay()
 
     def publish(self, key: str, value: Any) -> None:
         """On worker 0, after the rendezvous, send a key to all."""

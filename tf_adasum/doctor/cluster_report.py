@@ -3,12 +3,11 @@
     rendezvous  the workers join, and compare their versions, as in training
     look        each worker tries to connect to the others, and checks what is installed
     exchange    if nothing has failed, all replicas combine gradients, as in training
-    end         worker 0 prints everything
 
-The workers use the store of the rendezvous (`cluster.store`). Each other worker sets its key to its
-report. With the key `status`, worker 0 sends whether something has failed. No worker goes on
-earlier, because a launcher would then end the other workers. Every wait has a timeout. Uses only
-the standard library.
+The workers use the store of the rendezvous (`cluster.store`). After each step, each other worker
+sets its key to its report. Worker 0 prints the reports after the last step, and with the name of
+the step as key, sends whether something has failed. No worker goes on earlier, because a launcher
+would then end the other workers. Every wait has a timeout. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from tf_adasum.health.reachability import connect_errors
 
 _SECONDS_TO_LOOK = 180.0
 _SECONDS_FOR_WORKER_0 = 3.0
-_REPORT, _STATUS = "report", "status"
+_LOOK, _EXCHANGE = "look", "exchange"
 
 
 def find(environment: Mapping[str, str]) -> tuple[Finding, Cluster | None]:
@@ -73,7 +72,7 @@ def examine(
         timeout: seconds to wait for the other workers. Defaults to the timeout of a training.
 
     Returns:
-        The exit status.
+        The exit status, the same on all workers that have joined.
     """
     seconds = environment_variables.start_timeout(timeout, environment)
     tensorflow = installed_version("tensorflow") or installed_version("tensorflow-cpu")
@@ -84,14 +83,14 @@ def examine(
             if not found.addresses:
                 met.join(seconds)
             met.meet(settings, {}, seconds)
-            with ports.listening_socket(met.cluster):
-                findings = [*_links(met.cluster), *look()]
-                reports = [] if found.rank else _collected(met, report_of(findings))
-                if found.rank > 0:
-                    has_failures = _follow(met, report_of(findings))
-                else:
-                    has_failures = not all(each["usable"] for each in reports)
-                    met.publish(_STATUS, int(has_failures))
+            findings: list[Finding] = []
+            with ports.listening_socket(met.cluster):  # until all have looked
+                findings += [*_links(met.cluster), *look()]
+                status = _compared(met, _LOOK, findings, show)
+            if status == 0:
+                findings += run(exchange)
+                status = _compared(met, _EXCHANGE, findings, show)
+            return status
     except (OSError, ValueError, WorkerLostError) as error:
         fix = "start the doctor on all workers, in the same way"
         finding = Finding(FAIL, "cluster", describe(error), fix)
@@ -101,15 +100,6 @@ def examine(
             return 1
         # Print at once, because a launcher ends worker 0 soon after the other workers.
         return show([{"name": found.names[0], **report_of([finding])}])
-    if not has_failures:
-        findings += run(exchange)
-    if found.rank > 0:
-        failed = [each for each in findings if each.level == FAIL] if not has_failures else []
-        for finding in failed:
-            print(finding, file=sys.stderr, flush=True)
-        return int(has_failures or bool(failed))
-    reports[0] |= report_of(findings)
-    return show(reports)
 
 
 def _links(cluster: Cluster) -> list[Finding]:
@@ -128,8 +118,30 @@ def _links(cluster: Cluster) -> list[Finding]:
     return [Finding(FAIL, "links", text, "open the port in the firewall") for text in texts]
 
 
-def _collected(met: Participant, own: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the reports of all workers, which worker 0 receives."""
+def _compared(
+    met: Participant,
+    step: str,
+    findings: list[Finding],
+    show: Callable[[list[dict[str, Any]]], int],
+) -> int:
+    """Wait until all workers have done a step. After the last step, worker 0 prints all reports.
+
+    Returns:
+        0 if all are usable, otherwise 1, on all workers.
+    """
+    own = report_of(findings)
+    if met.cluster.rank > 0:
+        return _follow(met, step, own)
+    reports = _collected(met, step, own)
+    status = int(not all(each["usable"] for each in reports))
+    if status or step == _EXCHANGE:
+        show(reports)
+    met.publish(step, status)
+    return status
+
+
+def _collected(met: Participant, step: str, own: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the reports of all workers about a step, which worker 0 receives."""
     cluster, reports = met.cluster, {0: own}
     until = time.monotonic() + _SECONDS_TO_LOOK
     while len(reports) < cluster.num_workers and time.monotonic() < until:
@@ -137,8 +149,8 @@ def _collected(met: Participant, own: dict[str, Any]) -> list[dict[str, Any]]:
             rank, value = met.round.arrived.popleft()
             if value is None:
                 reports.setdefault(rank, _missing("was lost: its connection was closed"))
-            elif isinstance(value, dict) and isinstance(value.get(_REPORT), dict):
-                reports[rank] = value[_REPORT]
+            elif isinstance(value, dict) and isinstance(value.get(step), dict):
+                reports[rank] = value[step]
         time.sleep(POLL_SECONDS)
     return [
         {"name": cluster.named([rank]), **reports.get(rank, _missing("does not answer"))}
@@ -150,14 +162,14 @@ def _missing(why: str) -> dict[str, Any]:
     return {**report_of([Finding(FAIL, "cluster", why)]), "host": "?"}
 
 
-def _follow(met: Participant, own: dict[str, Any]) -> bool:
-    """Send the report of this worker to worker 0, and return whether anything has failed."""
+def _follow(met: Participant, step: str, own: dict[str, Any]) -> int:
+    """Send the report of this worker to worker 0, and return the status that it sends."""
     session = met.session
-    session.set({_REPORT: own})
+    session.set({step: own})
     while True:
         is_over = session.is_over  # before the last look at the key
-        if type(status := session.value(_STATUS)) is int:
-            return bool(status)
+        if type(status := session.value(step)) is int:
+            return status
         if is_over:
             raise ConnectionError(f"{met.cluster.named([0])} was lost")
         session.wait(POLL_SECONDS)

@@ -21,8 +21,11 @@ def check_exchange() -> list[Finding]:
     """Run this module; its last line is the result, or the error."""
     command = [sys.executable, "-m", __name__]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    lines = (ended.stderr if ended.returncode else ended.stdout).strip().splitlines() or [""]
-    return [Finding(FAIL if ended.returncode else OK, "exchange", lines[-1])]
+    (*_, line) = "", *(ended.stderr if ended.returncode else ended.stdout).strip().splitlines()
+    if ended.returncode:
+        text = f"the process ended with exit status {ended.returncode}: {line}"
+        return [Finding(FAIL, "exchange", text)]
+    return [Finding(OK, "exchange", line)]
 
 
 def main() -> None:

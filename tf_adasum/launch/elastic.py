@@ -126,6 +126,7 @@ def launch_elastic(
                     nnodes, coordinator, listener, max_restarts, control, num_workers, settings
                 ) as job:
                     status = job.run(deadline, looks_again=may_serve and listener is None)
+                    is_connected = job.session.was_connected  # it may still connect when it ends
             except ConnectionError as error:
                 if not was_connected:
                     raise
@@ -136,7 +137,7 @@ def launch_elastic(
                 return 0 if has_finished else 1
             if status is not None:
                 return status
-            if job.session.was_connected:
+            if is_connected:
                 was_connected, may_serve = True, listener is not None
                 has_finished |= job.has_finished
                 time.sleep(_SECONDS_BEFORE_RECONNECTING)
@@ -265,7 +266,7 @@ class _ElasticJob:
             at the coordinator's address.
         """
         status = self._connect(deadline, looks_again)
-        if not self.session.was_connected:
+        if status is not None or not self.session.was_connected:
             return status
         while True:
             event = self._next(deadline)

@@ -213,8 +213,13 @@ class DeltaStep(keras_compat.Step):
         for slot, of_each in self.slots:
             slot.assign(tf.gather(of_each.value, index)[0])
         yield
+        # `on_nonfinite="raise"` raises in the last micro-batch, after which the training may go on.
+        is_bad = virtual.notes.get("not finite", 0.0) if virtual.hands_over else 0.0
         for slot, of_each in self.slots:
-            of_each.value.scatter_update(tf.IndexedSlices(slot.value[None], index))
+            now = slot.value[None]
+            if tf.is_tensor(is_bad):
+                now = tf.where(is_bad > 0, tf.gather(of_each.value, index), now)
+            of_each.value.scatter_update(tf.IndexedSlices(now, index))
         virtual.is_local = False
 
     def skips(self):

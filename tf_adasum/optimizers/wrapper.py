@@ -133,7 +133,8 @@ class WrapperOptimizer(keras_compat.WrapperBase):
             return
         for index, variable in enumerate(own):
             value = store[str(index)]
-            if value.shape[1:] == variable.shape[1:]:  # other virtual replicas reuse it in order
+            is_of_virtual = variable.path.rpartition("/")[2].startswith("virtual_")
+            if is_of_virtual and value.shape[1:] == variable.shape[1:]:  # reused in order
                 value = np.resize(value, variable.shape)
             variable.assign(value)
 

@@ -85,7 +85,14 @@ def read_logs_on_last_worker(strategy, reads):
     }
 
 
-class Largest(keras.metrics.Metric):
+class ResultOfMixin:
+    """A class that is no metric and has `result`."""
+
+    def result(self):
+        return self.value
+
+
+class Largest(ResultOfMixin, keras.metrics.Metric):
     """The largest value so far."""
 
     def __init__(self):
@@ -94,9 +101,6 @@ class Largest(keras.metrics.Metric):
 
     def update_state(self, values):
         self.value.assign(tf.maximum(self.value.value, tf.reduce_max(values)))
-
-    def result(self):
-        return self.value
 
 
 class OtherKeys(keras.Model):

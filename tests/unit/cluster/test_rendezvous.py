@@ -187,6 +187,14 @@ def test_a_taken_port_is_named(host, rank):
 # ---- other settings --------------------------------------------------------------------------
 
 
+def test_a_worker_that_is_started_twice_is_named_before_the_others_come():
+    first, second = tasks(2)
+    outcomes, seconds = run([second, second, first], delays=[0.0, 0.5, 2.0])
+    assert outcomes[0] is None and outcomes[2] is None, outcomes
+    assert isinstance(outcomes[1], OSError) and "TFA-205" in str(outcomes[1])
+    assert seconds[1] < 1.4, "before worker 0 is there"
+
+
 def test_of_long_clusters_the_first_difference_is_named():
     one = {"cluster": [f"node{n}.example:2222" for n in range(200)]}
     other = {"cluster": [*one["cluster"][:150], "node7.example:1", *one["cluster"][151:]]}

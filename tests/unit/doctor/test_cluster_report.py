@@ -93,13 +93,13 @@ def test_what_fails_on_one_worker_fails_on_all(monkeypatch, capsys):
     assert "FAIL  worker 1 (" in text and "FAIL  self-test     wrong" in text and "rebuild" in text
 
 
-def test_an_exchange_that_fails_on_one_worker_fails_there_and_is_printed(monkeypatch, capsys):
+def test_an_exchange_that_fails_on_one_worker_fails_on_all(monkeypatch):
     def exchange():
         return [WRONG] if threading.current_thread().name == "1" else [GOOD]
 
     codes, reports = examined(monkeypatch, 2, exchange=exchange)
-    assert codes == {0: 0, 1: 1} and reports[0]["findings"][-1]["text"] == GOOD.text
-    assert "wrong" in capsys.readouterr().err
+    assert codes == {0: 1, 1: 1} and [each["usable"] for each in reports] == [True, False]
+    assert reports[0]["findings"][-1]["text"] == GOOD.text and failures_of(reports[1]) == ["wrong"]
 
 
 def test_a_link_that_is_cut_is_named(monkeypatch):

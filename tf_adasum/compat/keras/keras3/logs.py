@@ -53,8 +53,9 @@ def _cover_all_rows(kind=keras.metrics.Metric):
     epoch Keras reads the metrics again.
     """
     for each in kind.__subclasses__():
-        if "result" in vars(each) and not hasattr(each.result, "covers_all_rows"):
-            each.result = _covering_all_rows(each.result)
+        owner = next(one for one in each.__mro__ if "result" in vars(one))  # may be a mixin
+        if not hasattr(owner.result, "covers_all_rows"):
+            owner.result = _covering_all_rows(owner.result)
         _cover_all_rows(each)
 
 
