@@ -44,7 +44,7 @@ WRONG = [
     ({"radix_plan": [3]}, r"`radix_plan` must be .* Received: radix_plan=\[3\]"),
     ({"local_reduction": "sum"}, "`local_reduction` must be .*'sum'"),
     ({"wire_dtype": "int8"}, "`wire_dtype` must be .*'int8'"),
-    ({"devices": []}, "at least one device"),
+    ({"devices": []}, "different devices"),
     ({"transport": "tcp"}, "transport='tcp'"),
 ]
 
