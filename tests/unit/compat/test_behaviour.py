@@ -78,6 +78,18 @@ def test_a_dataset_without_a_batch_is_refused(unknown):
         model.fit(data, verbose=0)
 
 
+def test_a_step_of_the_user_runs_without_xla_and_says_so():
+    class OwnStep(keras.Sequential):
+        def train_step(self, data):
+            return super().train_step(data)
+
+    with tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"]).scope():
+        model = OwnStep([keras.layers.Input([3]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=True)
+    with pytest.warns(UserWarning, match="without XLA, because it is the model's own step"):
+        model.fit(np.ones([4, 3]), np.ones([4, 1]), verbose=0)
+
+
 def test_workers_agree_on_one_seed_in_an_epoch():
     """Keras also asks for an iterator at the end of an epoch, and does not use it."""
     strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
