@@ -6,7 +6,6 @@ Uses only the standard library.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import secrets
 import tempfile
@@ -135,13 +134,10 @@ def launch(
                 added[START_TIMEOUT] = _SECONDS_TO_MEET_AGAIN
             yield [{**each, **added} for each in environments]
 
-    logs: list[Log] = []
-    try:
-        logs += [] if log_dir is None else map(functools.partial(Log, log_dir), ranks)
-    except ValueError:  # one of them cannot be opened
-        for log in logs:
-            log.close()
-        raise
+    with contextlib.ExitStack() as until_all_are_open:
+        opened = (contextlib.closing(Log(log_dir, rank)) for rank in ranks if log_dir is not None)
+        logs = [until_all_are_open.enter_context(each) for each in opened]
+        until_all_are_open.pop_all()
     captures_output = captures_output or in_all > 1 or bool(logs)
     cpus = cpu_shares(num_workers) if is_bound else []
     job = Job(command, ranks, in_all, environments_of, grace, logs, captures_output, cpus, control)
