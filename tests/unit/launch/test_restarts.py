@@ -102,7 +102,8 @@ except WorkerLostError:
 
 
 def test_a_script_that_hides_a_lost_worker_has_not_finished(script, tmp_path):
-    path = script(FAIL_UNTIL + "if restart < 1:\n    " + "\n    ".join(LOSES.splitlines()))
+    loses = "if restart < 1:\n    " + "\n    ".join(LOSES.splitlines())
+    path = script(FAIL_UNTIL + WAIT_FOR_WORKER_0 + loses)
     result = run("-n", 2, "--max-restarts", 1, path, tmp_path)
     assert result.returncode == 0 and len(starts_in(tmp_path)) == 2
     assert "restart 1 of 1" in result.stderr
