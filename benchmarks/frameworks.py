@@ -244,11 +244,6 @@ def version_of(framework):
     return ", ".join(map(" ".join, zip(packages[framework], numbers, strict=True)))
 
 
-def is_present(framework):
-    """Return whether the framework is installed."""
-    return bool(os.environ.get(PYTHONS.get(framework, "PATH")))
-
-
 def compare(name, title, cases, sizes, turns):
     """Write a report.
 

@@ -150,12 +150,8 @@ def write(name, title, body, *, machine=None, folder=RESULTS):
 def checkout_of(commit):
     """Return a context manager for a folder with a commit's files, and the op built here."""
     with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(
-            ["git", "archive", commit, "tf_adasum"],
-            cwd=ROOT,
-            capture_output=True,
-            check=True,
-        )
+        command = ["git", "archive", commit, "tf_adasum"]
+        archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         for built in (ROOT / "tf_adasum" / "ops").glob("_*[!y]"):
             if built.is_file():

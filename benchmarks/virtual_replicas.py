@@ -27,17 +27,15 @@ def measure(kind, k, updates):
     import tf_adasum
 
     is_virtual = kind == "virtual"
-    strategy = tf_adasum.AdasumMirroredStrategy(
-        ["CPU:0"], virtual_replicas=k if is_virtual else None
-    )
+    replicas = k if is_virtual else None
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], virtual_replicas=replicas)
     batches = updates if is_virtual else updates * k
     x = np.random.RandomState(0).normal(size=[ROWS * k * updates, WIDTH]).astype("float32")
     y = x[:, :1]
     with strategy.scope():
         layers = [keras.layers.Dense(WIDTH, activation="relu") for _ in range(3)]
         model = keras.Sequential([keras.Input([WIDTH]), *layers, keras.layers.Dense(1)])
-        steps = None if is_virtual or kind == "none" else k
-        sgd = keras.optimizers.SGD(0.001, gradient_accumulation_steps=steps)
+        sgd = keras.optimizers.SGD(0.001, gradient_accumulation_steps=None if is_virtual else k)
         model.compile(sgd, "mse", jit_compile=False)
     options = {"batch_size": ROWS * (k if is_virtual else 1), "verbose": 0, "shuffle": False}
     used = len(x) // batches * 2 * (1 if is_virtual else k)
@@ -46,8 +44,8 @@ def measure(kind, k, updates):
     model.fit(x, y, **options)
     seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    parameters = model.count_params()
-    return {"ms": seconds / updates * 1000, "MiB": peak, "gradients": parameters * 4 / 2**20}
+    gradients = model.count_params() * 4 / 2**20
+    return {"ms": seconds / updates * 1000, "MiB": peak, "gradients": gradients}
 
 
 def main():
@@ -56,8 +54,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     if options.one:
-        kind, k, updates = options.one
-        print(json.dumps(measure(kind, int(k), int(updates))))
+        print(json.dumps(measure(options.one[0], *map(int, options.one[1:]))))
         return
     rows = []
     for k in COUNTS:
