@@ -133,9 +133,9 @@ class WrapperOptimizer(keras_compat.WrapperBase):
             return
         for index, variable in enumerate(own):
             value = store[str(index)]
-            is_of_virtual = variable.path.rpartition("/")[2].startswith("virtual_")
-            if is_of_virtual and value.shape[1:] == variable.shape[1:]:  # reused in order
-                value = np.resize(value, variable.shape)
+            name = getattr(variable, "path", "").rpartition("/")[2]  # Keras 2 has no paths
+            if name.startswith("virtual_") and value.shape[1:] == variable.shape[1:]:
+                value = np.resize(value, variable.shape)  # reused in order
             variable.assign(value)
 
     @property
