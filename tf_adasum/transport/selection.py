@@ -168,7 +168,9 @@ def _candidates(
     Each candidate is a tuple: a value for ``UCX_TLS``, and a name.
     """
     if is_given:
-        return [("", f"{VARIABLE}={os.environ.get(VARIABLE, '')}")], ""
+        given = os.environ.get(VARIABLE, "")
+        why_not = shared_memory.crash_risk(given, cluster, memories, free)
+        return [] if why_not else [("", f"{VARIABLE}={given}")], why_not
     tcp = (TCP, "TCP")
     if not shared_memory.is_shared(memories):
         return [tcp], ""

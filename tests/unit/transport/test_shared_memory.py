@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.transport import shared_memory
 
 ROOT = Path(__file__).parents[3]
+CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), 0)
 
 
 OTHER = """
@@ -55,6 +57,22 @@ own, (memory, *other) = shared_memory.own_mark(), {theirs}
 print(shared_memory.forbidden_copy(cluster, {{0: own, 1: [memory + 1, *other]}}))
 print(shared_memory.forbidden_copy(cluster, {{0: own, 1: [memory, *other]}}))
 """
+
+
+@pytest.mark.parametrize(
+    ("transports", "free", "is_dangerous"),
+    [
+        ("posix,tcp", 16, True),
+        ("all", 16, True),
+        ("^cma", 16, True),
+        ("tcp,self", 16, False),
+        ("posix,tcp", 15, False),  # UCX leaves it out
+        ("posix,tcp", 31, False),
+    ],
+)
+def test_what_the_user_has_chosen_may_crash(transports, free, is_dangerous):
+    why = shared_memory.crash_risk(transports, CLUSTER, [1, 1, 1], [free] * 3)
+    assert bool(why) == is_dangerous
 
 
 def test_this_process():
