@@ -295,7 +295,7 @@ class HealthMonitor:
             if status.state == "failed":
                 why += f". It had failed before: {status.why}"
             self._statuses = {**self._statuses, rank: Status("lost", why)}
-        elif "starting" not in (status.state, self._own.state):
+        elif self._own.state != "starting":  # until then, a start may keep others from sending
             self._check_heartbeat(rank, status, silent)
 
     def _check_heartbeat(self, rank: int, status: Status, silent: float) -> None:
