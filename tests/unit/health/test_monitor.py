@@ -40,7 +40,7 @@ def workers():
     """Returns a function that starts the monitors of so many workers, and waits for their start."""
     with contextlib.ExitStack() as stack:
 
-        def start(count, timeout=None, counters=None):
+        def start(count, timeout=None, counters=None, silent=()):
             addresses = [f"127.0.0.1:{port}" for port in range(1, count + 1)]
             clusters = tasks(count)
             with ThreadPoolExecutor(count) as pool:
@@ -51,11 +51,13 @@ def workers():
                 cluster = cluster_of(*addresses, rank=rank)
                 one = monitor.HealthMonitor(cluster, of(met[rank]), timeout)
                 one.aborted = []
+                if rank in silent:
+                    one._send_statuses = lambda: None
                 one.start()
                 stack.callback(one.stop)
                 one.started((counters or {}).get(rank, lambda: (0, 0, 0)), one.aborted.append)
                 monitors.append(one)
-            eventually(lambda: len(states_of(monitors[0])) == count - 1)
+            eventually(lambda: len(states_of(monitors[0])) == count - 1 - len(silent))
             return monitors
 
         yield start
@@ -158,6 +160,13 @@ def test_a_silent_worker_that_takes_part_is_not_lost(workers, monkeypatch, silen
     monkeypatch.setattr(one, "_update_status", lambda **fields: None)
     eventually(lambda: one.cause)
     assert f"worker {silent} (127.0.0.1:{silent + 1}) was lost: it has sent nothing" in one.cause
+
+
+def test_a_worker_that_is_silent_from_its_start_on_is_lost(workers):
+    one, _ = workers(2, timeout=1.0, silent=[1])
+    one._update_status(in_call=1)
+    eventually(lambda: one.cause)
+    assert one.cause.startswith("worker 1 (127.0.0.1:2) was lost: it has sent nothing for ")
 
 
 def test_one_that_was_stopped_itself_does_not_blame_the_others(workers, monkeypatch):
