@@ -274,7 +274,7 @@ def main():
     plural = "s" * (arguments.workers > 1)
     all_seconds = [seconds for own in found.values() for seconds, _ in own]
     report.write(
-        "elastic" if arguments.workers == 1 else f"elastic-{arguments.workers}_workers",
+        "elastic",
         "Hosts that are lost and join: time until training continues",
         f"{arguments.hosts} hosts, network namespaces of this machine, with {arguments.workers} "
         f"worker{plural} each, and `tf-adasum-launch --nnodes {arguments.hosts // 2}:"

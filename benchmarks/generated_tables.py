@@ -122,10 +122,9 @@ def elastic_part():
         "seconds from the last step of the earlier workers to this step. The pause is shorter "
         "if the earlier workers train on after the event, for example while a new host starts. "
         "Medians (lowest to highest) "
-        f"of at least {min(int(r['times']) for r in rows)} events of each kind. Four hosts were "
-        "simulated on one machine with two cores. Measured with an earlier version, which kept "
-        "TensorFlow imported between rounds. Today, each restart also imports TensorFlow: add the "
-        "time that `python -c 'import tensorflow'` takes on your machine."
+        f"of at least {min(int(r['times']) for r in rows)} events of each kind. Two hosts with two "
+        "workers each were simulated on one machine with two cores. Each restart also imports "
+        "TensorFlow, which took about 3 s there."
     )
     table = report.table(
         ["event", "next step", "pause"], [[r["event"], r["seconds"], r["pause"]] for r in rows]
