@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from tf_adasum.aggregation import buckets, rules, sparse
 from tf_adasum.aggregation.buckets import Gradient
-from tf_adasum.aggregation.fused import FusedPlan
 from tf_adasum.aggregation.levels import Level
 from tf_adasum.aggregation.reduction_planner import (
     BucketPlan,
@@ -42,7 +41,7 @@ __all__ = [
     "aggregate",
 ]
 
-AnyPlan = BucketPlan | FusedPlan | sparse.SparsePlan
+AnyPlan = BucketPlan | sparse.SparsePlan
 
 
 def aggregate(

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum.aggregation.buckets import Bucket
 from tf_adasum.aggregation.groups import CollectiveGroup, FusedCollectives
 from tf_adasum.aggregation.levels import ReduceScatterLevel
 from tf_adasum.aggregation.rules import AggregationRule
@@ -82,34 +81,3 @@ class FusedReduceScatterLevel(ReduceScatterLevel):
     def gather(self, combined: Any) -> Any:
         """Return the combined gradients, which every member already has."""
         return combined
-
-
-class FusedPlan:
-    """Describes how a bucket is combined without packing, on one level; see `BucketPlan`.
-
-    `split` returns one piece, because the transport cuts the bucket into pieces.
-
-    Args:
-        bucket: a `buckets.Bucket`.
-        level: the `FusedReduceScatterLevel`.
-        wire_dtype: dtype in which gradients are sent. Defaults to the dtype of the gradients.
-    """
-
-    def __init__(
-        self, bucket: Bucket, level: FusedReduceScatterLevel, wire_dtype: tf.DType | None = None
-    ):
-        self.indices = bucket.indices
-        self.levels = [level]
-        self._bucket = bucket
-        self._dtype = wire_dtype or bucket.dtype
-
-    def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
-        """Return one piece: the list of this replica's gradients, and their segments."""
-        own = [tf.cast(gradients[0][index], self._dtype) for index in self.indices]
-        return [(own, self._bucket.segments)]
-
-    def join(self, pieces: Sequence[Any]) -> list[tuple[int, tf.Tensor]]:
-        """Return ``(index, gradient)`` for each combined gradient."""
-        (combined,) = pieces
-        whole = [tf.cast(gradient, self._bucket.dtype) for gradient in combined]
-        return list(zip(self.indices, whole, strict=True))

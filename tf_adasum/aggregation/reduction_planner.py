@@ -30,7 +30,7 @@ import tensorflow as tf
 from tf_adasum import ops
 from tf_adasum.aggregation import buckets
 from tf_adasum.aggregation.buckets import Bucket
-from tf_adasum.aggregation.fused import FusedPlan, FusedReduceScatterLevel
+from tf_adasum.aggregation.fused import FusedReduceScatterLevel
 from tf_adasum.aggregation.groups import CollectiveGroup, LocalGroup
 from tf_adasum.aggregation.levels import AllGatherLevel, Level, ReduceScatterLevel, shard_segments
 from tf_adasum.aggregation.scheme import Scheme
@@ -74,22 +74,17 @@ class BucketPlan:
         """
         length = len(self._starts) * self._width
         buffers = [tf.cast(self._bucket.pack(own, length), self._dtype) for own in gradients]
-        return [
-            (
-                _stacked([tf.slice(buffer, [start], [self._width]) for buffer in buffers]),
-                shard_segments(self._bucket.segments, start, self._width),
-            )
-            for start in self._starts
-        ]
+        pieces = []
+        for start in self._starts:
+            parts = [tf.slice(buffer, [start], [self._width]) for buffer in buffers]
+            vector = parts[0] if len(parts) == 1 else tf.stack(parts)
+            pieces.append((vector, shard_segments(self._bucket.segments, start, self._width)))
+        return pieces
 
     def join(self, pieces: Sequence[tf.Tensor]) -> list[tuple[int, tf.Tensor]]:
         """Return ``(index, gradient)`` for each gradient of the combined pieces."""
         whole = tf.ensure_shape(tf.concat(pieces, axis=0), [len(self._starts) * self._width])
         return self._bucket.unpack(tf.cast(whole, self._bucket.dtype))
-
-
-def _stacked(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
-    return vectors[0] if len(vectors) == 1 else tf.stack(vectors)
 
 
 class LocalPlan(BucketPlan):
@@ -106,9 +101,6 @@ class PairwisePlan(LocalPlan):
     A pair is combined from the vectors themselves, so no Gram matrices are needed.
     """
 
-    def __init__(self, bucket: Bucket):
-        super().__init__(bucket, levels=[])
-
     def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
         """Combine all vectors; return the combination as one piece, with its segments."""
         ((vectors, segments),) = super().split(gradients)
@@ -118,6 +110,21 @@ class PairwisePlan(LocalPlan):
                 for a, b in zip(vectors[0::2], vectors[1::2], strict=True)
             ]
         return [(vectors[0], segments)]
+
+
+class FusedPlan(BucketPlan):
+    """A plan without packing, see `fused`. The transport cuts the bucket into pieces."""
+
+    def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
+        """Return one piece: the list of this replica's gradients, and their segments."""
+        own = [tf.cast(gradients[0][index], self._dtype) for index in self.indices]
+        return [(own, self._bucket.segments)]
+
+    def join(self, pieces: Sequence[Any]) -> list[tuple[int, tf.Tensor]]:
+        """Return ``(index, gradient)`` for each combined gradient."""
+        (combined,) = pieces
+        whole = [tf.cast(gradient, self._bucket.dtype) for gradient in combined]
+        return list(zip(self.indices, whole, strict=True))
 
 
 class LocalReductionPlanner:
@@ -142,7 +149,7 @@ class LocalReductionPlanner:
         radix_plan = self.scheme.radix_plan or ()
         is_halving = set(radix_plan) == {2} and self.scheme.local_reduction_size == 1
         if is_halving and self.scheme.rule.is_tree_of_pairs and not needs_full_gram:
-            return PairwisePlan(bucket)
+            return PairwisePlan(bucket, levels=[])
         return LocalPlan(bucket, [AllGatherLevel(self.scheme.single_level_rule, self.group)])
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
@@ -181,7 +188,7 @@ class CollectiveReductionPlanner:
         """The group of all replicas."""
         return self._group_of(1, self._replicas)
 
-    def plan(self, bucket: Bucket, needs_full_gram: bool) -> BucketPlan | FusedPlan:
+    def plan(self, bucket: Bucket, needs_full_gram: bool) -> BucketPlan:
         """Return the plan for a `Bucket`, the same on all replicas, as `LocalReductionPlanner`."""
         replicas = self._replicas
         wire_dtype = narrower(bucket.dtype, self.scheme.wire_dtype)
@@ -208,7 +215,7 @@ class CollectiveReductionPlanner:
             computes_gram = needs_full_gram or rule.needs_gram
             width = buckets.piece_width(bucket, pieces, multiple)
             fused = FusedReduceScatterLevel(rule, column, column.fused, width, computes_gram)
-            return FusedPlan(bucket, fused, wire_dtype)
+            return FusedPlan(bucket, [fused], wire_dtype=wire_dtype)
         return BucketPlan(bucket, levels, pieces, multiple, wire_dtype)
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
@@ -255,6 +262,4 @@ ReductionPlanner = LocalReductionPlanner | CollectiveReductionPlanner
 
 def narrower(dtype: tf.DType, wire_dtype: tf.DType | None) -> tf.DType | None:
     """Return the wire dtype if it has fewer bytes than the dtype of the gradients, else None."""
-    if wire_dtype is None or wire_dtype.size >= dtype.size:
-        return None
-    return wire_dtype
+    return wire_dtype if wire_dtype and wire_dtype.size < dtype.size else None

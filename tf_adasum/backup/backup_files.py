@@ -253,21 +253,22 @@ class BackupFiles:
         Raises:
             OSError: if the backup cannot be written. The last good backup stays.
         """
+        parts = backup.encoded()
+        size = sum(map(len, parts))
         self.folder.mkdir(parents=True, exist_ok=True)
         atomic_files.remove_unfinished(self.folder)
         path = self.folder / "epoch-{}-batch-{}{}".format(*backup.progress, SUFFIX)
-        parts = backup.encoded()
-        size = sum(map(len, parts))
         if shutil.disk_usage(self.folder).free < size:
             self._remove_but(self._good[-1:])
         try:
             with atomic_files.replacing(path) as unfinished, open(unfinished, "wb") as file:
                 file.writelines(parts)
         except FileNotFoundError as error:
+            others = ", ".join(atomic_files.writers(self.folder))
             raise OSError(
-                f"Another job has removed the unfinished backup {path.name} from "
-                f"{self.folder.absolute()}, because it has the same `backup_dir`. Give each job a "
-                f"directory of its own {see('TFA-601')}"
+                f"Another job{f' ({others})' if others else ''} has removed the unfinished backup "
+                f"{path.name} from {self.folder.absolute()}, because it has the same `backup_dir`. "
+                f"Give each job a directory of its own {see('TFA-601')}"
             ) from error
         except OSError as error:
             raise OSError(

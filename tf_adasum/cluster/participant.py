@@ -170,7 +170,7 @@ class Participant:
             self.close()
 
     def _begin(self, timeout: float) -> None:
-        self._timeout, now = timeout, time.monotonic()
+        self._timeout, self._began = timeout, (now := time.monotonic())
         self._deadline, self._next_message = now + timeout, now + PATIENCE_SECONDS
 
     # ---- what this worker serves and sends -------------------------------------------------------
@@ -237,7 +237,7 @@ class Participant:
                     self._give_up()
                 report = self._absent_for_worker_0() if self._is_report_due() else None
             if report:
-                _report(*report)
+                self._report(*report)
             if not self.server.is_serving:
                 raise RuntimeError(
                     f"The store of {self.cluster.named([0])} has ended with an error, which is "
@@ -288,7 +288,7 @@ class Participant:
             if now > self._deadline and session.tried and not session.is_connected:
                 break
             if self._is_report_due():
-                _report(*self._absent())
+                self._report(*self._absent())
             session.wait(POLL_SECONDS)
         unproven = session.last.unauthenticated
         if unproven is not None and not session.is_connected:
@@ -364,7 +364,7 @@ class Participant:
         self._next_message += PATIENCE_SECONDS
         return True
 
-
-def _report(absent: str, failure: str) -> None:
-    line = " ".join(filter(None, [f"tf_adasum: waiting for {absent}.", failure]))
-    print(line, file=sys.stderr, flush=True)
+    def _report(self, absent: str, failure: str) -> None:
+        waited = time.monotonic() - self._began
+        line = f"tf_adasum: waiting for {absent} ({waited:.0f} of {self._timeout:g} s)."
+        print(" ".join(filter(None, [line, failure])), file=sys.stderr, flush=True)

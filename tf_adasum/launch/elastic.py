@@ -41,13 +41,7 @@ from tf_adasum.errors import see
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
 from tf_adasum.launch.job_leader import JobLeader, listener_at
 from tf_adasum.launch.jobs import check, check_machine, launch
-from tf_adasum.launch.membership import (
-    LOST_GRACE_SECONDS,
-    Begin,
-    End,
-    Host,
-    Membership,
-)
+from tf_adasum.launch.membership import LOST_GRACE_SECONDS, Begin, End, Host, Membership
 from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import Console
 from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, Control, Ending, StopRequest
@@ -126,7 +120,6 @@ def launch_elastic(
                     nnodes, coordinator, listener, max_restarts, control, num_workers, settings
                 ) as job:
                     status = job.run(deadline, looks_again=may_serve and listener is None)
-                    is_connected = job.session.was_connected  # it may still connect when it ends
             except ConnectionError as error:
                 if not was_connected:
                     raise
@@ -137,7 +130,7 @@ def launch_elastic(
                 return 0 if has_finished else 1
             if status is not None:
                 return status
-            if is_connected:
+            if job.is_connected:
                 was_connected, may_serve = True, listener is not None
                 has_finished |= job.has_finished
                 time.sleep(_SECONDS_BEFORE_RECONNECTING)
@@ -148,10 +141,12 @@ class _ElasticJob:
 
     Attributes:
         session: the `Session` with the store.
+        is_connected: whether `run` has taken part. The session may still connect when it ends.
     """
 
     def __init__(self, nnodes, coordinator, listener, max_restarts, control, num_workers, settings):
         self._nnodes, self._coordinator, self._control = nnodes, coordinator, control
+        self.is_connected = False
         self._settings = settings
         self._own = Host(secrets.token_hex(8), socket.gethostname(), num_workers)
         self._console = Console(control.events)
@@ -266,7 +261,8 @@ class _ElasticJob:
             at the coordinator's address.
         """
         status = self._connect(deadline, looks_again)
-        if status is not None or not self.session.was_connected:
+        self.is_connected = self.session.was_connected
+        if status is not None or not self.is_connected:
             return status
         while True:
             event = self._next(deadline)

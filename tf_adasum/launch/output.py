@@ -53,7 +53,7 @@ class Console:
         The main thread must not wait long. So if nothing reads our output, the message is written
         later, after the piece that is being written.
         """
-        self._messages.append(f"{PROGRAM}: {text}\n".encode())
+        self._messages.append(f"{text}\n".encode())
         self.finish(_SECONDS_TO_SPEAK)
 
     def finish(self, seconds: float | None) -> None:
@@ -74,14 +74,14 @@ class Console:
             others = () if self._redrawn is None else self._redrawn[:1]
             if not all(_can_be_written(each, seconds) for each in (2, *others)):
                 return
-            self._write(2, b"", self._messages.popleft())
+            self._write(2, f"{PROGRAM}: ".encode(), self._messages.popleft())
 
     def _write(self, descriptor, prefix, piece):
         writer = descriptor, prefix
         if self._lost:
             return
         try:
-            # Only worker 0's stdout is redrawn; any other line starts below its progress bar.
+            # Only worker 0 redraws its line; any other line starts below its progress bar.
             if self._redrawn is not None and writer != self._redrawn:
                 _write_all(self._redrawn[0], b"\n")
             _write_all(descriptor, prefix + piece)

@@ -4,6 +4,7 @@ import collections
 import errno
 import hashlib
 import json
+import os
 
 import ml_dtypes
 import numpy as np
@@ -255,14 +256,20 @@ def test_a_full_disk_is_named_and_the_last_one_stays(tmp_path, monkeypatch):
     assert paths_in(tmp_path) == [path_in(tmp_path, 1)]
 
 
-def test_another_job_with_the_same_folder_is_the_reason(tmp_path, monkeypatch):
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_another_job_with_the_same_folder_is_the_reason(tmp_path, monkeypatch, has_ended):
     files, other, flush = BackupFiles(tmp_path), BackupFiles(tmp_path), atomic_files._flush
+
+    next_one = atomic_files.replacing(tmp_path / "next")
 
     def flush_while_the_other_writes(path):
         monkeypatch.setattr(atomic_files, "_flush", flush)
         other.write(backup(epoch=9))
+        if not has_ended:
+            open(next_one.__enter__(), "w").close()
         flush(path)
 
     monkeypatch.setattr(atomic_files, "_flush", flush_while_the_other_writes)
-    with pytest.raises(OSError, match=r"Another job has removed .* Give each job a directory"):
+    name = "" if has_ended else rf" \(process {os.getpid()} on {os.uname().nodename[:40]}\)"
+    with pytest.raises(OSError, match=f"Another job{name} has removed .* Give each job a direc"):
         files.write(backup())

@@ -27,7 +27,6 @@ TWO_NODES = ["-n", "2", "--nnodes", "2", "--node-rank", "1"]
         (["-n", "2", "--devices-per-worker", "0", "SCRIPT"], "--devices-per-worker"),
         (["-n", "2", "--timeout", "0", "SCRIPT"], "--timeout"),
         (["-n", "2", "--timeout", "nan", "SCRIPT"], "--timeout"),
-        (["-n", "2", "--timeout", "inf", "SCRIPT"], "--timeout"),
         (["-n", "2", "--time", "3", "SCRIPT"], "--time"),
         (["-n", "2", "--time-out", "3", "SCRIPT"], "Do you mean --timeout?"),
         (["-n", "2", "--max-restarts", "-1", "SCRIPT"], "max_restarts=-1"),

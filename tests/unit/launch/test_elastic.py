@@ -44,13 +44,6 @@ while not os.path.exists(os.path.join(folder, "finish")):
     time.sleep(0.02)
 """
 
-# Runs the launcher with a file descriptor closed.
-CLOSES = """
-import os, sys
-os.close({})
-os.execv(sys.executable, [sys.executable, "-m", "tf_adasum.launch", *sys.argv[1:]])
-"""
-
 
 @pytest.fixture
 def job(script, tmp_path):
@@ -72,15 +65,13 @@ class Job:
     def join(self, name, *arguments, nnodes="1:3", closed=None, **environment):
         """Start the launcher of a host with one worker, with a file descriptor closed."""
         options = ["--nnodes", nnodes, "-n", "1", "--coordinator", self.coordinator, *arguments]
-        program = {}
-        if closed is not None:
-            program["command"] = [sys.executable, "-c", CLOSES.format(closed)]
+        closing = [] if closed is None else ["sh", "-c", f'exec "$@" {closed}>&-', "sh"]
         self.launchers[name] = self.stack.enter_context(
             running(
                 *options,
                 environment.pop("path", self.path),
                 self.folder,
-                **program,
+                command=[*closing, sys.executable, "-m", "tf_adasum.launch"],
                 env={**os.environ, "TF_ADASUM_SECRET": "key", "TEST_HOST": name, **environment},
                 stderr=open(self.folder / f"{name}.log", "w"),
             )
@@ -98,9 +89,9 @@ class Job:
             name: int(self.files(number, len(names))[name].name.split(".")[1]) for name in names
         }
 
-    def begin_with_two(self, **environment):
+    def begin_with_two(self, *arguments, **environment):
         """Start the coordinator's launcher "a" and another one, "b", and wait for their round."""
-        self.join("a", nnodes="2:2")
+        self.join("a", *arguments, nnodes="2:2")
         self.wait_for_text("a", "waiting for")
         self.join("b", nnodes="2:2", **environment)
         self.wait_for(1, "a", "b")
@@ -237,31 +228,25 @@ def test_a_signal_or_the_timeout_ends_the_wait_for_the_coordinator(job):
 
 
 def test_the_timeout_of_the_coordinators_launcher_ends_the_job(job):
-    job.join("a", "--timeout", "12", nnodes="2:2")
-    job.wait_for_text("a", "waiting for")
-    job.join("b", nnodes="2:2")
-    job.wait_for(1, "a", "b")
+    job.begin_with_two("--timeout", "12")
     assert job.end_of("a")[0] == 75  # the workers have made a backup
     status, log = job.end_of("b")
     assert status and "reached its --timeout" in log
 
 
-def test_another_job_with_the_same_address_is_refused(job, script):
+def test_another_job_with_the_same_address_and_another_secret_are_refused(job, script):
     job.join("a", nnodes="2:2")
     job.wait_for_text("a", "waiting for")
-    job.join("b", nnodes="2:2", path=script(WORKER, "other.py"))
-    status, log = job.end_of("b")
-    assert status == 2 and "its script path or arguments differ" in log
-    job.join("c", nnodes="2:2")
-    job.wait_for(1, "a", "c")
-
-
-def test_another_secret_is_an_error(job):
-    job.join("a", nnodes="2:2")
-    job.wait_for_text("a", "waiting for")
-    job.join("b", nnodes="2:2", TF_ADASUM_SECRET="other")
-    status, log = job.end_of("b")
-    assert status == 2 and "the same secret" in log
+    refused = {
+        "path": (script(WORKER, "other.py"), "its script path or arguments differ"),
+        "TF_ADASUM_SECRET": ("other", "the same secret"),
+    }
+    for name, (value, said) in refused.items():
+        job.join(name, nnodes="2:2", **{name: value})
+        status, log = job.end_of(name)
+        assert status == 2 and said in log
+    job.join("b", nnodes="2:2")
+    job.wait_for(1, "a", "b")
 
 
 def test_the_port_may_become_free_later(job):

@@ -8,22 +8,10 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.fuzzing import fuzz_settings
 
-from tf_adasum.launch.membership import (
-    BACKUP_GRACE_SECONDS,
-    LOST_GRACE_SECONDS,
-    MOST_SECONDS_BEFORE_FIRST_ROUND,
-    SECONDS_BEFORE_FIRST_ROUND,
-    SECONDS_BEFORE_JOINING,
-    SECONDS_BETWEEN_ROUNDS,
-    SECONDS_TO_REPORT,
-    Begin,
-    End,
-    Host,
-    Membership,
-    Stop,
-)
+from tf_adasum.launch import membership as limits
+from tf_adasum.launch.membership import Begin, Host, Membership, Stop
 
-LEADER = "leader"
+LEADER = "0"
 PATIENCE = 60.0
 MINIMUM, MAXIMUM, RESTARTS = 2, 4, 3
 
@@ -82,7 +70,7 @@ class Job:
             assert self.has_failed or not self.has_finished
             self.has_finished = self.has_failed = False
             self.running |= begun
-            self.now += SECONDS_BETWEEN_ROUNDS  # each round lasts at least as long
+            self.now += limits.SECONDS_BETWEEN_ROUNDS  # each round lasts at least as long
             assert self.running.keys() <= self.hosts.keys()
         elif isinstance(decision, Stop):
             assert decision.round in self.running.values()
@@ -94,6 +82,19 @@ class Job:
         """The workers of the round that stops end on all hosts."""
         for name in list(self.running):
             self.finish(name, 143)
+
+    def play(self, history):
+        """Join (+NAME), lose (-NAME), finish (NAME=STATUS, with "!" by itself), obey, or wait."""
+        for word in history.split():
+            name, is_end, status = word.rstrip("!").partition("=")
+            if is_end:
+                self.finish(name, int(status), word.endswith("!"))
+            elif word == "obey":
+                self.obey()
+            elif word[0] in "+-":
+                {"+": self.join, "-": self.lose}[word[0]](word[1:])
+            else:
+                self.wait(float(word))
 
     @property
     def last(self):
@@ -170,18 +171,53 @@ def begun(count, **options):
     """A job whose first round runs on so many hosts."""
     job = Job(**options)
     for number in range(1, count):
-        job.join(f"host{number}")
-    job.wait(SECONDS_BEFORE_FIRST_ROUND)
+        job.join(str(number))
+    job.wait(limits.SECONDS_BEFORE_FIRST_ROUND)
     assert isinstance(job.last, Begin) and len(job.last.hosts) == count
     return job
+
+
+FAILED = "a worker of host {} failed, and --max-restarts is {}".format
+
+
+@pytest.mark.parametrize(
+    ("hosts", "restarts", "history", "kinds", "end"),
+    [
+        (4, 0, "+spare 100 -1 obey 0.1", "BSB", "0 2 3 spare"),
+        # Failures of workers are counted, and name the host.
+        (2, 0, "1=7! obey", "BSE", f"7 {FAILED(1, 0)}"),
+        (2, 1, "1=7! obey 1 1=7! obey", "BSBSE", f"7 {FAILED(1, 1)}"),
+        # A connection broke, so a worker failed; then the others are stopped.
+        (2, 0, "1=1 0=143", "BSE", f"1 {FAILED(1, 0)}"),
+        # These were asked to end; with the same arguments, these would fail again.
+        (2, 3, "0=75 1=75", "BSE", "75 a worker received a signal"),
+        (2, 3, "0=2! 1=2!", "BSE", "2 a worker of host 0 failed"),
+        # Worker 0 saves the model: the job is complete with it, and not before.
+        (3, 0, "0=0 -2 1=1", "BE", "0 "),
+        (3, 0, "1=0 -2 0=1 1", "BB", "0 1"),
+        (3, 0, "1=0 -2 +new 10 0=0", "BE", "0 "),
+        (2, 0, "+new -1 30 0=0", "BSE", "0 "),
+        (2, 0, "1=0 0=137! 1", "BE", f"137 {FAILED(0, 0)}"),
+        (2, 1, "1=0 0=137! 1", "BB", "0 1"),
+        (2, 0, "1=0 -1 0=1!", "BE", f"1 {FAILED(0, 0)}"),
+    ],
+)
+def test_what_follows(hosts, restarts, history, kinds, end):
+    job = begun(hosts, max_restarts=restarts)
+    job.play(history)
+    assert "".join(type(each).__name__[0] for each in job.decisions) == kinds
+    if job.ended:
+        assert f"{job.ended.status} {job.ended.reason}" == end
+    else:
+        assert [host.id for host in job.last.hosts] == end.split()
 
 
 def test_the_first_round_waits_for_late_hosts_unless_all_are_there():
     job = Job()
     job.join("a")
-    job.wait(SECONDS_BEFORE_FIRST_ROUND - 1)
+    job.wait(limits.SECONDS_BEFORE_FIRST_ROUND - 1)
     job.join("b")
-    job.wait(SECONDS_BEFORE_FIRST_ROUND - 1)
+    job.wait(limits.SECONDS_BEFORE_FIRST_ROUND - 1)
     assert job.decisions == []
     job.join("c")
     assert job.last == Begin(1, tuple(job.hosts.values()))
@@ -189,101 +225,36 @@ def test_the_first_round_waits_for_late_hosts_unless_all_are_there():
 
 def test_a_host_that_joins_takes_part_after_a_backup():
     job = begun(2)
-    job.join("new")
-    job.wait(SECONDS_BEFORE_JOINING)
+    job.play(f"+new {limits.SECONDS_BEFORE_JOINING}")
     assert isinstance(job.last, Stop) and job.last.grace >= 30
-    for name in list(job.running):
-        job.finish(name, 75)
-    job.wait(SECONDS_BEFORE_JOINING)
+    job.play(f"0=75 1=75 {limits.SECONDS_BEFORE_JOINING}")
     assert isinstance(job.last, Begin) and len(job.last.hosts) == 3
-
-
-def test_a_spare_waits_until_a_host_is_lost():
-    job = begun(4)
-    job.join("spare")
-    job.wait(100.0)
-    assert isinstance(job.last, Begin)
-    job.lose("host1")
-    job.obey()
-    job.wait(0.1)
-    assert [host.id for host in job.last.hosts] == [LEADER, "host2", "host3", "spare"]
-
-
-@pytest.mark.parametrize("restarts", [0, 2])
-def test_failures_of_workers_are_counted_and_name_the_host(restarts):
-    job = begun(2, max_restarts=restarts)
-    for _ in range(restarts + 1):
-        job.finish("host1", 7, has_own_failure=True)
-        job.obey()
-        job.wait(SECONDS_BEFORE_JOINING)
-    reason = f"a worker of host host1 failed, and --max-restarts is {restarts}"
-    assert job.ended == End(7, reason)
-    assert sum(isinstance(each, Begin) for each in job.decisions) == restarts + 1
-
-
-def test_the_host_whose_worker_failed_first_is_named_without_an_own_failure():
-    """Its worker failed because a connection broke; then the other workers are stopped."""
-    job = begun(2, max_restarts=0)
-    job.finish("host1", 1)
-    job.finish(LEADER, 143)
-    assert job.ended == End(1, "a worker of host host1 failed, and --max-restarts is 0")
 
 
 def test_hosts_that_stop_for_a_host_that_leaves_can_make_a_backup():
     job = begun(3)
-    job.hosts["host1"] = dataclasses.replace(job.hosts["host1"], leaving="received SIGTERM")
-    job.finish("host1", 75)
-    assert job.last.grace == BACKUP_GRACE_SECONDS and "host1 leaves" in job.last.reason
-    job.lose("host1")  # it has ended, so nobody waits for it
-    assert job.last.grace == BACKUP_GRACE_SECONDS
+    job.hosts["1"] = dataclasses.replace(job.hosts["1"], leaving="received SIGTERM")
+    job.finish("1", 75)
+    assert job.last.grace == limits.BACKUP_GRACE_SECONDS and "1 leaves" in job.last.reason
+    job.lose("1")  # it has ended, so nobody waits for it
+    assert job.last.grace == limits.BACKUP_GRACE_SECONDS
     job.obey()
     job.wait(0.1)
-    assert [host.id for host in job.last.hosts] == [LEADER, "host2"]
+    assert [host.id for host in job.last.hosts] == [LEADER, "2"]
 
 
 def test_a_loss_shortens_a_stop_that_waits_for_a_backup():
     job = begun(3)
-    job.join("new")
-    job.wait(SECONDS_BEFORE_JOINING)
-    assert job.last.grace == BACKUP_GRACE_SECONDS
-    job.lose("host1")
-    assert job.last.grace == LOST_GRACE_SECONDS
-    job.lose("host2")
+    job.play(f"+new {limits.SECONDS_BEFORE_JOINING}")
+    assert job.last.grace == limits.BACKUP_GRACE_SECONDS
+    job.lose("1")
+    assert job.last.grace == limits.LOST_GRACE_SECONDS
+    job.lose("2")
     assert len(job.decisions) == 3
 
 
-def test_a_loss_after_worker_0_has_finished_does_not_fail_the_job():
-    job = begun(3)
-    job.finish(LEADER)
-    job.lose("host2")
-    job.finish("host1", 1)
-    assert job.ended == End(0, "")
-
-
-def test_a_loss_before_worker_0_has_finished_starts_another_round():
-    """Worker 0 saves the model, so the job is not complete without it."""
-    job = begun(3, max_restarts=0)
-    job.finish("host1")
-    job.lose("host2")
-    job.finish(LEADER, 1)
-    job.wait(1.0)
-    assert [host.id for host in job.last.hosts] == [LEADER, "host1"]
-
-
-@pytest.mark.parametrize("restarts", [0, 1])
-def test_worker_0_fails_while_it_saves_after_the_others_have_finished(restarts):
-    job = begun(2, max_restarts=restarts)
-    job.finish("host1")
-    job.finish(LEADER, 137, has_own_failure=True)
-    job.wait(1.0)
-    if restarts:
-        assert isinstance(job.last, Begin) and job.last.round == 2
-    else:
-        assert job.ended.status == 137
-
-
 def test_hosts_that_join_and_die_again_and_again_rarely_stop_the_others():
-    job, begin = begun(2), 0.0
+    job = begun(2)
     begin = job.now
     for number in range(2, 1000):
         if job.now > begin + 1800:
@@ -342,75 +313,29 @@ def test_hosts_that_come_and_go_do_not_delay_the_first_round():
     begin = job.now
     job.join("flapping0")
     for number in itertools.count(1):
-        job.join(f"flapping{number}")
-        job.lose(f"flapping{number - 1}")
-        job.wait(SECONDS_BEFORE_FIRST_ROUND / 2)
+        job.play(f"+flapping{number} -flapping{number - 1} {limits.SECONDS_BEFORE_FIRST_ROUND / 2}")
         if job.decisions:
             break
     assert isinstance(job.last, Begin)
-    assert job.now - begin <= MOST_SECONDS_BEFORE_FIRST_ROUND + SECONDS_BEFORE_FIRST_ROUND
-
-
-def test_a_host_that_finishes_after_it_counted_as_lost_ends_the_job():
-    job = begun(2)
-    job.join("new")
-    job.lose("host1")
-    job.wait(LOST_GRACE_SECONDS + SECONDS_TO_REPORT)
-    job.finish(LEADER, 0)
-    assert job.ended == End(0, "")
-
-
-@pytest.mark.parametrize(
-    ("status", "reason"),
-    [(75, "a worker received a signal"), (2, "a worker of host leader failed")],
-)
-def test_some_exit_statuses_are_final(status, reason):
-    """The workers were asked to end; or the same arguments would fail again."""
-    job = begun(2)
-    for name in list(job.running):
-        job.finish(name, status, has_own_failure=status == 2)
-    assert job.ended == End(status, reason)
-
-
-def test_a_job_that_has_finished_on_one_host_is_not_trained_again():
-    job = begun(3)
-    job.finish("host1", 0)
-    job.lose("host2")
-    job.join("new")
-    job.wait(10.0)
-    assert isinstance(job.last, Begin)
-    job.finish(LEADER, 0)
-    assert job.ended == End(0, "")
-
-
-def test_a_finished_host_may_leave_before_worker_0_fails():
-    job = begun(2, max_restarts=0)
-    job.finish("host1", 0)
-    job.lose("host1")
-    job.finish(LEADER, 1, has_own_failure=True)
-    assert job.ended.status == 1
+    assert (
+        job.now - begin
+        <= limits.MOST_SECONDS_BEFORE_FIRST_ROUND + limits.SECONDS_BEFORE_FIRST_ROUND
+    )
 
 
 def test_a_host_that_does_not_stop_its_workers_is_left_out():
     job = begun(3)
-    job.lose("host1")
-    job.finish(LEADER, 143)
-    job.wait(LOST_GRACE_SECONDS + SECONDS_TO_REPORT - 1)
+    job.play(f"-1 0=143 {limits.LOST_GRACE_SECONDS + limits.SECONDS_TO_REPORT - 1}")
     assert isinstance(job.last, Stop)
-    job.join("new")
-    job.wait(1)
-    job.wait(5)
+    job.play("+new 1 5")
     assert [host.id for host in job.last.hosts] == [LEADER, "new"]
-    job.finish("host2", 143)  # now it can join
-    job.wait(1)
-    assert isinstance(job.last, Stop) and "host2" in job.last.reason
+    job.play("2=143 1")  # now it can join
+    assert isinstance(job.last, Stop) and "2" in job.last.reason
 
 
 def test_too_few_hosts_for_too_long_end_the_job():
     job = begun(2)
-    job.lose("host1")
-    job.obey()
-    job.wait(PATIENCE - 1)
+    job.play(f"-1 obey {PATIENCE - 1}")
     assert job.ended is None
     job.wait(2)
-    assert job.ended.status == 1 and "Available: leader" in job.ended.reason
+    assert job.ended.status == 1 and "Available: 0" in job.ended.reason

@@ -57,6 +57,9 @@ def test_a_line_of_another_worker_starts_below_the_bar(capfdbinary):
     console.write(1, b"[worker 1] ", b"again\n")
     expected = b"[worker 0] 1/2\r[worker 0] 2/2\r\n[worker 1] hello\n[worker 1] again\n"
     assert capfdbinary.readouterr().out == expected
+    console.write(2, b"", b"1/2\r")  # of a single worker
+    console.say("SIGTERM")
+    assert capfdbinary.readouterr().err == b"1/2\r\ntf-adasum-launch: SIGTERM\n"
 
 
 def test_one_worker_keeps_the_terminal(script):

@@ -8,23 +8,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.launching import (
-    LEAVE_PID,
-    LIMIT,
-    SLEEP_WITH_CHILD,
-    eventually,
-    is_running,
-    pids_in,
-    run,
-    running,
-)
+from support import launching
+from support.launching import LEAVE_PID, LIMIT, SLEEP_WITH_CHILD, eventually, pids_in, running
 
 from tf_adasum.launch import GRACE_SECONDS, launch, processes
 
 
 def have_ended(count, folder):
     """Wait until all processes have ended that left their pids; return whether so many did."""
-    eventually(lambda: not any(map(is_running, pids_in(folder))))
+    eventually(lambda: not any(map(launching.is_running, pids_in(folder))))
     return len(pids_in(folder)) == count
 
 
@@ -43,7 +35,7 @@ def test_the_first_failure_stops_the_others_and_gives_the_code(script, tmp_path)
         "    while len(os.listdir(sys.argv[1])) < 5: time.sleep(0.01)\n"  # script and 4 pids
         "    print('no such file', file=sys.stderr); sys.exit(7)\n" + SLEEP_WITH_CHILD
     )
-    result = run("-n", 3, path, tmp_path)
+    result = launching.run("-n", 3, path, tmp_path)
     assert result.returncode == 7
     assert result.stderr.splitlines() == [
         "[worker 1] no such file",
@@ -56,7 +48,7 @@ def test_the_first_failure_stops_the_others_and_gives_the_code(script, tmp_path)
 
 @pytest.mark.parametrize("call", ["input()", "breakpoint()"])
 def test_a_script_that_reads_the_terminal_gets_a_hint(script, call):
-    result = run("-n", 2, script(f"if index == 0: {call}\ntime.sleep(index)"))
+    result = launching.run("-n", 2, script(f"if index == 0: {call}\ntime.sleep(index)"))
     assert result.returncode == 1
     assert "need a terminal: start a single worker with -n 1" in result.stderr
 
@@ -149,21 +141,18 @@ def test_a_second_ctrl_c_kills_at_once(script, tmp_path):
 
 def test_an_ignored_hangup_stays_ignored(script, tmp_path):
     path = script(LEAVE_PID + "time.sleep(0.5)\n")
-    command = [sys.executable, "-m", "tf_adasum.launch", "-n", "2", path, str(tmp_path)]
-    with subprocess.Popen(["nohup", *command], stdout=subprocess.DEVNULL) as process:
-        try:
-            eventually(lambda: len(pids_in(tmp_path)) == 2)
-            process.send_signal(signal.SIGHUP)
-            assert process.wait(LIMIT) == 0
-        finally:
-            process.kill()
+    command = ["nohup", sys.executable, "-m", "tf_adasum.launch"]
+    with running("-n", 2, path, tmp_path, command=command, stdout=subprocess.DEVNULL) as process:
+        eventually(lambda: len(pids_in(tmp_path)) == 2)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(LIMIT) == 0
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_die_with_a_killed_launcher(script, tmp_path, workers):
     with running("-n", workers, script(LEAVE_PID + "time.sleep(300)\n"), tmp_path) as process:
         eventually(lambda: len(pids_in(tmp_path)) == workers)
-        assert all(map(is_running, pids_in(tmp_path)))
+        assert all(map(launching.is_running, pids_in(tmp_path)))
         process.kill()
         assert have_ended(workers, tmp_path)
 
@@ -219,21 +208,18 @@ def test_status_0_after_a_request_to_stop_counts_as_finished(script, tmp_path, c
 
 
 def test_the_output_of_a_daemon_does_not_delay_the_end(script, tmp_path):
-    daemon = script(
-        "import time\nwhile True:\n    print(1, flush=True)\n    time.sleep(0.05)\n", "d.py"
-    )
-    starts = (
-        "import pathlib, subprocess, sys\n"
-        f"daemon = subprocess.Popen([sys.executable, {str(daemon)!r}], start_new_session=True)\n"
-        f"pathlib.Path({str(tmp_path)!r}, f'{{daemon.pid}}.daemon').touch()\n"
+    daemon = "while sleep 0.05; do echo 1; done"
+    path = script(
+        f"daemon = subprocess.Popen(['sh', '-c', {daemon!r}], start_new_session=True)\n"
+        "open(os.path.join(sys.argv[1], str(daemon.pid)), 'w').close()\n"
     )
     begin = time.monotonic()
     try:
-        assert launch([sys.executable, script(starts)], 2) == 0
+        assert launch([sys.executable, path, str(tmp_path)], 2) == 0
         assert time.monotonic() - begin < LIMIT / 2
     finally:
-        for path in tmp_path.glob("*.daemon"):
-            os.kill(int(path.stem), signal.SIGKILL)
+        for pid in pids_in(tmp_path):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_the_exit_status_is_known_although_sigchld_was_ignored():

@@ -4,14 +4,7 @@ import signal
 import subprocess
 
 import pytest
-from support.launching import (
-    FAIL_UNTIL,
-    LIMIT,
-    WAIT_FOR_WORKER_0,
-    run,
-    running,
-    starts_in,
-)
+from support.launching import FAIL_UNTIL, LIMIT, WAIT_FOR_WORKER_0, run, running, starts_in
 
 
 def test_a_failed_worker_starts_all_again_on_new_ports_that_are_held(script, tmp_path):
