@@ -22,7 +22,7 @@ from tf_adasum.aggregation import aggregate
 from tf_adasum.aggregation.buckets import Gradient
 from tf_adasum.aggregation.reduction_planner import LocalReductionPlanner
 from tf_adasum.aggregation.rule_application import RuleApplication
-from tf_adasum.aggregation.rules import AggregationRule, Sum
+from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.aggregation.scheme import Scheme
 
 Node = Sequence[Gradient]  # a gradient for each variable
@@ -131,7 +131,7 @@ def partial_results(
     """Return the `Tree` or the `RunningSum` for a rule.
 
     Args:
-        rule: the rule; `check_rule` accepts it.
+        rule: Adasum, or a linear rule.
         groups: for each gradient, the number of its group of variables.
         first: the number of the first virtual replica.
         count: the number of virtual replicas, at least 2.
@@ -162,19 +162,6 @@ def first_of_blocks(devices: int, count: int) -> list[int | None]:
     firsts = [[number << level for level, number in own] for own in blocks]
     most = max(map(len, firsts))
     return [first for own in firsts for first in [*own, *[None] * (most - len(own))]]
-
-
-def check_rule(rule: AggregationRule) -> None:
-    """Raise a ValueError if a rule has no partial results.
-
-    A rule such as `AdaCons` needs the gradients of all replicas at once.
-    """
-    if not (rule.is_tree_of_pairs or rule.is_mean or rule.computes_as(Sum)):
-        raise ValueError(
-            "`virtual_replicas` needs a rule that combines gradients one after the other: "
-            f"'adasum', 'mean' or 'sum'. {rule!r} needs the gradients of all replicas at once. Use "
-            f"as many devices, or another rule. Received: aggregation={rule!r}"
-        )
 
 
 def added(left: Node, right: Node) -> list[Gradient]:

@@ -126,8 +126,7 @@ def broadcast_state(model, workers):
     """
     keras_compat.set_initial_epoch(model, workers.broadcast(keras_compat.initial_epoch(model)))
     variables = [one for section in SECTIONS for one in _variables(model, section)]
-    of_virtual_replicas = map(_of_virtual_replicas, list(variables))
-    variables += [each for each in of_virtual_replicas if each is not None]
+    variables += [_own(one) for one in variables if _own(one) is not one]
     values = [_local_copies(model, variable)[0].numpy() for variable in variables]
     data = workers.broadcast_bytes(0, b"".join(value.tobytes() for value in values))
     for variable, value in zip(variables, _decoded(data, values), strict=True):
@@ -203,13 +202,12 @@ def assign(model, workers, arrays, sections):
             fit = False
             continue
         for variable, array in zip(variables, saved, strict=True):
-            of_virtual = _of_virtual_replicas(variable)
-            copies = _local_copies(model, variable if of_virtual is None else of_virtual)
-            k = 1 if of_virtual is None else of_virtual.shape[0]
+            own = _own(variable)
+            copies, k = _local_copies(model, own), 1 if own is variable else own.shape[0]
             for number, copy in enumerate(copies, workers.rank * len(copies)):
                 numbers = range(number * k, number * k + k)
-                own = [array.copies[each % len(array.copies)] for each in numbers]
-                copy.assign(own[0] if of_virtual is None else np.stack(own))
+                values = [array.copies[each % len(array.copies)] for each in numbers]
+                copy.assign(values[0] if own is variable else np.stack(values))
     return fit
 
 
@@ -230,25 +228,23 @@ def _variables(model, section):
     optimizers = keras_compat.optimizers_of(model)
     if section == "optimizer":
         variables = [one for each in optimizers for one in keras_compat.all_variables(each)]
-        of_virtual = {id(_of_virtual_replicas(one)) for one in variables}
+        of_virtual = {id(_own(one)) for one in variables if _own(one) is not one}
         return [one for one in variables if id(one) not in of_virtual]
     states = [state for each in optimizers for state in keras_compat.aggregation_states_of(each)]
     rule_states = [state.rule_state for state in states if state.rule_state]
     return [one for state in rule_states for one in state.of_name.values()]
 
 
-def _of_virtual_replicas(variable):
-    """Return the variable with the values of a slot on a device's virtual replicas, or None."""
-    return getattr(variable, "of_virtual_replicas", None)
+def _own(variable):
+    """Return the variable with a slot's values on a device's virtual replicas, or the variable."""
+    return getattr(variable, "of_virtual_replicas", variable)
 
 
 def _values(model, variable):
     """Return a variable's value on each local replica, or on each local virtual replica."""
-    of_virtual = _of_virtual_replicas(variable)
-    if of_virtual is None:
-        return [copy.numpy() for copy in _local_copies(model, variable)]
-    values = (value for copy in _local_copies(model, of_virtual) for value in copy.numpy())
-    return list(map(np.asarray, values))
+    own = _own(variable)
+    copies = [copy.numpy() for copy in _local_copies(model, own)]
+    return copies if own is variable else list(map(np.asarray, itertools.chain(*copies)))
 
 
 def _local_copies(model, variable):

@@ -121,12 +121,16 @@ class EmptyReplicas:
         return all(own is None for own in rows) or (is_local and len(set(rows)) == 1)
 
     def weight(self):
-        """Return ``n_i N / Σ n_i`` for n_i rows of N replicas; None if all have as many rows."""
+        """Return ``n_i N / Σ n_i`` for n_i rows of N replicas; None if all have as many rows.
+
+        Within a micro-batch, n_i is the number of its rows, and N the number of devices.
+        """
         total = self.total_rows()
-        if isinstance(total, int):
+        if isinstance(total, int) and tensorflow_compat.replica() not in self._steps:
             return None
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        return tf.math.divide_no_nan(tf.cast(self.rows, tf.float32) * replicas, total)
+        own = tf.cast(self.rows, tf.float32) * replicas
+        return tf.math.divide_no_nan(own, tf.cast(total, tf.float32))
 
     def is_empty_if_any(self):
         """Return `is_empty` as a tensor; None only if `is_empty` is None on all local replicas."""

@@ -7,8 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_adasum.aggregation import partial_results
-from tf_adasum.aggregation.rules import AggregationRule
+from tf_adasum.aggregation.rules import AggregationRule, Sum
 from tf_adasum.arguments import check_count
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
@@ -118,7 +117,12 @@ def validated_count(
         )
     if count == devices:
         return count
-    partial_results.check_rule(rule)
+    if not (rule.is_tree_of_pairs or rule.is_mean or rule.computes_as(Sum)):
+        raise ValueError(
+            "`virtual_replicas` needs a rule that combines gradients one after the other: "
+            f"'adasum', 'mean' or 'sum'. {rule!r} needs the gradients of all replicas at once. Use "
+            f"as many devices, or another rule. Received: aggregation={rule!r}"
+        )
     if local_reduction is not None or keras_compat.IS_KERAS_2:
         raise ValueError(
             "`virtual_replicas` needs Keras 3 and local_reduction=None, unless there are as many "

@@ -4,6 +4,7 @@ import contextlib
 
 import keras
 import numpy as np
+from sklearn.datasets import load_digits
 
 import tf_adasum
 from scenarios.callbacks import Interrupted
@@ -17,6 +18,8 @@ OPTIMIZERS = {
     "adam": lambda: keras.optimizers.Adam(0.01),
     "lamb": lambda: tf_adasum.optimizers.LAMB(0.01),
     "delta": lambda: tf_adasum.optimizers.DeltaAdasum(tf_adasum.optimizers.LAMB(0.01)),
+    # The first steps of its bias cancel: adasum(c, -c, b) depends on the last bit, and on the plan.
+    "nadam": lambda: tf_adasum.optimizers.DeltaAdasum(keras.optimizers.Nadam(0.01)),
 }
 
 
@@ -68,7 +71,8 @@ def on_parts_of_the_devices(strategy, replicas, numbers, **arguments):
     found = {}
     for number in (replicas, *numbers):
         devices = [f"CPU:{index}" for index in range(number)]
-        own = tf_adasum.AdasumMirroredStrategy(devices, virtual_replicas=replicas)
+        plan = [2] * 3 if number == replicas and arguments["optimizer"] == "nadam" else None
+        own = tf_adasum.AdasumMirroredStrategy(devices, virtual_replicas=replicas, radix_plan=plan)
         found |= {f"{number} {name}": each for name, each in train(own, **arguments).items()}
     return found
 
@@ -97,3 +101,23 @@ def train_until(strategy, folder, update, optimizer="momentum", steps=6, epochs=
     strategy.check_replicas()
     found = {f"weight{i}": each for i, each in enumerate(model.get_weights())}
     return {**found, "updates": np.array(int(model.optimizer.iterations.numpy()))}
+
+
+def accuracy(strategy, folder, seed, rows, update, epochs=8):
+    """Resume from the backup, train on digits until an update, and return the test accuracy."""
+    digits = load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    x, y = digits.images[order, ..., None] / 16.0, digits.target[order]
+    keras.utils.set_random_seed(seed)
+    with strategy.scope():
+        layers = [keras.layers.Conv2D(16, 3, activation="relu"), keras.layers.Flatten()]
+        layers += [keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10)]
+        model = keras.Sequential([keras.Input([8, 8, 1]), *layers])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"], jit_compile=False)
+    backup = tf_adasum.callbacks.BackupAndRestore(folder, save_freq=5, delete_checkpoint=False)
+    options = {"batch_size": rows * strategy.num_virtual_replicas, "epochs": epochs, "verbose": 0}
+    with contextlib.suppress(Interrupted):
+        model.fit(x[257:], y[257:], callbacks=[backup, InterruptAt(update)], **options)
+    found = model.evaluate(x[:257], y[:257], batch_size=256, verbose=0, return_dict=True)
+    return {name: np.array(value) for name, value in found.items()}

@@ -61,14 +61,19 @@ compiling = _compiles.within
 def factor_of_loss(divisor=None):
     """Return the factor of `of_all_replicas`; None outside of our replicas, or with one replica."""
     context = our_replica_context()
-    if context and context.strategy._virtual_replicas.step:
-        return _factor_of_micro_batch(context.strategy, divisor)
+    step = context and context.strategy._virtual_replicas.step
     replicas = context.num_replicas_in_sync if context else 1
-    if replicas == 1:
+    if replicas == 1 and not step:
         return None
     can_reduce = tensorflow_compat.can_reduce()  # not within a function or a loop of a user's step
-    if not can_reduce and divisor is not None:
-        if _compiles.value and _is_mean():
+    if divisor is not None and (step or not can_reduce):
+        if _is_mean() and step:
+            raise ValueError(
+                "A loss of masked or weighted rows needs the weights of all virtual replicas "
+                "under the rule 'mean', but they run one after the other. Use another rule, the "
+                "reduction 'sum', or train without `virtual_replicas`. " + see("TFA-316")
+            )
+        if _is_mean() and _compiles.value:
             raise NeedsReplicas
         return None
     weight, factor = weight_of_replica(), float(replicas)
@@ -78,22 +83,6 @@ def factor_of_loss(divisor=None):
         return factor
     divisor = tf.stop_gradient(tf.cast(divisor, tf.float32))
     return factor * tf.math.divide_no_nan(divisor, context.all_reduce("SUM", divisor))
-
-
-def _factor_of_micro_batch(strategy, divisor):
-    """Return the factor of `of_all_replicas` in a micro-batch, which no collective can ask for."""
-    if divisor is not None:
-        if _is_mean():
-            raise ValueError(
-                "A loss of masked or weighted rows needs the weights of all virtual replicas "
-                "under the rule 'mean', but they run one after the other. Use another rule, the "
-                "reduction 'sum', or train without `virtual_replicas`. " + see("TFA-316")
-            )
-        return None
-    rows = strategy._empty_replicas
-    return tf.math.divide_no_nan(
-        tf.cast(rows.total_rows(), tf.float32), tf.cast(rows.rows, tf.float32)
-    )
 
 
 def weight_of_replica():
