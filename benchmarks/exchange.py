@@ -2,7 +2,6 @@
 
     python benchmarks/exchange.py            writes benchmarks/results/DATE-exchange_transport.md
     python benchmarks/exchange.py --rounding   what 16 bits on the wire round: DATE-exchange.md
-    python benchmarks/exchange.py --extend   rewrites the generated parts of pages from the reports
 
 Starts 2 and then 4 workers on this machine. In each step the workers combine gradients of known
 shapes with TensorFlow's SUM (as `MultiWorkerMirroredStrategy` does) and with Adasum, in turn and in
@@ -13,7 +12,6 @@ import argparse
 import os
 from unittest import mock
 
-import generated_tables
 import horovod_worker
 import numpy as np
 import report
@@ -146,14 +144,11 @@ def compare_transports(shapes, steps, counts):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounding", action="store_true", help="16 bits on the wire")
-    parser.add_argument("--extend", action="store_true", help="rewrite generated parts of pages")
     parser.add_argument("--workers", type=int, nargs="+", default=list(PLANS))
     parser.add_argument("--gradients", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--steps", type=int, default=9)
     arguments = parser.parse_args()
-    if arguments.extend:
-        generated_tables.main()
-    elif arguments.rounding:
+    if arguments.rounding:
         compare_rounding()
     else:
         shapes = {name: SHAPES[name] for name in arguments.gradients}

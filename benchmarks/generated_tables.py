@@ -1,7 +1,4 @@
-"""Write the tables of pages from the newest reports: `benchmarks/exchange.py --extend`.
-
-Nothing is measured here.
-"""
+"""Write the tables of pages from the newest reports. Nothing is measured here."""
 
 import re
 
@@ -135,12 +132,11 @@ def elastic_part():
     count, minutes = re.search(r"(\d+) random events in (\d+) minutes", found).groups()
     epochs = re.search(r"steps of (\d+) epochs", found)[1]
     of_epochs = re.findall(r"(\d+) rows not used, (\d+) used again", found)
-    not_used, again = (sorted(map(int, column)) for column in zip(*of_epochs, strict=True))
+    not_used = sum(int(each) for each, _ in of_epochs)
     return (
         f"{text}\n\n{table}\n\nFrom the {links}. In {random}, {count} such events happened at "
-        f"random in {minutes} minutes, also during restarts. Samples left out: {sum(not_used)}. "
-        f"Epochs in which {again[0]} to {again[-1]} samples were used again: {len(again)} of "
-        f"{epochs}."
+        f"random in {minutes} minutes, also during restarts. Samples left out: {not_used}. "
+        f"Epochs in which samples were used again: {len(of_epochs)} of {epochs}."
     )
 
 
@@ -205,3 +201,7 @@ def main():
         document = report.ROOT / name
         document.write_text(rewritten(document.read_text(), generated))
         print("\n\n".join(generated.values()))
+
+
+if __name__ == "__main__":
+    main()
