@@ -34,7 +34,7 @@ JOBS = {
     "without, 4 → 3 → 2 → 4 workers": (None, 12, ((4, 49), (3, 134), (2, 264), (4, END))),
     "without, 4 workers": (None, 12, ((4, END),)),
 }
-SEEDS = range(10)
+COUNT = 10
 
 
 def file_of(folder, replicas, topology, optimizer):
@@ -76,7 +76,7 @@ def difference(folder, replicas, topology, optimizer):
 def report(folder):
     written = importlib.import_module("report")
     rows = [
-        [replicas, name, *(f"{difference(folder, replicas, each, key):.0e}" for each in TOPOLOGIES)]
+        [replicas, name, *(f"{difference(folder, replicas, each, key):.1e}" for each in TOPOLOGIES)]
         for replicas in REPLICAS
         for key, name in OPTIMIZERS.items()
     ]
@@ -91,35 +91,33 @@ def report(folder):
 
 
 def accuracies(folder, number):
-    """Return the accuracies of the ten jobs with a number in `JOBS`, after each part."""
+    """Return the accuracies of the ten jobs with a number in `JOBS`."""
     scenarios = importlib.import_module("scenarios.virtual_replicas")
     replicas, rows, parts = list(JOBS.values())[number]
-    found = []
     for part, (workers, update) in enumerate(parts):
-        files = {seed: folder / f"job{number}-{part}-{seed}.npz" for seed in SEEDS}
-        missing = [seed for seed, file in files.items() if not file.exists()]
-        with group_of(workers, 1, replicas) if missing else contextlib.nullcontext() as group:
-            for seed in missing:
-                options = {"rows": rows, "seed": seed, "update": update}
-                backup = str(folder / f"backup{number}-{seed}")
-                result = group.run(scenarios.accuracy, timeout=400, folder=backup, **options)[0]
-                np.savez(files[seed], **result)
-                print(number, part, seed, result, flush=True)
-        found.append([float(np.load(file)["accuracy"]) for file in files.values()])
-    return found
+        file = folder / f"jobs{number}-{part}.npz"
+        if not file.exists():
+            options = {"rows": rows, "update": update, "jobs": COUNT}
+            with group_of(workers, 1, replicas) as group:
+                found = group.run(
+                    scenarios.accuracies, timeout=400, folder=str(folder / f"{number}"), **options
+                )[0]
+            np.savez(file, **found)
+            print(number, part, found, flush=True)
+    return np.load(file)["accuracy"]
 
 
 def report_accuracies(folder):
     written = importlib.import_module("report")
     rows = []
     for number, name in enumerate(JOBS):
-        own = np.array(accuracies(folder, number)[-1]) * 100
+        own = accuracies(folder, number) * 100
         rows.append([name, f"{own.mean():.1f}", f"{own.min():.1f} to {own.max():.1f}"])
     written.write(
         "virtual_accuracy",
         "Accuracy of elastic jobs with and without virtual replicas",
         "Accuracy in % on 257 held-out digits, after 8 epochs over the other 1,540: means and "
-        f"ranges of {len(SEEDS)} jobs. SGD with the learning rate of one device, 48 rows in an "
+        f"ranges of {COUNT} jobs. SGD with the learning rate of one device, 48 rows in an "
         "update on 4 workers: 12 virtual replicas of 4 rows, or a replica of 12 rows on each "
         "worker. A job on 4, 3, 2 and 4 workers is interrupted in the middle of the epochs 2, 4 "
         "and 6, and resumes from its last backup, up to 4 updates earlier.\n\n"

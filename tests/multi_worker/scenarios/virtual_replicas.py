@@ -103,21 +103,28 @@ def train_until(strategy, folder, update, optimizer="momentum", steps=6, epochs=
     return {**found, "updates": np.array(int(model.optimizer.iterations.numpy()))}
 
 
-def accuracy(strategy, folder, seed, rows, update, epochs=8):
-    """Resume from the backup, train on digits until an update, and return the test accuracy."""
+def accuracies(strategy, folder, rows, update, jobs, epochs=8):
+    """Resume each job from its backup, train on digits to an update; the test accuracies."""
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     x, y = digits.images[order, ..., None] / 16.0, digits.target[order]
-    keras.utils.set_random_seed(seed)
     with strategy.scope():
         layers = [keras.layers.Conv2D(16, 3, activation="relu"), keras.layers.Flatten()]
         layers += [keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10)]
         model = keras.Sequential([keras.Input([8, 8, 1]), *layers])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"], jit_compile=False)
-    backup = tf_adasum.callbacks.BackupAndRestore(folder, save_freq=5, delete_checkpoint=False)
     options = {"batch_size": rows * strategy.num_virtual_replicas, "epochs": epochs, "verbose": 0}
-    with contextlib.suppress(Interrupted):
-        model.fit(x[257:], y[257:], callbacks=[backup, InterruptAt(update)], **options)
-    found = model.evaluate(x[:257], y[:257], batch_size=256, verbose=0, return_dict=True)
-    return {name: np.array(value) for name, value in found.items()}
+    found, updates = [], []
+    for job in range(jobs):
+        keras.utils.set_random_seed(job)
+        model.set_weights(keras.models.clone_model(model).get_weights())
+        model.optimizer.iterations.assign(0)
+        backup = tf_adasum.callbacks.BackupAndRestore(
+            f"{folder}-{job}", save_freq=5, delete_checkpoint=False
+        )
+        with contextlib.suppress(Interrupted):
+            model.fit(x[257:], y[257:], callbacks=[backup, InterruptAt(update)], **options)
+        found.append(model.evaluate(x[:257], y[:257], batch_size=256, verbose=0)[1])
+        updates.append(int(model.optimizer.iterations.numpy()))
+    return {"accuracy": np.array(found), "updates": np.array(updates)}
