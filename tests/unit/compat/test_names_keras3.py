@@ -34,6 +34,9 @@ MODULES = [
     for name in names
 ]
 
+# What `build.py` uses only if Keras has it.
+NOT_IN_KERAS = {"_autoconvert_optionals"} if keras.__version__.startswith("3.11.") else set()
+
 # Digests of the sources of Keras's steps, of which `jit.py` has a version in two parts. Those of
 # Keras 3.11 take the first input for the number of rows, and the others the first that there is.
 KERAS_STEPS = {"train_step": "debf0efab9d5794b", "test_step": "a8f04a25512e74e2"}
@@ -70,7 +73,7 @@ def of_keras():
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.split("compat.")[-1])
 def test_every_private_name_of_a_module_is_there(module, of_keras):
-    assert missing_names(module, of_keras) == set()
+    assert missing_names(module, of_keras) <= NOT_IN_KERAS
 
 
 def test_keras_steps_are_those_that_are_compiled_in_parts():

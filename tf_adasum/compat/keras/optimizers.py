@@ -69,6 +69,8 @@ class Optimizers:
     def apply_unless_nonfinite(self, optimizer, gradients, variables, step):
         """Take a step with this replica's gradients, if the gradients of all replicas are finite.
 
+        The gradients of a replica without rows are zeroed first, because they are often NaN.
+
         Args:
             optimizer: the optimizer.
             gradients: list of this replica's gradients, with None for each missing gradient.
@@ -290,8 +292,11 @@ def accumulation_steps(optimizer):
     return getattr(optimizer, "gradient_accumulation_steps", None) or 1
 
 
-def weighted(optimizer, values):
-    """Return gradients of an accumulation, weighted by this replica's rows for the rule mean."""
+def weighted_to_accumulate(optimizer, values):
+    """Return gradients, which the rule mean weights by rows here if the optimizer accumulates.
+
+    Without accumulation, the reduction weights them.
+    """
     context = our_replica_context()
     is_needed = context and context.strategy.aggregation.is_mean
     if not is_needed or accumulation_steps(optimizer) == 1:

@@ -61,17 +61,17 @@ def make_function(original, self, step_function):
 
             step_function = strategy._virtual_replicas.each(step_function, results)
         is_own = not has_keras_steps(self, call)
-        averaging = original(self, returning_logs(step_function, is_own))
-        alone = original(self, returning_own_logs(step_function))
+        averaging_logs = original(self, returning_logs(step_function, is_own))
+        keeping_logs = original(self, returning_own_logs(step_function))
     finally:
         self.jit_compile = is_requested
 
     def function(iterator):
         if reduces_logs(call):
-            return averaging(iterator)
+            return averaging_logs(iterator)
         if call == "evaluate" and count_step() % STEPS_WITHOUT_SYNC == 0:
             strategy._workers.gather([])
-        return alone(iterator)
+        return keeping_logs(iterator)
 
     return strategy._nonfinite.raising_plain_errors(function)
 

@@ -23,7 +23,7 @@ from tf_adasum.compat.keras.optimizers import (
     our_replica_context,
     step_of_virtual_replicas,
     tensorflow_variable,
-    weighted,
+    weighted_to_accumulate,
 )
 from tf_adasum.compat.keras.private_names_keras3 import (
     MOVING_AVERAGES,
@@ -123,7 +123,7 @@ def build_several(original, self, var_list):
 
 @hooks.replaces(BaseOptimizer, "apply")
 @hooks.replaces(MultiOptimizer, "apply", feature=MULTI_OPTIMIZER)
-def apply_together(original, self, grads, trainable_variables=None):
+def begin_step(original, self, grads, trainable_variables=None):
     """Zero the gradients of a replica without rows, and let `on_nonfinite` skip a step.
 
     Every step of an optimizer begins with this method. Also, give all replicas the same float8
@@ -220,7 +220,7 @@ def backend_apply_gradients(original, self, grads, trainable_variables):
         step = Step(self)
     else:
         return original(self, grads, trainable_variables)
-    values = weighted(self, [*grads, *step.measure(grads)])
+    values = weighted_to_accumulate(self, [*grads, *step.measure(grads)])
     with contextlib.suppress(HandedOver):
         if not steps:
             step.update(values, trainable_variables)
