@@ -70,11 +70,11 @@ check: lint types
 # in three processes, because their tests often wait.
 PARALLEL = -n 3 --dist loadfile
 OWN_WORKERS = $(addprefix tests/multi_worker/,test_doctor.py test_faults.py test_launch.py \
-    test_notebook.py test_replica_check.py test_restart.py test_start.py test_stopping.py \
+    test_notebook.py test_replica_check.py test_start.py test_stopping.py \
     test_transport_choice.py)
 SHARED_GROUP = $(filter-out $(OWN_WORKERS),$(wildcard tests/multi_worker/test_*.py))
 # Some files with workers also run over UCX.
-OVER_UCX = $(addprefix tests/multi_worker/,test_custom_loops.py test_dtypes.py \
+OVER_UCX = $(addprefix tests/multi_worker/,test_dtypes.py \
     test_empty_replicas.py test_nonfinite.py test_optimizers.py)
 # These have targets of their own.
 OTHERS = $(SHARED_GROUP) tests/clusters tests/wheels

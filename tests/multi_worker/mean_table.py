@@ -28,22 +28,6 @@ FOLDERS = (str(TESTS / "multi_worker"), str(TESTS), str(TESTS.parent / "benchmar
 CLOSE = 1e-5
 
 
-def check_pairs(dimensions, cases, impossible):
-    """Raise an error if two values never occur together, and this is not known as impossible."""
-    occurring = {pair for case in cases for pair in itertools.combinations(enumerate(case), 2)}
-    every = (
-        ((first, one), (second, other))
-        for (first, ones), (second, others) in itertools.combinations(enumerate(dimensions), 2)
-        for one, other in itertools.product(ones, others)
-    )
-    for pair in every:
-        values = tuple(value for _, value in pair)
-        if (pair in occurring) == (values in impossible):
-            raise ValueError(
-                f"{values} occur together {'although' if pair in occurring else 'not'}"
-            )
-
-
 def column(topology, rule, cases, checkout):
     """Return for each case how much weights and logs differ from one device."""
     one_device = importlib.import_module("scenarios.one_device")
@@ -89,7 +73,6 @@ def is_far(value):
 def report(arguments):
     one_device = importlib.import_module("scenarios.one_device")
     cases = one_device.cases()
-    check_pairs(one_device.DIMENSIONS.values(), cases, one_device.IMPOSSIBLE)
     parts = [json.loads(pathlib.Path(name).read_text()) for name in arguments.parts]
     names, columns, counts = [], [], []
     for part in parts:

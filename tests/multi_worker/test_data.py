@@ -77,21 +77,16 @@ def test_every_row_is_seen_once_or_a_warning_names_the_reason(group, tmp_path):
 
 @on_workers
 @pytest.mark.keras3_only("Keras 2 stops where unknown data ends")
-def test_a_dataset_that_replaces_another_is_read_to_its_end(group, tmp_path):
+def test_evaluate_and_predict_and_a_dataset_that_replaces_another(group, tmp_path):
     """With the policy OFF, a step takes only some rows of each worker's batch."""
-    case = scenarios.REPLACED
-    results = group.run(scenarios.rows_of_cases, cases=[case], folder=str(tmp_path))
+    case, predicted = scenarios.REPLACED, ["even AUTO", "even FILE", "odd AUTO", "tensors OFF"]
+    arguments = {"cases": [case], "predicted": predicted, "folder": str(tmp_path)}
+    results, rows = group.run(scenarios.rows_of_cases, **arguments), list(range(scenarios.ROWS))
     for epoch in epochs_of(results, case):
-        assert sorted(epoch) == list(range(scenarios.ROWS))
-
-
-@on_workers
-@pytest.mark.keras3_only("Keras 2 stops where unknown data ends")
-def test_evaluate_and_predict(group, tmp_path):
-    cases = ["even AUTO", "even FILE", "odd AUTO", "one AUTO", "tensors OFF"]
-    for actual in group.run(scenarios.predictions, cases=cases, folder=str(tmp_path)):
-        for case in cases:
-            np.testing.assert_array_equal(actual[f"{case}/rows"], np.arange(scenarios.ROWS))
+        assert sorted(epoch) == rows
+    for actual in results:
+        for case in predicted:
+            np.testing.assert_array_equal(actual[f"{case}/predicted"], rows)
             # Twice the row, for a target of the row: off by the row. |row| is 11.5 in the mean.
             np.testing.assert_allclose(actual[f"{case}/loss"], 11.5, rtol=1e-6)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scenarios import delta_adasum as scenarios
+from scenarios import on
 from support import keras_versions
 
 # The way gone is a difference of float32 weights near 1, whose direction Adasum takes.
@@ -61,3 +62,17 @@ def test_each_replica_has_an_optimizer_and_their_steps_are_combined(group, name,
         np.testing.assert_array_equal(first["weight0.0"], last["weight0"])
     if name != "sgd":
         assert np.abs(first["slot0.0"] - last["slot0"]).max() > 1e-3
+
+
+@on("2x1", "1x2")
+def test_local_steps_end_before_evaluation(group):
+    results = group.run(scenarios.fit_and_evaluate)
+    for point in results[0]:
+        if point.startswith(("validation", "before", "after")):
+            replicas = np.concatenate([actual[point] for actual in results])
+            assert (np.ptp(replicas, axis=0).max() > 0) == point.startswith("before"), point
+    for actual in results:
+        for name in ("evaluate", "predict"):
+            np.testing.assert_array_equal(actual[name], results[0][name], err_msg=name)
+            # Other batches, another order of summation.
+            np.testing.assert_allclose(actual[name], actual[f"{name} alone"], rtol=1e-5, atol=1e-6)

@@ -10,7 +10,6 @@ pytestmark = pytest.mark.keras3_only("its Keras has no MultiOptimizer")
 # Keras cannot save a function.
 TOGETHER = {
     "unbroken": ["multi", "function"],
-    "resumed": ["multi", "function"],
     "loaded": ["multi"],
 }
 

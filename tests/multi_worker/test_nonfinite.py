@@ -50,7 +50,7 @@ class TestLeftOut:
 
     @pytest.mark.parametrize(("rule", "optimizer"), [("adasum", "momentum"), ("mean", "adascale")])
     def test_fit_with_an_embedding(self, group, rule, optimizer):
-        for actual in group.run(scenarios.skipped_in_fit, rule=rule, optimizer=optimizer):
+        for actual in group.run(scenarios.fit, rule=rule, action="skip", optimizer=optimizer):
             assert actual["finite"].all()
             assert actual["counts"].tolist() == [6, 2]  # steps, and those that were skipped
             (warning,) = actual["warnings"]  # once, after the first epoch
@@ -58,20 +58,15 @@ class TestLeftOut:
 
 
 @on("1x2", "2x2")
-class TestRaised:
-    @pytest.mark.parametrize(
-        ("rule", "options"),
-        [
-            ("adasum", {}),
-            ("mean", {"steps_per_execution": 3}),
-            ("adasum", {"run_eagerly": True}),
-        ],
-        ids=["fit", "executions", "eagerly"],
-    )
-    def test_fit(self, group, rule, options):
-        where = f"worker {group.workers - 1}, its replica {group.devices - 1}: "
-        for actual in group.run(scenarios.raised_in_fit, rule=rule, **options):
-            message = str(actual["message"])
-            assert message.startswith("FloatingPointError: Gradients are not finite")
-            assert where + keras_versions.in_model("dense/kernel") in message
-            assert actual["unchanged"]
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [("adasum", {}), ("mean", {"steps_per_execution": 3}), ("adasum", {"run_eagerly": True})],
+    ids=["fit", "executions", "eagerly"],
+)
+def test_the_error_names_the_replica_and_the_variable(group, rule, options):
+    where = f"worker {group.workers - 1}, its replica {group.devices - 1}: "
+    for actual in group.run(scenarios.fit, rule=rule, action="raise", **options):
+        message = str(actual["message"])
+        assert message.startswith("FloatingPointError: Gradients are not finite")
+        assert where + keras_versions.in_model("embedding/embeddings") in message
+        assert actual["finite"].all() and actual["counts"].tolist() == [1, 0]

@@ -4,7 +4,6 @@ import pytest
 
 pytest.importorskip("keras", minversion="3")  # Keras 2 has other losses and optimizers
 
-import mean_table
 from scenarios import assert_close, on, one_device, unusual_models
 from support import keras_versions
 
@@ -80,16 +79,6 @@ def test_a_metric_that_keeps_extremes(group):
 def test_unusual_models_equal_one_device(group, kind):
     expected = unusual_models.fit(None, kind)
     assert_close(group.run(unusual_models.fit, kind=kind), expected, **CLOSE)
-
-
-def test_the_table_has_every_pair():
-    dimensions, impossible = one_device.DIMENSIONS.values(), one_device.IMPOSSIBLE
-    cases = one_device.cases()
-    assert len(cases) * 3 >= 200
-    mean_table.check_pairs(dimensions, cases, impossible)
-    with pytest.raises(ValueError, match=r"'loop', 'AdaScale'.* not"):
-        kept = [case for case in cases if (case[0], case[-1]) != ("loop", "AdaScale")]
-        mean_table.check_pairs(dimensions, kept, impossible)
 
 
 @on("1x2", "2x1")

@@ -15,8 +15,9 @@ FLOAT32_MEANS = {"rtol": 1e-5, "atol": 1e-6}
 
 @on("1x2", "2x1", "3x2")
 def test_predict_gives_every_row_once_and_in_order(group):
-    for predicted in group.run(scenarios.predict, arrays=ARRAYS, datasets=["101/32"]):
-        assert len(predicted) == len(ARRAYS) + 4
+    cases = {"arrays": ARRAYS, "datasets": ["101/32"], "on_batch": [1, 12, 13]}
+    for predicted in group.run(scenarios.predict, **cases):
+        assert len(predicted) == len(ARRAYS) + 4 + 2 * 3
         for case, rows in predicted.items():
             count = int(case.split("/")[0].split()[-1])
             np.testing.assert_array_equal(rows, scenarios.rows_from(1, count), case)
@@ -34,21 +35,13 @@ def test_evaluate_equals_one_process(group):
 
 
 @on("1x2", "2x2")
-class TestOnBatch:
-    def test_predict_gives_every_row_once_and_in_order(self, group):
-        for predicted in group.run(scenarios.predict_on_batch, rows=[1, 12, 13]):
-            for count in [1, 12, 13]:
-                rows = scenarios.rows_from(1, count)
-                np.testing.assert_array_equal(predicted[f"{count} row"], rows)
-                np.testing.assert_array_equal(predicted[f"{count} twice"], 2 * rows.repeat(3, 1))
-
-    @pytest.mark.parametrize("weights", ["sample_weight", "class_weight"])
-    def test_train_equals_fit(self, group, weights):
-        """Each replica gets its part of the batch, as `fit` hands it out."""
-        rows = 13 if group.replicas == 2 else 15  # 7 and 6; 4, 4, 4 and 3
-        arguments = {"rows": rows, "weights": weights}
-        expected = group.run(scenarios.train, **arguments, on_batch=False)[0]
-        results = group.run(scenarios.train, **arguments, on_batch=True)
-        assert_close(results, expected, **FLOAT32_MEANS)
-        first_loss = scenarios.train(None, **arguments, on_batch=True)["loss"][0]
-        np.testing.assert_allclose(results[0]["loss"][0], first_loss, **FLOAT32_MEANS)
+@pytest.mark.parametrize("weights", ["sample_weight", "class_weight"])
+def test_train_on_batch_equals_fit(group, weights):
+    """Each replica gets its part of the batch, as `fit` hands it out."""
+    rows = 13 if group.replicas == 2 else 15  # 7 and 6; 4, 4, 4 and 3
+    arguments = {"rows": rows, "weights": weights}
+    expected = group.run(scenarios.train, **arguments, on_batch=False)[0]
+    results = group.run(scenarios.train, **arguments, on_batch=True)
+    assert_close(results, expected, **FLOAT32_MEANS)
+    first_loss = scenarios.train(None, **arguments, on_batch=True)["loss"][0]
+    np.testing.assert_allclose(results[0]["loss"][0], first_loss, **FLOAT32_MEANS)

@@ -6,6 +6,7 @@ from scenarios import scopes as scenarios
 
 BUILD = "with strategy.scope():\n        model = ..."
 OPTIMIZER = "with strategy.scope():\n        optimizer = Adam(...)\n        model.compile("
+RUN = "strategy.run(train_step, args=(x, y))"
 MESSAGES = {
     "all": "created outside the scope",  # on one worker a warning
     "model": BUILD,
@@ -16,6 +17,13 @@ MESSAGES = {
     "built optimizer": OPTIMIZER,
     "metric": "The metric 'error' was created outside",
     "normalization": None,
+    "metric of a loop": "The metric 'average' was created outside of the scope",
+    "own metric of a loop": "The metric 'largest' was created outside of the scope",
+    "step": RUN,
+    "step that builds": RUN,
+    "step in the scope": RUN,
+    "step within a branch": "pass gradient_accumulation_steps to the optimizer",
+    "step of each replica": None,
 }
 
 

@@ -67,8 +67,7 @@ TESTS = [
     f"{KERAS_TESTS}::TestKeras::test_nothing_is_traced_after_the_first_epoch",
     f"{KERAS_TESTS}::TestXla::test_compiles_and_changes_nothing",
     "tests/multi_worker/test_saving.py::test_saves_in_scope",
-    "tests/multi_worker/test_backup.py::test_goes_on_within_an_epoch_as_unbroken",
-    "tests/multi_worker/test_restart.py::TestBackup::test_adascale_goes_on_as_if_unbroken",
+    "tests/multi_worker/test_resuming.py::test_every_optimizer_resumes_as_unbroken",
     "tests/multi_worker/test_faults.py::test_a_killed_worker_is_named",
     "tests/multi_worker/test_start.py::test_workers_train_by_ipv6",
 ]
@@ -78,7 +77,7 @@ TESTS_OF_TODAY = [
     "tests/unit/compat",
     "tests/unit/test_versions.py",
     "tests/multi_worker/test_training.py::TestTraining::test_replicas_are_bit_identical",
-    "tests/multi_worker/test_backup.py::test_goes_on_within_an_epoch_as_unbroken",
+    "tests/multi_worker/test_resuming.py::test_every_optimizer_resumes_as_unbroken",
     "tests/multi_worker/test_faults.py::test_a_killed_worker_is_named",
 ]
 

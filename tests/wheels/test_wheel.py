@@ -182,18 +182,3 @@ def test_the_doctor_is_content(minor, trained):
     assert {"compiled op", "self-test", "hooks"} <= levels.keys()
     assert [each for each in report["findings"] if each["level"] in ("warn", "FAIL")] == []
     assert "no broken requirements" in run(python, "-m", "pip", "check").lower()
-
-
-@pytest.mark.slow
-def test_importing_takes_little_time(trained):
-    """Of the processor's time, and without TensorFlow and Keras, which take seconds."""
-    trained(MINORS[-1])  # installs
-    python = python_of(MINORS[-1])
-    program = (
-        "import time, tensorflow, keras\n"
-        "begin = time.process_time()\n"
-        "import tf_adasum\n"
-        "for name in tf_adasum.__all__: getattr(tf_adasum, name)\n"
-        "print(time.process_time() - begin)"
-    )
-    assert float(run(python, "-c", program, folder=BUILD)) < 0.15

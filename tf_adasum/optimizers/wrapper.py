@@ -54,16 +54,6 @@ class WrapperOptimizer(keras_compat.WrapperBase):
         self._step = step
         keras_compat.install_step(step)
 
-    clipnorm = of_inner_optimizer("clipnorm")
-    clipvalue = of_inner_optimizer("clipvalue")
-    global_clipnorm = of_inner_optimizer("global_clipnorm")
-    weight_decay = of_inner_optimizer("weight_decay")
-    use_ema = of_inner_optimizer("use_ema")
-    ema_momentum = of_inner_optimizer("ema_momentum")
-    ema_overwrite_frequency = of_inner_optimizer("ema_overwrite_frequency")
-    gradient_accumulation_steps = of_inner_optimizer("gradient_accumulation_steps")
-    loss_scale_factor = of_inner_optimizer("loss_scale_factor")
-
     def build(self, variables):
         """Build the inner optimizer and the step for a list of Keras variables."""
         if self.built:
@@ -162,7 +152,12 @@ class WrapperOptimizer(keras_compat.WrapperBase):
         return cls(**config)
 
 
-for attribute in keras_compat.OF_SWAP_EMA_WEIGHTS:
+for attribute in (
+    *("clipnorm", "clipvalue", "global_clipnorm", "weight_decay"),
+    *("use_ema", "ema_momentum", "ema_overwrite_frequency"),
+    *("gradient_accumulation_steps", "loss_scale_factor"),
+    *keras_compat.OF_SWAP_EMA_WEIGHTS,
+):
     setattr(WrapperOptimizer, attribute, of_inner_optimizer(attribute))
 
 

@@ -9,6 +9,7 @@ from support import oracle
 
 import tf_adasum
 from scenarios.basics import (
+    OPTIMIZERS,
     local_results,
     random_data,
     reduce_gradients,
@@ -95,9 +96,7 @@ def train_text_model(
         table = generator.standard_normal([50, 4])
         model.get_layer("table").set_weights([table])
         model.get_layer("head").set_weights([np.ones([4, 1]), np.zeros([1])])
-        model.compile(
-            keras.optimizers.get(optimizer), "mse", steps_per_execution=steps_per_execution
-        )
+        model.compile(OPTIMIZERS[optimizer](), "mse", steps_per_execution=steps_per_execution)
     history = model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0).history
     return {"loss": history["loss"], **weights_of(model), **rule_state(model)}
 

@@ -21,6 +21,7 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 SGD, Adam, AdamW = keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.AdamW
 Schedule = keras.optimizers.schedules.ExponentialDecay
 OPTIMIZERS = {
+    "sgd": lambda: SGD(0.01),
     "momentum": lambda: SGD(Schedule(0.1, 1, 0.5), momentum=0.9),
     "adam": lambda: Adam(0.1, weight_decay=0.1, clipnorm=1.0),
     "ema": lambda: Adam(0.1, use_ema=True, ema_momentum=0.5, ema_overwrite_frequency=2),

@@ -10,10 +10,6 @@ from tf_adasum import callbacks
 ROWS_PER_EPOCH = 48
 
 
-def rank_of(strategy):
-    return strategy.cluster_resolver.task_id or 0
-
-
 def compiled_model(strategy, seed=1, optimizer=lambda: keras.optimizers.Adam(0.01), **options):
     """A model with weights, statistics and seeds, and an optimizer with a state."""
     keras.utils.set_random_seed(seed)
@@ -47,7 +43,7 @@ def fit(model, callbacks, epochs, validate=False):
 
 def train_with_files(strategy, folder):
     """Write to that folder; "{rank}" in it is this worker's. Return the logs and the weights."""
-    folder = pathlib.Path(folder.format(rank=rank_of(strategy)))
+    folder = pathlib.Path(folder.format(rank=strategy.rank))
     folder.mkdir()
     model = compiled_model(strategy, seed=1)
     given = [
@@ -70,7 +66,7 @@ def train_until_stopped(strategy, rank=None):
     model = compiled_model(strategy, seed=2)
 
     def stop(epoch):
-        model.stop_training = epoch == 1 and rank_of(strategy) == rank
+        model.stop_training = epoch == 1 and strategy.rank == rank
 
     history = fit(model, [stopping], epochs=5)
     return {"epochs": history.epoch, "loss": history.history["loss"]}
@@ -78,15 +74,3 @@ def train_until_stopped(strategy, rank=None):
 
 class Interrupted(Exception):
     """Stands for a machine that fails."""
-
-
-class Interrupt(keras.callbacks.Callback):
-    """Fails when an epoch begins."""
-
-    def __init__(self, epoch):
-        super().__init__()
-        self.epoch = epoch
-
-    def on_epoch_begin(self, epoch, logs=None):
-        if epoch == self.epoch:
-            raise Interrupted

@@ -10,7 +10,7 @@ import tensorflow as tf
 from support.keras_versions import PyDataset
 
 from scenarios.basics import use_rule
-from scenarios.keras import RowsByEpoch, SeenRows, worker_of
+from scenarios.keras import RowsByEpoch, SeenRows
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
 ROWS, BATCH = 24, 8
@@ -25,7 +25,7 @@ FILES = {"one": [24], "even": [6, 6, 6, 6], "odd": [12, 2, 10]}
 
 def write_files(strategy, folder):
     """Write every row, its number as text, into a record of the files of each kind."""
-    if worker_of(strategy) == 0:
+    if strategy.rank == 0:
         for kind, sizes in FILES.items():
             for index, rows in enumerate(np.split(np.arange(ROWS), np.cumsum(sizes)[:-1])):
                 with tf.io.TFRecordWriter(f"{folder}/{kind}-{index}.tfrecord") as writer:
@@ -64,7 +64,7 @@ def pair(text):
 
 def python_data(case, strategy):
     """Return what `fit` gets in a case of arrays or Python's own iterators; None in others."""
-    rank, workers = strategy._workers.rank, strategy._workers.count
+    rank, workers = strategy.rank, strategy.num_workers
     own_rows = X[rank * ROWS // workers :][: ROWS // workers]
     match case:
         case "arrays":
@@ -85,7 +85,7 @@ def python_data(case, strategy):
 
 def dataset_of(kind, strategy, folder):
     """Return a `tf.data.Dataset` of rows."""
-    rank, workers = strategy._workers.rank, strategy._workers.count
+    rank, workers = strategy.rank, strategy.num_workers
     tensors = tf.data.Dataset.from_tensor_slices((X, X))
     records = tf.data.TFRecordDataset
 
@@ -146,29 +146,30 @@ def data_of(case, strategy, folder):
     return {"x": rows} | ({"steps_per_epoch": 3} if "repeated" in kind else {})
 
 
-def rows_of_cases(strategy, cases, folder, seed=None):
+def rows_of_cases(strategy, cases, folder, predicted=()):
     """Two epochs of each case: the rows that this worker has seen, warnings, an error's message.
+
+    Python's and NumPy's generators have another state on each worker. The model gives twice the
+    row back.
 
     Args:
         strategy: the workers' strategy.
         cases: see `data_of`.
         folder: where files are written.
-        seed: of `keras.utils.set_random_seed`, before each case; None for none, and other states
-            of Python's and NumPy's generators on each worker.
+        predicted: cases for `evaluate` and `predict`.
     """
     use_rule(strategy, "adasum")
     write_files(strategy, folder)
     with strategy.scope():
         seen = SeenRows()
         model = keras.Sequential([keras.layers.Input([1]), seen, keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.0), "mse")
+        model.compile(keras.optimizers.SGD(0.0), "mae")
+    model.set_weights([np.full([1, 1], 2.0), np.zeros(1)])
     result = {}
     for case in cases:
         tf.random.set_seed(None)
-        random.seed(worker_of(strategy))
-        np.random.seed(worker_of(strategy))
-        if seed is not None:
-            keras.utils.set_random_seed(seed)
+        random.seed(strategy.rank)
+        np.random.seed(strategy.rank)
         recorder, message = RowsByEpoch(seen), ""
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
@@ -181,21 +182,8 @@ def rows_of_cases(strategy, cases, folder, seed=None):
         result[f"{case}/warned"] = " ".join(str(each.message) for each in warned)
         result[f"{case}/error"] = message
     tf.random.set_seed(None)
-    return {**result, "X": X}
-
-
-def predictions(strategy, cases, folder):
-    """What `predict` returns, and the mean loss of `evaluate`, for rows that predict themselves."""
-    write_files(strategy, folder)
-    with strategy.scope():
-        model = keras.Sequential([keras.layers.Input([1]), keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.0), "mae")
-    model.set_weights([np.full([1, 1], 2.0), np.zeros(1)])
-    result = {}
-    for case in cases:
+    for case in predicted:
         data = data_of(case, strategy, folder)["x"]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            result[f"{case}/loss"] = model.evaluate(data, verbose=0)
-            result[f"{case}/rows"] = model.predict(data, verbose=0)[:, 0] / 2
-    return result
+        result[f"{case}/loss"] = model.evaluate(data, verbose=0)
+        result[f"{case}/predicted"] = model.predict(data, verbose=0)[:, 0] / 2
+    return {**result, "X": X}

@@ -3,10 +3,12 @@
 from unittest import mock
 
 import keras
+import numpy as np
 import tensorflow as tf
 from support import oracle
+from support.keras_versions import copies_of
 
-from scenarios.basics import on_replicas, use_rule
+from scenarios.basics import on_replicas, random_data, use_rule
 from scenarios.given_gradients import built, gradients_of, initial_values, kept_by, new_variables
 from tf_adasum import optimizers
 from tf_adasum.compat import keras as keras_compat
@@ -107,3 +109,40 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
                     own[index].assign(start[index])
     slots = [[v.numpy() for v in slots_of(optimizer)] for optimizer in each]
     return [[v.numpy() for v in own] for own in weights], slots
+
+
+def fit_and_evaluate(strategy):
+    """Two epochs of five steps with three local steps each, then `evaluate` and `predict`.
+
+    Returns:
+        The weights of the local replicas before each validation; and after a single step, before
+        and after `evaluate` and `predict`; what these return, and what a model of those weights
+        returns without a strategy.
+    """
+    use_rule(strategy, "adasum")
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
+        optimizer = optimizers.DeltaAdasum(keras.optimizers.Adam(0.02), local_steps=3)
+        model.compile(optimizer, "mse")
+    x, y = random_data(80, seed=3)
+    results, options = {}, {"batch_size": 16, "verbose": 0}
+
+    def keep(name):
+        copies = zip(*(copies_of(strategy, v) for v in model.variables), strict=True)
+        results[name] = np.array([np.concatenate([v.numpy().ravel() for v in c]) for c in copies])
+
+    callback = keras.callbacks.LambdaCallback(
+        on_test_begin=lambda logs: keep(f"validation {len(results)}")
+    )
+    model.fit(x, y, epochs=2, validation_data=(x, y), callbacks=[callback], **options)
+    alone = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
+    alone.compile(loss="mse")
+    for name, arguments in ("evaluate", (x, y)), ("predict", (x,)):
+        model.train_on_batch(x[:16], y[:16])
+        keep(f"before {name}")
+        results[name] = getattr(model, name)(*arguments, **options)
+        keep(f"after {name}")
+        alone.set_weights(model.get_weights())
+        results[f"{name} alone"] = getattr(alone, name)(*arguments, **options)
+    return results

@@ -12,13 +12,14 @@ from scenarios.basics import random_data
 from tf_adasum.aggregation import rules
 from tf_adasum.callbacks import BackupAndRestore
 from tf_adasum.compat import keras as keras_compat
-from tf_adasum.optimizers import AdaScale, DeltaAdasum
+from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
 
 FORMS = ["model", "weights", "backup", "checkpoint"]
 
 KINDS = {
     "adascale": ("mean", lambda: AdaScale(keras.optimizers.SGD(0.05, momentum=0.9))),
     "adacons": (rules.AdaCons(), lambda: keras.optimizers.SGD(0.05, momentum=0.9)),
+    "lamb": ("adasum", lambda: LAMB(0.02, weight_decay=0.01)),
     "delta": ("adasum", lambda: DeltaAdasum(keras.optimizers.Adam(0.02))),
 }
 
@@ -89,18 +90,19 @@ class AtBegin(keras.callbacks.Callback):
 
 
 def change_replicas(strategy, kind, folder, saved_on, restored_on):
-    """Return for each form what was restored and whether training continues."""
+    """Return for each form what was restored, and whether training ends as the unbroken one."""
     del strategy  # there are others
     folder = pathlib.Path(folder)
     model = compiled_model(kind, saved_on, seed=1)
     save(model, folder)
-    results = {}
+    results, ends = {}, {}
     for form in FORMS:
         begin = AtBegin()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             restored, callbacks = restore(compiled_model(kind, restored_on, seed=9), folder, form)
-            loss = fit(restored, epochs=2, callbacks=[*callbacks, begin]).history["loss"]
+            epochs = 2 if form == "backup" else 1  # of which the first one is done
+            loss = fit(restored, epochs, [*callbacks, begin]).history["loss"]
         said = [str(each.message) for each in caught if each.category is UserWarning]
         optimizer = restored.optimizer
         (state,) = keras_compat.aggregation_states_of(optimizer)
@@ -115,4 +117,7 @@ def change_replicas(strategy, kind, folder, saved_on, restored_on):
             f"{form} scale": getattr(optimizer, "scale", 0.0),
             f"{form} state": bool(state and state.rule_state),
         }
-    return results
+        ends[form] = state_of(restored)[1]
+    fit(model)
+    expected = state_of(model)[1]
+    return results | {f"{form} end": np.array_equal(end, expected) for form, end in ends.items()}

@@ -5,9 +5,9 @@ from unittest import mock
 import keras
 import numpy as np
 import tensorflow as tf
-from support.keras_versions import copies_of
+from support import keras_versions
 
-from scenarios.basics import OPTIMIZERS, build_mlp, random_data, scope, use_rule, weights_of
+from scenarios.basics import OPTIMIZERS, on_replicas, random_data, use_rule, weights_of
 from tf_adasum.callbacks import ReplicaCheck
 from tf_adasum.compat import keras as keras_compat
 
@@ -69,17 +69,35 @@ def random_ids(rows):
 
 
 def fit(strategy, rule, optimizer, fit_mode):
-    """Batches of 8 rows per replica, then one of a single row; the weights are compared."""
+    """Batches of 8 rows per replica, then one of a single row; the weights are compared.
+
+    Of DeltaAdasum, the slots at both ends of the last step are returned, too.
+    """
     use_rule(strategy, rule)
     batch = 8 * strategy.num_replicas_in_sync
     ids, y = random_ids(2 * batch + 1)
     model = model_with_everything(strategy, optimizer, fit_mode)
-    options = {"epochs": 2, "shuffle": False, "callbacks": [ReplicaCheck(check_freq=1)]}
+    in_last_step = {}
+
+    def note(when):
+        def note_slots(batch, logs):
+            named = ((keras_compat.path_of(v), v) for v in keras_compat.all_variables(own))
+            slots = [variable for path, variable in named if keras_versions.is_slot(path)]
+            in_last_step.update(on_replicas(strategy, slots, f"{when} "))
+
+        return note_slots
+
+    own, callbacks = model.optimizer, [ReplicaCheck(check_freq=1)]
+    if "delta" in optimizer:
+        moments = {"on_train_batch_begin": note("begin"), "on_train_batch_end": note("end")}
+        callbacks.append(keras.callbacks.LambdaCallback(**moments))
+    options = {"epochs": 2, "shuffle": False, "callbacks": callbacks}
     with mock.patch.object(strategy, "_check_model", wraps=strategy._check_model) as check:
         logs = model.fit(ids, y, batch_size=batch, verbose=0, **options).history
     strategy.check_replicas()
-    slots = keras_compat.all_variables(model.optimizer)
+    slots = keras_compat.all_variables(own)
     return {
+        **in_last_step,
         **{f"log {name}": values for name, values in logs.items()},
         "evaluated": model.evaluate(ids, y, batch_size=batch, verbose=0),
         **weights_of(model),
@@ -90,79 +108,3 @@ def fit(strategy, rule, optimizer, fit_mode):
         },
         "checks": check.call_count,
     }
-
-
-def steps_of_loop(strategy, optimizer):
-    """Two steps of a custom loop: all replicas have the same rows, then only the first has rows.
-
-    Args:
-        strategy: the workers' strategy.
-        optimizer: a name in OPTIMIZERS.
-
-    Returns:
-        The optimizer's variables after each step, with the local replicas as first dimension.
-    """
-    use_rule(strategy, "adasum")
-    keras.utils.set_random_seed(7)
-    x, y = random_data(16)
-    with strategy.scope():
-        model = build_mlp()
-        model_optimizer = OPTIMIZERS[optimizer]()
-        keras_compat.build(model_optimizer, model.trainable_variables)
-
-    def in_replica(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        keras_compat.apply(model_optimizer, gradients, model.trainable_variables)
-
-    run = tf.function(lambda args: strategy.run(in_replica, args=args), reduce_retracing=True)
-    results = {}
-    for step in (0, 1):
-
-        def own_rows(context, step=step):
-            is_first = context.replica_id_in_sync_group == 0
-            count = 8 if is_first or step == 0 else 0
-            return tuple(tf.constant(part[8 * step : 8 * step + count]) for part in (x, y))
-
-        run(strategy.experimental_distribute_values_from_function(own_rows))
-        results |= {
-            f"{step} {index} {keras_compat.path_of(variable)}": np.stack(
-                [copy.numpy() for copy in copies_of(strategy, variable)]
-            )
-            for index, variable in enumerate(model_optimizer.variables)
-        }
-    return results
-
-
-def train_convolutions(strategy):
-    """Train on 9 rows in batches of 8; losses are sums over rows, the rule is that of replicas."""
-    if strategy:
-        use_rule(strategy, "sum")
-    keras.utils.set_random_seed(5)
-    generator = np.random.default_rng(5)
-    x, y = generator.standard_normal([9, 10, 10, 2]), generator.standard_normal([9, 1])
-    layers = keras.layers
-    with scope(strategy):
-        model = keras.Sequential(
-            [
-                layers.Input([10, 10, 2]),
-                # Without rows, TensorFlow's fused kernel would return the shape of its inputs.
-                layers.Conv2D(4, 3, activation="relu"),
-                layers.MaxPooling2D(),
-                layers.DepthwiseConv2D(3, padding="same"),
-                layers.SeparableConv2D(4, 3, padding="same"),
-                layers.Conv2DTranspose(4, 2, strides=2),
-                layers.AveragePooling2D(2),
-                layers.Reshape([16, 4]),
-                layers.Conv1D(4, 3, strides=2),
-                # Keras 3.11 and Keras 2 have no adaptive pooling.
-                getattr(layers, "AdaptiveMaxPooling1D", layers.MaxPooling1D)(3),
-                layers.Flatten(),
-                layers.Dense(1),
-            ]
-        )
-        loss = keras.losses.MeanSquaredError(reduction="sum")
-        model.compile(keras.optimizers.SGD(0.01), loss)
-    model.fit(x, y, batch_size=8, epochs=3, shuffle=False, verbose=0)
-    return weights_of(model)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from support import keras_versions
 from support.keras_versions import Variable
 
 from scenarios.basics import scope
@@ -28,13 +29,15 @@ def new_variables():
     return [Variable(value, name=f"v{index}") for index, value in enumerate(initial_values())]
 
 
-def built(strategy, make, gradients):
+def built(strategy, make, gradients, is_scaled=False, sparse=False):
     """Make variables and an optimizer; return them, and a function that takes a step.
 
     Args:
         strategy: the workers' strategy.
         make: a function that returns the optimizer.
         gradients: for each variable [steps, replicas, …].
+        is_scaled: whether the gradients get the present scale of a `LossScaleOptimizer`.
+        sparse: whether the first two rows of the first gradient are sparse ones.
     """
     gradients = [tf.constant(gradient) for gradient in gradients]
     with scope(strategy):
@@ -46,6 +49,10 @@ def built(strategy, make, gradients):
         def in_replica():
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             own = [gradient[number][replica] for gradient in gradients]
+            if is_scaled:
+                own = keras_versions.scaled(optimizer, own)
+            if sparse:
+                own[0] = tf.IndexedSlices(own[0][:2], tf.constant([1, 3]), tf.constant([4, 3]))
             keras_compat.apply(optimizer, own, variables)
 
         strategy.run(in_replica)

@@ -9,10 +9,6 @@ from scenarios.basics import random_data, use_rule
 from tf_adasum.compat import keras as keras_compat
 
 
-def worker_of(strategy):
-    return strategy.cluster_resolver.task_id or 0 if strategy.cluster_resolver else 0
-
-
 def dropped_units(strategy, jit_compile):
     """Each replica's mask of one dropout, of 64 units of its own, from two equal trainings."""
     use_rule(strategy, "adasum")
@@ -35,11 +31,15 @@ def dropped_units(strategy, jit_compile):
 class SeenRows(keras.layers.Layer):
     """Passes its input on, and remembers the rows of each step."""
 
-    def __init__(self):
+    def __init__(self, only_training=False):
         super().__init__()
-        self.steps = []
+        self.only_training, self.steps = only_training, []
 
-    def call(self, x):
+    @tf.autograph.experimental.do_not_convert
+    def call(self, x, training=False):
+        if self.only_training and not training:
+            return x
+
         def remember(rows):
             self.steps.append(rows.ravel().astype(int).tolist())
             return rows
@@ -67,7 +67,7 @@ def shuffled_rows(strategy, seeds):
         seeds: "none", "same", or "different" global seeds on the workers.
     """
     use_rule(strategy, "adasum")
-    tf.random.set_seed({"none": None, "same": 5, "different": worker_of(strategy)}[seeds])
+    tf.random.set_seed({"none": None, "same": 5, "different": strategy.rank}[seeds])
     x = np.arange(96, dtype="float32")[:, None]
     with strategy.scope():
         seen = SeenRows()

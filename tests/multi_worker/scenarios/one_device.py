@@ -1,5 +1,7 @@
 """The same training on one device and on replicas."""
 
+import contextlib
+import functools
 import itertools
 
 import keras
@@ -192,6 +194,17 @@ def train(strategy, case, rule="mean", start=None):
     return {**logs, **weights_of(model)}
 
 
+def take_steps(strategy, on_replica, x, y):
+    """Run a step of each replica for each batch; return what the replicas return, summed."""
+
+    @tf.function
+    def step(batch):
+        return strategy.reduce("SUM", strategy.run(on_replica, args=batch), axis=None)
+
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
+    return [step(batch).numpy() for batch in strategy.experimental_distribute_dataset(batches)]
+
+
 def loop(strategy, model, optimizer, reduction, x, y):
     """A custom training loop, whose loss is that of a replica's rows, without a division."""
     strategy = strategy or tf.distribute.get_strategy()
@@ -207,15 +220,10 @@ def loop(strategy, model, optimizer, reduction, x, y):
             scaled = optimizer.scale_loss(loss)
         optimizer.apply(tape.gradient(scaled, model.trainable_variables))
         metric.update_state(y, predicted)
+        return loss
 
-    @tf.function
-    def step(batch):
-        strategy.run(on_replica, args=batch)
-
-    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
     for _ in range(2):
-        for batch in strategy.experimental_distribute_dataset(batches):
-            step(batch)
+        take_steps(strategy, on_replica, x, y)
     return {"metric": metric.result().numpy(), **weights_of(model)}
 
 
@@ -265,17 +273,21 @@ def differences(expected, actual, number):
     return found["weight"], found["log"]
 
 
-def loop_of_tensorflow(strategy, rule, divides=True):
-    """A loop with the losses that TensorFlow divides by the number of replicas, or without them."""
+def built(strategy, rule, make, rows, **options):
+    """Return the strategy of a loop, a model, the optimizer that is made, and data."""
     if strategy:
-        use_rule(strategy, rule)
+        use_rule(strategy, rule, **options)
     strategy = strategy or tf.distribute.get_strategy()
     keras.utils.set_random_seed(1)
-    x, y, _ = data_of("loop", 6)
     with strategy.scope():
-        model = build("loop")
-        optimizer = SGD(0.1)
+        model, optimizer = build("loop"), make()
         optimizer.build(model.trainable_variables)
+    return strategy, model, optimizer, data_of("loop", rows)[:2]
+
+
+def loop_of_tensorflow(strategy, rule, divides=True):
+    """A loop with the losses that TensorFlow divides by the number of replicas, or without them."""
+    strategy, model, optimizer, data = built(strategy, rule, lambda: SGD(0.1), 6)
 
     def on_replica(x, y):
         with tf.GradientTape() as tape:
@@ -287,43 +299,27 @@ def loop_of_tensorflow(strategy, rule, divides=True):
         optimizer.apply(tape.gradient(loss, model.trainable_variables))
         return loss
 
-    @tf.function
-    def step(batch):
-        return strategy.reduce("SUM", strategy.run(on_replica, args=batch), axis=None)
-
-    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
-    losses = [step(batch).numpy() for batch in strategy.experimental_distribute_dataset(batches)]
-    return {"losses": losses, **weights_of(model)}
+    return {"losses": take_steps(strategy, on_replica, *data), **weights_of(model)}
 
 
 def loop_that_clips(strategy, wire_dtype=None):
     """A loop that combines gradients itself, clips them and applies them."""
-    if strategy:
-        use_rule(strategy, "mean", wire_dtype=wire_dtype)
-    keras.utils.set_random_seed(1)
-    x, y, _ = data_of("loop", 3)
-    with scope(strategy):
-        model = build("loop")
-        optimizer = Adam(0.01, epsilon=1e-3, clipvalue=0.04)
-        optimizer.build(model.trainable_variables)
+    make = functools.partial(Adam, 0.01, epsilon=1e-3, clipvalue=0.04)
+    strategy, model, optimizer, data = built(strategy, "mean", make, 3, wire_dtype=wire_dtype)
 
     def on_replica(x, y):
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((y - model(x, training=True)) ** 2)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        if not strategy:
+        gradients, combined = tape.gradient(loss, model.trainable_variables), contextlib.nullcontext
+        if tf.distribute.has_strategy():
+            context = tf.distribute.get_replica_context()
+            gradients = context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
+            combined = strategy.gradients_are_combined
+        with combined():
             optimizer.apply(tf.clip_by_global_norm(gradients, 0.1)[0])
-            return
-        context = tf.distribute.get_replica_context()
-        combined = context.all_reduce("SUM", gradients, options=strategy.gradient_reduction)
-        with strategy.gradients_are_combined():
-            optimizer.apply(tf.clip_by_global_norm(combined, 0.1)[0])
+        return loss
 
-    run = strategy.run if strategy else (lambda function, args: function(*args))
-    step = tf.function(lambda batch: run(on_replica, args=batch))
-    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
-    for batch in strategy.experimental_distribute_dataset(batches) if strategy else batches:
-        step(batch)
+    take_steps(strategy, on_replica, *data)
     return weights_of(model)
 
 

@@ -38,11 +38,14 @@ def build_two_outputs():
     return keras.Model(inputs, {"row": build_identity()(inputs), "twice": twice(inputs)})
 
 
-def predict(strategy, arrays, datasets):
-    """Predictions for arrays and batched datasets of "rows/batch size", by one and two outputs."""
+def predict(strategy, arrays, datasets, on_batch=()):
+    """Predictions for arrays and batched datasets of "rows/batch size", by one and two outputs.
+
+    `on_batch` are numbers of rows for `predict_on_batch`.
+    """
     with scope(strategy):
         one_output, two_outputs = build_identity(), build_two_outputs()
-    results = {}
+    results, of_two = {}, {}
     for case in arrays:
         rows, batch_size = map(int, case.split("/"))
         results[case] = one_output.predict(rows_from(1, rows), batch_size=batch_size, verbose=0)
@@ -52,7 +55,10 @@ def predict(strategy, arrays, datasets):
         unknown = dataset.filter(lambda batch: tf.reduce_all(batch > 0))
         results[f"dataset {case}"] = one_output.predict(dataset, verbose=0)
         results[f"dataset of unknown length {case}"] = one_output.predict(unknown, verbose=0)
-        two = two_outputs.predict(dataset, verbose=0)
+        of_two[case] = two_outputs.predict(dataset, verbose=0)
+    for rows in on_batch:
+        of_two[f"on batch {rows}"] = two_outputs.predict_on_batch(rows_from(1, rows))
+    for case, two in of_two.items():
         results[f"first of two outputs {case}"] = two["row"]
         results[f"second of two outputs {case}"] = two["twice"][:, 1:2] / 2
     return results
@@ -114,14 +120,3 @@ def train(strategy, rows, weights, on_batch):
         options = {"batch_size": rows, "epochs": 3, "shuffle": False, "verbose": 0}
         history = model.fit(x, y, **options, **weighing).history
     return {**history, **weights_of(model)}
-
-
-def predict_on_batch(strategy, rows):
-    """Predictions for batches of those numbers of rows."""
-    with scope(strategy):
-        model = build_two_outputs()
-    return {
-        f"{count} {name}": output
-        for count in rows
-        for name, output in model.predict_on_batch(rows_from(1, count)).items()
-    }

@@ -8,7 +8,6 @@ from support import keras_versions
 from support.keras_versions import copies_of
 
 from scenarios.basics import message_of
-from scenarios.callbacks import rank_of
 from scenarios.empty_replicas import model_with_everything, random_ids
 from tf_adasum.compat import keras as keras_compat
 
@@ -18,7 +17,7 @@ DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"]
 def spoil(strategy, variable, replica):
     """Change a number of one replica's copy; return a function that takes it back."""
     worker, local = divmod(replica, len(strategy.extended.worker_devices))
-    if worker != rank_of(strategy):
+    if worker != strategy.rank:
         return lambda: None
     copy = copies_of(strategy, variable)[local]
     value = np.array(copy.numpy())
@@ -72,7 +71,7 @@ def check_values(strategy, differs):
     results = {}
     for dtype in DTYPES:
         value = tf.cast([0, 1, 1, 0], dtype).numpy()
-        is_different = differs and rank_of(strategy) == 1
+        is_different = differs and strategy.rank == 1
         if value.dtype.kind in "iub":
             value.view("uint8")[0] ^= is_different
         else:

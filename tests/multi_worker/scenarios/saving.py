@@ -50,7 +50,7 @@ def save_in_scope(strategy, folder, within_fit):
     x, y = random_data(48)
 
     def save(*_):
-        for name, save_as in FORMATS.items() if strategy._workers.rank == 0 else ():
+        for name, save_as in FORMATS.items() if strategy.rank == 0 else ():
             save_as(model, f"{folder}/{name}")
 
     callbacks = [
@@ -76,7 +76,7 @@ def copy_alone(strategy, folder):
     model.fit(x, y, batch_size=24, verbose=0)
     expected = model.evaluate(x, y, batch_size=24, verbose=0)
     losses = []
-    if strategy._workers.rank == 0:
+    if strategy.rank == 0:
         model.save(f"{folder}/model.keras")
         model.save_weights(f"{folder}/model.weights.h5")
         model.save(f"{folder}/model.h5")

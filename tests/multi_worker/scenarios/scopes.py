@@ -1,4 +1,4 @@
-"""What workers do for test_scopes.py: models, optimizers and metrics made outside of the scope.
+"""What workers do for test_scopes.py: what is made, or taken a step, outside of scope and replica.
 
 Every function takes the strategy first.
 """
@@ -7,6 +7,7 @@ import contextlib
 import warnings
 
 import keras
+import tensorflow as tf
 from keras.layers import Dense, Normalization
 
 from scenarios.basics import build_mlp, message_of, random_data, use_rule
@@ -14,11 +15,22 @@ from scenarios.basics import build_mlp, message_of, random_data, use_rule
 ARGUMENTS = {"batch_size": 12, "shuffle": False, "verbose": 0}
 
 
+class Largest(keras.metrics.Metric):
+    """A metric of the user's."""
+
+    def __init__(self):
+        super().__init__(name="largest")
+        self.largest = self.add_variable((), "zeros", name="of_rows")
+
+    def update_state(self, values):
+        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(values)))
+
+
 def messages(strategy):
     """The error of each program that makes a part of a model outside of the scope; "" for none."""
     use_rule(strategy, "adasum")
     data = random_data(24)
-    keras.utils.set_random_seed(3 + strategy._workers.rank)
+    keras.utils.set_random_seed(3 + strategy.rank)
 
     def compile_inside(model, *given, **options):
         with strategy.scope():
@@ -67,6 +79,35 @@ def messages(strategy):
         layer.adapt(data[0])
         with_layer(layer)
 
+    def metric_of_a_loop(metric):
+        dataset = tf.data.Dataset.from_tensor_slices(data[1]).batch(8)
+
+        @tf.function
+        def step(rows):
+            strategy.run(lambda rows: metric.update_state(rows), args=(rows,))
+
+        for rows in strategy.experimental_distribute_dataset(dataset):
+            step(rows)
+
+    def loop(is_built=True, apply_in=contextlib.nullcontext, takes_step=lambda step: step()):
+        model, optimizer = inside(build_mlp), inside(keras.optimizers.Adam, 0.1)
+        if is_built:
+            inside(optimizer.build, model.trainable_variables)
+
+        def step():
+            with apply_in():
+                gradients = [tf.ones(each.shape) for each in model.trainable_variables]
+                optimizer.apply(gradients, model.trainable_variables)
+            return tf.constant(0)
+
+        takes_step(step)
+
+    def within_a_branch(step):
+        def in_replica(number):
+            return tf.cond(number > 0, step, lambda: tf.constant(0))
+
+        tf.function(lambda number: strategy.run(in_replica, args=(number,)))(tf.constant(1))
+
     calls = {
         "all": lambda: not_compiled_inside(fits_inside=False),
         "model": lambda: compile_inside(build_mlp(), "sgd"),
@@ -77,5 +118,12 @@ def messages(strategy):
         "built optimizer": lambda: optimizer_outside(built=True),
         "metric": metric_outside,
         "normalization": adapted_outside,
+        "metric of a loop": lambda: metric_of_a_loop(keras.metrics.Mean(name="average")),
+        "own metric of a loop": lambda: metric_of_a_loop(Largest()),
+        "step": loop,
+        "step that builds": lambda: loop(is_built=False),
+        "step in the scope": lambda: loop(apply_in=strategy.scope),
+        "step within a branch": lambda: loop(takes_step=within_a_branch),
+        "step of each replica": lambda: loop(takes_step=strategy.run),
     }
     return {name: message_of(call) for name, call in calls.items()}

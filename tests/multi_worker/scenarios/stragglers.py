@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from scenarios.callbacks import rank_of
 from tf_adasum.callbacks import StragglerReport
 
 STEPS, EPOCHS = 30, 3
@@ -21,7 +20,7 @@ def train(strategy, slow, seconds):
 
     def make(context):
         rows = tf.data.Dataset.from_tensors(np.ones([1, 4], "float32")).repeat(STEPS * EPOCHS)
-        if rank_of(strategy) == slow:
+        if strategy.rank == slow:
             rows = rows.map(
                 lambda x: tf.ensure_shape(tf.numpy_function(late, [x], x.dtype), [1, 4])
             )

@@ -6,7 +6,7 @@ import os
 import mlflow.keras
 import mlflow.tensorflow
 
-from scenarios.callbacks import compiled_model, fit, rank_of
+from scenarios.callbacks import compiled_model, fit
 
 
 def train_with_mlflow(strategy, store, way):
@@ -21,7 +21,7 @@ def train_with_mlflow(strategy, store, way):
     """
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # newer ones ask for a database instead
     mlflow.set_tracking_uri(f"file:{store}")
-    is_first, run = rank_of(strategy) == 0, contextlib.nullcontext()
+    is_first, run = strategy.rank == 0, contextlib.nullcontext()
     if is_first:
         mlflow.set_experiment(way)
     if way == "run" and is_first:

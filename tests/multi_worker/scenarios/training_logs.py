@@ -65,7 +65,7 @@ def read_logs_on_last_worker(strategy, reads):
     callback = keras.callbacks.LambdaCallback(
         on_train_batch_end=reader("fit"), on_test_batch_end=reader("evaluate")
     )
-    is_last = strategy._workers.rank == strategy._workers.count - 1
+    is_last = strategy.rank == strategy.num_workers - 1
     options = {"batch_size": 24, "callbacks": [callback] if reads and is_last else []}
     keras.utils.set_random_seed(1)
     x, y = random_data(48)

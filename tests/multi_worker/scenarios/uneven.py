@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from scenarios.basics import Batches, message_of, random_data, use_rule
-from scenarios.keras import worker_of
 
 BATCH = 4
 
@@ -41,7 +40,7 @@ def from_function(strategy, batches, unknown=False, steps=None):
         steps: of an epoch; None as many as there are.
     """
     use_rule(strategy, "adasum")
-    own = batches[worker_of(strategy)]
+    own = batches[strategy.rank]
     dataset = strategy.distribute_datasets_from_function(lambda _: dataset_of(own, unknown))
     model = model_of(strategy, rate=0.0)
     return model.fit(dataset, epochs=2, steps_per_epoch=steps, verbose=0).history
@@ -49,7 +48,7 @@ def from_function(strategy, batches, unknown=False, steps=None):
 
 def rows_of_loop(strategy, batches):
     """The rows of each step of two passes of a custom loop."""
-    own = batches[worker_of(strategy)]
+    own = batches[strategy.rank]
     dataset = strategy.distribute_datasets_from_function(lambda _: dataset_of(own))
     local = strategy.experimental_local_results
     return {"rows": [len(local(x)[0]) for _ in range(2) for x, _ in dataset]}
@@ -57,7 +56,7 @@ def rows_of_loop(strategy, batches):
 
 def infinite_on_one(strategy):
     """The error of datasets from a function of which one is infinite."""
-    batches = -3 if worker_of(strategy) else 3
+    batches = -3 if strategy.rank else 3
     distribute = strategy.distribute_datasets_from_function
     return {"message": message_of(lambda: distribute(lambda _: dataset_of(batches)))}
 
@@ -92,7 +91,7 @@ def refused(strategy, cases):
     found = {}
     for index, (call, kind, batches, steps, steps_per_execution) in enumerate(cases):
         model = model_of(strategy, steps_per_execution=steps_per_execution)
-        data = data_of(kind, batches[worker_of(strategy)])
+        data = data_of(kind, batches[strategy.rank])
         if call == "predict":
             data.pop("y", None)
         options = {"steps_per_epoch" if call == "fit" else "steps": steps, "verbose": 0}

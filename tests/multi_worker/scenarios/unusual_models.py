@@ -8,12 +8,13 @@ from scenarios.one_device import BATCH, FEATURES, AddingLayer, build, data_of
 
 
 def fit(strategy, kind):
-    """Train on batches of 8 rows, of which the last one has 5."""
+    """Train on batches of 8 rows, of which the last one has fewer."""
     if strategy:
         use_rule(strategy, "mean")
     # Another seed on each worker: the weights of worker 0 count.
     keras.utils.set_random_seed(1 + (strategy.rank if strategy else 0))
-    x, y, _ = data_of("masked" if kind == "masked" else "built-in", 5)
+    # A last batch of one row leaves a replica without rows.
+    x, y, _ = data_of("masked" if kind == "masked" else "built-in", 1 if kind == "images" else 5)
     with scope(strategy):
         model, loss, options = KINDS[kind]()
         model.compile(SGD(0.02, momentum=0.9), loss, **options)
@@ -40,16 +41,32 @@ def compiled(reduction, outputs="built-in"):
     return build(outputs), loss, {"jit_compile": True}
 
 
-def synchronized(**options):
+def synchronized(loss="mse", **options):
     inputs = keras.Input([FEATURES])
     normalized = keras.layers.BatchNormalization(synchronized=True)(inputs)
     model = keras.Model(inputs, keras.layers.Dense(1)(normalized))
-    return model, "mse", {"metrics": ["mae"], **options}
+    return model, loss, {"metrics": ["mae"], **options}
 
 
 def recurrent():
     layers = [keras.layers.Reshape([FEATURES, 1]), keras.layers.LSTM(3), keras.layers.Dense(1)]
     return keras.Sequential([keras.Input([FEATURES]), *layers]), "mse", {}
+
+
+def images():
+    layers = keras.layers
+    hidden = [
+        *(layers.Dense(200), layers.Reshape([10, 10, 2])),
+        # Without rows, TensorFlow's fused kernel would return the shape of its inputs.
+        layers.Conv2D(4, 3, activation="relu"),
+        *(layers.MaxPooling2D(), layers.DepthwiseConv2D(3, padding="same")),
+        layers.SeparableConv2D(4, 3, padding="same"),
+        *(layers.Conv2DTranspose(4, 2, strides=2), layers.AveragePooling2D(2)),
+        *(layers.Reshape([16, 4]), layers.Conv1D(4, 3, strides=2)),
+        getattr(layers, "AdaptiveMaxPooling1D", layers.MaxPooling1D)(3),  # Keras 3.11 has none
+        *(layers.Flatten(), layers.Dense(1)),
+    ]
+    return keras.Sequential([keras.Input([FEATURES]), *hidden]), "mse", {}
 
 
 class OwnLosses(keras.Model):
@@ -120,18 +137,20 @@ class TwoOptimizers(keras.Model):
         return {"loss": self.compute_loss(y=y, y_pred=self.head(self.encoder(x)))}
 
 
+SUM = keras.losses.MeanSquaredError(reduction="sum")
 KINDS = {
     "sum": lambda: compiled("sum"),
     "none": lambda: compiled("none"),
     "two outputs": lambda: compiled("sum_over_batch_size", "two outputs"),
     "masked": lambda: compiled("sum_over_batch_size", "masked"),
     "synchronized": synchronized,
-    "eagerly": lambda: synchronized(run_eagerly=True),
+    "eagerly": lambda: synchronized(SUM, run_eagerly=True),
     "executions": lambda: synchronized(steps_per_execution=2),
     "more executions than steps": lambda: synchronized(steps_per_execution=10),
     "not compiled": lambda: synchronized(jit_compile=True),
     "two optimizers": lambda: (TwoOptimizers(), "mse", {}),
     "recurrent": recurrent,
+    "images": images,
     "frozen": lambda: (build("built-in"), "mse", {}),
     "own losses": own_losses,
     "ragged": lambda: (OfRagged(), "mse", {}),

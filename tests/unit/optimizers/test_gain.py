@@ -53,7 +53,9 @@ def test_the_gain_is_that_of_the_oracle(count, scale, length, common, seed):
     assert 1 <= ratio <= scale
 
 
-@pytest.mark.parametrize("options", [{}, {"scale": 1500.0}, {"debias": False}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"scale": 1500.0}, {"debias": False}, {"smoothing": 0.9}], ids=str
+)
 def test_several_steps_are_those_of_the_oracle(options, two_gradients):
     """The default smoothing depends on the scale; with a schedule of ints, steps have fractions."""
     gradients = (np.random.default_rng(3).standard_normal((12, 9)) + 0.5).astype("float32")

@@ -1,4 +1,4 @@
-"""What the worker processes do for `test_resuming_data.py`: a training that is killed and resumed.
+"""What the worker processes do for `test_resuming.py`: a training that is killed and resumed.
 
 Each stage creates its data and its model again, as each start of a program does.
 """
@@ -12,9 +12,16 @@ import warnings
 import keras
 import numpy as np
 import tensorflow as tf
+from support.keras_versions import LossScaleOptimizer
 
+from scenarios.basics import on_replicas, use_rule
 from scenarios.data import RowBatches
+from scenarios.keras import SeenRows
+from scenarios.multi_optimizer import adam, multi
+from tf_adasum import optimizers
+from tf_adasum.aggregation import rules
 from tf_adasum.callbacks import BackupAndRestore
+from tf_adasum.compat import keras as keras_compat
 
 ROWS, BATCH, EPOCHS = 64, 4, 3
 STEPS = ROWS // BATCH
@@ -102,25 +109,6 @@ PLACES = {
 }
 
 
-class Recorder(keras.layers.Layer):
-    """Passes its inputs on, and writes down the rows."""
-
-    def __init__(self, seen):
-        super().__init__()
-        self.note = seen.append  # Keras would copy a list
-
-    @tf.autograph.experimental.do_not_convert
-    def call(self, x, training=False):
-        if training:
-
-            def note(values):
-                self.note(sorted(values[:, 0].astype(int).tolist()))
-                return values
-
-            x = tf.ensure_shape(tf.numpy_function(note, [x], tf.float32), x.shape)
-        return x / ROWS
-
-
 class Kill(keras.callbacks.Callback):
     """Ends the training at a place of `PLACES`, as a lost worker would."""
 
@@ -142,46 +130,103 @@ class Kill(keras.callbacks.Callback):
             raise KeyError("killed")
 
 
-def train(strategy, kind, place, stage, folder):
+SGD, Adam = keras.optimizers.SGD, keras.optimizers.Adam
+# Of each optimizer: the rule, and what makes it. "plain" trains a model of one layer; the others
+# have dropout, and statistics that differ between replicas.
+TRAININGS = {
+    "plain": ("adasum", lambda: Adam(0.01)),
+    "adam": ("adasum", lambda: Adam(0.01, use_ema=True, gradient_accumulation_steps=2)),
+    "adascale": ("mean", lambda: optimizers.AdaScale(SGD(0.005, momentum=0.9))),
+    "adacons": (rules.AdaCons(momentum=0.9), lambda: SGD(0.005, momentum=0.9)),
+    "delta": ("adasum", lambda: optimizers.DeltaAdasum(Adam(0.02), local_steps=3)),
+    "several": ("adasum", lambda: multi(adam)),
+    "loss_scale": (
+        "adasum",
+        lambda: LossScaleOptimizer(Adam(0.01), initial_scale=8.0, dynamic_growth_steps=3),
+    ),
+}
+
+
+def model_of(strategy, seen, training="plain", steps_per_execution=1):
+    """Return a model that begins with `seen`, a `SeenRows`."""
+    tf.get_logger().setLevel("ERROR")
+    rule, make = TRAININGS[training]
+    use_rule(strategy, rule)
+    layers = keras.layers
+    with strategy.scope():
+        hidden = [layers.Dense(8, "tanh", name="one"), layers.BatchNormalization(momentum=0.5)]
+        hidden = [] if training == "plain" else [*hidden, layers.Dropout(0.3)]
+        hidden = [seen, layers.Rescaling(1 / ROWS), *hidden]
+        model = keras.Sequential([keras.Input([1]), *hidden, layers.Dense(1)])
+        options = {"jit_compile": False, "steps_per_execution": steps_per_execution}
+        model.compile(make(), "mse", metrics=["mae"], **options)
+    return model
+
+
+def train(strategy, kind, place, stage, folder, training="plain", is_keras=False, **options):
     """Run a stage of a training.
 
     Args:
         strategy: the workers' strategy.
         kind: a name in `DATA`.
         place: a name in `PLACES`.
-        stage: "unbroken", "killed" or "resumed".
-        folder: an empty folder, the same in all stages.
+        stage: "unbroken", "killed" or "resumed", by a model with other weights.
+        folder: an empty folder, the same in all stages; "{rank}" in it is the worker's.
+        training: a name in `TRAININGS`.
+        is_keras: whether worker 0 alone has a callback, that of Keras.
+        options: further ones of `model_of`.
 
     Returns:
-        The rows of this worker's steps, ``[steps, rows]``, and the weights.
+        The rows of this worker's steps, ``[steps, rows]``, all variables on each local replica,
+        the logs, the epochs and the texts of the warnings.
     """
-    tf.get_logger().setLevel("ERROR")
-    keras.utils.set_random_seed(1)
     epoch, batch, save_freq = PLACES[place]
+    folder = folder.format(rank=strategy.rank)
     own = pathlib.Path(folder) / f"files{strategy.rank}"
     os.makedirs(own, exist_ok=True)
-    args, options = DATA[kind](own)
+    args, of_fit = DATA[kind](own)
     validation = {"validation_data": (X[:8], X[:8])} if place == "validation" else {}
-    seen = []
-    with strategy.scope():
-        layers = [keras.Input([1]), Recorder(seen), keras.layers.Dense(1)]
-        model = keras.Sequential(layers)
-        model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=False)
+    keras.utils.set_random_seed(1)
+    seen = SeenRows(only_training=True)
+    model = model_of(strategy, seen, training, **options)
+    if stage == "resumed":
+        model.set_weights([each + 1 for each in model.get_weights()])
     backup_dir = f"{folder}/{'unbroken' if stage == 'unbroken' else 'broken'}"
-    backup = BackupAndRestore(backup_dir, save_freq=save_freq, delete_checkpoint=False)
-    kill = [Kill(epoch, batch)] if stage == "killed" else []
-    with contextlib.suppress(KeyError), warnings.catch_warnings():
+    make = keras.callbacks.BackupAndRestore if is_keras else BackupAndRestore
+    callbacks = [make(backup_dir, save_freq=save_freq, delete_checkpoint=False)]
+    callbacks = [] if is_keras and strategy.rank > 0 else callbacks
+    callbacks += [Kill(epoch, batch)] if stage == "killed" else []
+    callbacks += [keras.callbacks.LearningRateScheduler(lambda _, rate: 0.8 * rate)]
+    with contextlib.suppress(KeyError), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         warnings.filterwarnings("error", message=".*TFA-609")  # the order can be repeated
         model.fit(
             *args,
             epochs=EPOCHS,
             verbose=0,
             validation_batch_size=4,
-            callbacks=[backup, *kill],
-            **(validation | options),
+            callbacks=callbacks,
+            **(validation | of_fit),
         )
-    weights = {f"weight{number}": value for number, value in enumerate(model.get_weights())}
-    return {"rows": np.reshape(seen, [-1, BATCH // strategy._workers.count]), **weights}
+    variables = [*model.variables, *keras_compat.all_variables(model.optimizer)]
+    for state in keras_compat.aggregation_states_of(model.optimizer):
+        variables += state.rule_state.of_name.values() if state.rule_state else []
+    return {
+        "rows": np.reshape(list(map(sorted, seen.steps)), [-1, BATCH // strategy.num_workers]),
+        **on_replicas(strategy, variables, "variable "),
+        **{f"log {name}": values for name, values in model.history.history.items()},
+        "epochs": model.history.epoch,
+        "said": "".join(str(each.message) for each in caught if each.category is UserWarning),
+    }
+
+
+def fit_twice(strategy, folder):
+    """Return the epochs of two trainings of one model, and whether a folder is left."""
+    model, epochs = model_of(strategy, SeenRows()), []
+    for _ in range(2):
+        model.fit(X, X, epochs=2, verbose=0, callbacks=[BackupAndRestore(folder)])
+        epochs += model.history.epoch
+    return {"epochs": epochs, "left": pathlib.Path(folder).exists()}
 
 
 def compared(kind, place, unbroken, killed, resumed):
@@ -189,7 +234,7 @@ def compared(kind, place, unbroken, killed, resumed):
 
     Returns:
         How many rows of the interrupted epoch were left out, how many were used twice, and whether
-        all workers have the unbroken training's weights, to the bit.
+        all workers have the unbroken training's state, to the bit.
     """
     steps = DATA[kind]("/tmp")[1].get("steps_per_epoch", STEPS)
     epoch, batch, save_freq = PLACES[place]
@@ -204,6 +249,11 @@ def compared(kind, place, unbroken, killed, resumed):
         expected.update(before["rows"][epoch * steps :][:steps].ravel().tolist())
         actual.update(rows[epoch * steps :][:steps].ravel().tolist())
     left_out, twice = (expected - actual).total(), (actual - expected).total()
-    names = unbroken[0].keys() - {"rows"}
-    pairs = [(unbroken[0][name], each[name]) for name in names for each in resumed]
-    return left_out, twice, all(np.array_equal(*pair) for pair in pairs)
+    return left_out, twice, all(map(same_state, unbroken, resumed))
+
+
+def same_state(one, other):
+    """Return whether all variables on the local replicas have the same bits."""
+    names = [name for name in one if name.startswith("variable ")]
+    assert len(names) > 5
+    return all(np.array_equal(one[name], other[name]) for name in names)
