@@ -279,9 +279,9 @@ class Participant:
             if error := session.error():
                 session.confirm()
                 raise error
+            self._update()
             if (found := result()) is not None:
                 return found
-            self._update()
             since = session.unauthenticated_since
             if since is not None and now > since + LEASE_SECONDS:
                 break
@@ -321,7 +321,9 @@ class Participant:
             return
         session, since = self.session, self.session.refused_since
         is_refused = since is not None and time.monotonic() > since + LEASE_SECONDS
-        if session.was_connected and is_refused:
+        found = self._joins and self._addresses()
+        has_restarted = found and tuple(found) != self.cluster.addresses  # it has another port now
+        if has_restarted or (session.was_connected and is_refused):
             raise WorkerLostError(lost(self.cluster, 0))
         if session.sent and session.sent.get("settings") is None:
             session.set(self._own_value)

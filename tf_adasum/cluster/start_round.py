@@ -86,7 +86,8 @@ class StartRound(Leader):
         self._members: dict[int, dict[str, Member]] = {}  # from ranks to live runs
         self._runs: dict[int, str] = {}  # of the workers that have all joined
         self._duplicate_since: dict[int, float] = {}  # ranks with several live runs
-        self._known: set[int] = set()  # ranks that have had a session, and have not been silent
+        self._known: set[int] = set()  # ranks that have had a session, and are not silent
+        self._silent: set[str] = set()  # keys of silent sessions
         self._gone_since: dict[int, float] = {}  # ranks whose session was closed
         self._informed: set[int] = set()  # ranks that have read the result
         self._changes: dict[str, Any] = {}  # keys that the server has to set
@@ -105,6 +106,8 @@ class StartRound(Leader):
         rank, run = int(found[1]), found[2]
         if value is None:
             self._members.get(rank, {}).pop(run, None)
+            if key in self._silent:
+                self._known.add(rank)
             self._changes[f"refused/{key}"] = None
         if not isinstance(value, dict) or "cluster" not in value:
             if self.result is not None and self._runs.get(rank, run) == run:
@@ -135,10 +138,12 @@ class StartRound(Leader):
         if 0 < rank < self._count and not self._members.get(rank):
             self.unauthenticated[rank] = has_secret
 
-    def silent(self, key: str) -> None:
-        """Note that a worker is silent; it may come back, so it is not lost."""
-        if found := _KEY.fullmatch(key):
+    def silent(self, key: str, ends: tuple[str, str]) -> None:
+        """Note that a worker is silent. It may come back, so it is not lost before it ends."""
+        found = _KEY.fullmatch(key)
+        if found and self._members.get(int(found[1]), {}).pop(found[2], None):
             self._known.discard(int(found[1]))
+            self._silent.add(key)
 
     def decide(self, now: float) -> dict[str, Any]:
         """Return new values of keys, see `store.Leader`."""

@@ -241,8 +241,7 @@ def test_a_worker_that_ends_is_lost_and_one_that_is_silent_is_not():
     made.join(2)
     made.begin()
     made.decide()
-    made.made.silent("1/" + "a" * 16)
-    made.leave(1)
+    made.made.silent("1/" + "a" * 16, ENDS)
     made.decide(60.0)
     assert not made.wrong and made.made.missing() == [1, 2]
     made.leave(2)
@@ -255,6 +254,23 @@ def test_a_worker_that_ends_is_lost_and_one_that_is_silent_is_not():
     made.decide(0.2)
     assert "worker 2 (a:7002) was lost while" in made.wrong
     assert made.keys["result"]["kind"] == "lost"
+
+
+def test_a_silent_worker_whose_process_ends_is_lost():
+    made = Decisions(3, job="17.0")
+    made.join(1)
+    made.join(1, "b", job="18.0")  # is refused, and the end of its process means nothing
+    made.begin()
+    made.decide()
+    for run in "ba":
+        assert not made.wrong
+        made.made.silent("1/" + run * 16, ENDS)
+        made.decide(60.0)
+        made.leave(1, run)
+        made.decide(start_round.LEASE_SECONDS - 0.1)
+        assert not made.wrong
+        made.decide(0.2)
+    assert "worker 1 was lost while" in made.wrong
 
 
 @pytest.mark.parametrize("kind", ["", "late"])
@@ -312,6 +328,7 @@ def test_a_client_with_invalid_data_is_no_worker(name):
 def test_keys_of_no_worker(key):
     made = Decisions(2)
     made.made.changed(key, {"host": "127.0.0.1"}, ENDS)
+    made.made.silent(key, ENDS)
     made.made.changed(key, None, ENDS)
     assert made.made.missing() == [1]
 

@@ -28,7 +28,7 @@ NAMES = st.sampled_from(["1/a", "1/b", "2/a"])
 KEYS = st.sampled_from(["result", "statuses", "refused/1/a", "refused/2/a"])
 
 
-class Leader:
+class Leader(store.Leader):
     """Notes what the sessions set, and publishes what a test wants."""
 
     def __init__(self):
@@ -40,9 +40,10 @@ class Leader:
     def authentication_failed(self, rank, has_secret):
         raise AssertionError
 
-    def silent(self, key):
+    def silent(self, key, ends):
         assert self.seen[key] is not None
         self.silent_keys.add(key)
+        super().silent(key, ends)
 
     def decide(self, now):
         changes, self.changes = self.changes, {}
@@ -207,7 +208,7 @@ TestHistories.settings = fuzz_settings(40)
 # ---- over connections --------------------------------------------------------------------------
 
 
-class Recorder:
+class Recorder(store.Leader):
     """A leader that records what it receives."""
 
     def __init__(self):
@@ -219,8 +220,9 @@ class Recorder:
     def authentication_failed(self, rank, has_secret):
         self.seen.append((rank, has_secret))
 
-    def silent(self, key):
+    def silent(self, key, ends):
         self.silent_keys.append(key)
+        super().silent(key, ends)
 
     def decide(self, now):
         more, self.more = self.more, {}
@@ -296,10 +298,12 @@ def test_the_leader_learns_which_sessions_were_silent(monkeypatch):
         each.channel.send({"op": "set", "key": f"member/{number}", "value": 1})
     calls[0].channel.close(time.monotonic() + SOON)
     deadline = time.monotonic() + SOON
-    while len(leader.seen) < 4 and time.monotonic() < deadline:
+    while len(leader.seen) < 5 and time.monotonic() < deadline:
         time.sleep(0.01)
+        if leader.silent_keys:
+            calls[1].channel.close()
     server.close(0.0)
-    assert [key for key, value, _ in leader.seen if value is None] == ["0", "1"]
+    assert [key for key, value, _ in leader.seen if value is None] == ["0", "1", "1"]
     assert leader.silent_keys == ["1"]
 
 
