@@ -190,6 +190,7 @@ class StartRound(Leader):
             return
         self.cluster = dataclasses.replace(self.cluster, addresses=found)
         self._runs = {rank: next(iter(runs)) for rank, runs in self._members.items() if runs}
+        self._known.update(self._runs)  # one may end before `begin`
         self._changes["addresses"] = found
         self._has_news.set()
 

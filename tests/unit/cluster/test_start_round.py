@@ -256,6 +256,15 @@ def test_a_worker_that_ends_is_lost_and_one_that_is_silent_is_not():
     assert made.keys["result"]["kind"] == "lost"
 
 
+def test_a_worker_that_ends_after_all_have_joined_is_lost():
+    made = Decisions(2)
+    made.join(1)
+    made.leave(1)
+    made.begin()
+    made.decide(start_round.LEASE_SECONDS + 0.1)
+    assert "worker 1 (a:7001) was lost while" in made.wrong
+
+
 def test_a_silent_worker_whose_process_ends_is_lost():
     made = Decisions(3, job="17.0")
     made.join(1)
@@ -352,7 +361,8 @@ class Histories(RuleBasedStateMachine):
         self.joined = {}  # the runs that have got the addresses, by their ranks
         self.met = set()  # ranks whose live session has sent the settings
         self.read_by = set()  # ranks and runs that have confirmed the result
-        self.chosen, self.two_since, self.has_given_up = None, {}, False
+        self.chosen, self.two_since, self.gone_since = None, {}, {}
+        self.has_given_up = False
 
     def after(self):
         """Check what worker 0 decided."""
@@ -367,13 +377,16 @@ class Histories(RuleBasedStateMachine):
                 self.joined = {rank: runs[0] for rank, runs in self.live.items()}
                 self.made.begin()
         assert bool(self.made.made.cluster.addresses) == bool(self.joined)
+        gone = [rank for rank, run in self.joined.items() if run not in self.live[rank]]
+        self.gone_since = {rank: self.gone_since.get(rank, now) for rank in gone}
+        is_lost = any(now > since + start_round.LEASE_SECONDS for since in self.gone_since.values())
         has_succeeded = self.met == {1, 2} and not self.has_given_up
         if self.chosen is None and result is not None:
             self.chosen = result
-            assert has_succeeded or is_too_long or self.has_given_up
+            assert has_succeeded or is_too_long or is_lost or self.has_given_up
             assert ("payload" in result) == has_succeeded
         assert result is self.chosen, "it is final"
-        assert result is not None or not (has_succeeded or is_too_long)
+        assert result is not None or not (has_succeeded or is_too_long or is_lost)
 
     @rule(rank=RANKS, run=RUNS)
     def join(self, rank, run):
