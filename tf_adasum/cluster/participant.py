@@ -106,17 +106,12 @@ class Participant:
     def join(self, timeout: float) -> None:
         """Find the addresses of all workers, as `join` does."""
         self._begin(timeout)
-        coordinator, count = self.cluster.coordinator, self.cluster.num_workers
-        host, taken = addresses.split(coordinator)
+        _, taken = addresses.split(self.cluster.coordinator)
         free = self._held.enter_context(ports.free_ports(2))
-        port = next(each for each in free if each != taken)
-        self._own["port"] = port
+        self._own["port"] = next(each for each in free if each != taken)
         self._own_value = self._value()
-        if count == 1:
-            found = [addresses.joined(self._own["host"] or host, port)]
-        elif self._rank == 0:
-            listener = self._listener_of_coordinator()
-            self._serve(listener)
+        if self._rank == 0:
+            self._serve(self._listener_of_coordinator())
             with self.session:  # does this worker itself answer at the coordinator's address?
                 self._lead(lambda: bool(self.round.cluster.addresses))
             found = list(self.round.cluster.addresses)
@@ -129,13 +124,13 @@ class Participant:
         """Compare the settings of all workers."""
         self._begin(timeout)
         self.is_over = True
-        cluster, is_elsewhere = self.cluster, self._joins and self.cluster.num_workers > 1
+        cluster = self.cluster
         if not self._joins and (wrong := wrong_host(cluster)):
             raise ValueError(wrong)
         self._settings = settings
         self._own_value = self._value()
         if self._rank == 0:
-            if not is_elsewhere:
+            if not self._joins:
                 self._serve(ports.listening_socket(cluster))
             self.payload = payload
             with self._lock:
@@ -145,7 +140,7 @@ class Participant:
             self.server.hand_over()
         else:
             with contextlib.ExitStack() as until_all_have_met:
-                if not is_elsewhere:  # so that no other worker can use this port, see TFA-205
+                if not self._joins:  # so that no other worker can use this port, see TFA-205
                     until_all_have_met.enter_context(ports.listening_socket(cluster))
                     self._open.callback(self.session.__enter__().close)
                 self.payload = self._follow(self._payload)
