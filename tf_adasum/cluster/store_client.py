@@ -16,28 +16,11 @@ from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS, POLL_SE
 
 # Why a call failed, if no system call failed.
 ANOTHER_PROGRAM = "another program answers there"
-NO_ANSWER = "the connection is accepted, but no answer comes"
+NO_ANSWER = "the program there does not answer; it is another program, or a suspended worker"
 UNPROVEN = "the program that answers there does not have the secret"
 
 # With these reasons, some program accepts connections at the address.
 ANSWERS = {ANOTHER_PROGRAM, NO_ANSWER, UNPROVEN}
-
-
-def wrong_program(why: str, names: str) -> str:
-    """Return a sentence if a reason shows that another program may answer; else "".
-
-    Args:
-        why: why a call failed.
-        names: the names of the workers that were called.
-    """
-    if why == ANOTHER_PROGRAM:
-        return f"Another program answers at the address of {names}."
-    if why == NO_ANSWER:
-        return (
-            f"The program at the address of {names} does not answer. It is another program, or a "
-            "suspended worker."
-        )
-    return ""
 
 
 @dataclasses.dataclass

@@ -162,7 +162,7 @@ def test_another_program_at_the_coordinator_s_port():
         outcomes, _ = run(configs, timeout=1)
     assert type(outcomes[0]) is OSError and outcomes[0].errno == errno.EADDRINUSE
     assert f"worker 0 ({configs[0].coordinator}) is in use by another program" in str(outcomes[0])
-    another = "Another program answers at the address of worker 0"
+    another = f"cannot reach worker 0 ({configs[0].coordinator}): another program answers there."
     assert_all_raise(outcomes[1:], TimeoutError, another)
 
 

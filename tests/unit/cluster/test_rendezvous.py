@@ -192,7 +192,7 @@ def test_missing_tasks_are_named(count, absent):
         assert isinstance(outcome, TimeoutError)
         assert re.match(r"worker \d \(.*\) waited 0.5 s, but ", str(outcome))
         assert f"but {clusters[0].named(absent)} did not start" in str(outcome)
-        assert "Another program" not in str(outcome)
+        assert "another program" not in str(outcome)
         assert 0.5 <= waited < 5
 
 

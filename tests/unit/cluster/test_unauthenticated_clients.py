@@ -68,9 +68,9 @@ def test_another_program_at_the_port_of_worker_0(program):
     assert isinstance(outcome, TimeoutError)
     assert f"{second.named([0])} did not start" in str(outcome)
     assert waited < 7, "1.5 s, and 2 s for a result"
-    said = f"Another program answers at the address of {second.named([0])}"
+    said = f"worker 1 cannot reach {second.named([0])}: another program answers there."
     if program in GIVES_NO_ANSWER:
-        said = f"The program at the address of {second.named([0])} does not answer"
+        said = f"{second.named([0])}: the program there does not answer; it is another program, or"
     # A connection that is closed with something unread is reset: no telling who was there.
     assert (said in str(outcome)) or program in ENDS_EARLY
 
