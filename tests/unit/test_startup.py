@@ -26,7 +26,7 @@ def test_who_has_taken_the_port_of_tensorflow_s_server_is_named(tasks):
     with socket.create_server(("127.0.0.1", port)), pytest.raises(OSError) as raised:
         with startup._saying_what_to_do(tasks):
             tf.distribute.Server({"worker": [tasks.addresses[1]]}, job_name="worker")
-    assert f"worker 1 (127.0.0.1:{port}) is in use by another program" in str(raised.value)
+    assert f"worker 1 (127.0.0.1:{port}) is in use by another process" in str(raised.value)
     assert "Could not start gRPC server" in str(raised.value.__cause__.__context__)
 
 

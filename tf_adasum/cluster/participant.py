@@ -35,7 +35,7 @@ from tf_adasum.errors import WorkerLostError, see
 WORKERS = "number of workers"
 
 # Seconds for which worker 0 retries if the coordinator's port is in use, because an earlier start
-# may be about to end. After this time, it asks the program at the port for an error for as long.
+# may be about to end.
 _SECONDS_FOR_THE_PORT = 3.0
 # After its timeout, a worker waits for this many more seconds, because worker 0 may have the same
 # timeout, and then sends an error that is more precise.
@@ -182,20 +182,9 @@ class Participant:
             try:
                 return ports.listening_socket(own_task)
             except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-                if time.monotonic() > until:
-                    self._raise_error_of_another_worker_0()
+                if error.errno != errno.EADDRINUSE or time.monotonic() > until:
                     raise
             time.sleep(POLL_SECONDS)
-
-    def _raise_error_of_another_worker_0(self) -> None:
-        until = time.monotonic() + _SECONDS_FOR_THE_PORT
-        with self.session as session:
-            while time.monotonic() < until and (session.last.channel or not session.last.tried):
-                if error := session.error():
-                    raise ValueError(str(error)) from None
-                time.sleep(POLL_SECONDS)
 
     def _value(self) -> dict[str, Any]:
         """Return the value of this worker's key, see `members.Member`."""

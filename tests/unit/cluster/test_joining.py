@@ -161,7 +161,7 @@ def test_another_program_at_the_coordinator_s_port():
     with program_at(cluster_of(configs[0].coordinator), behave):
         outcomes, _ = run(configs, timeout=1)
     assert type(outcomes[0]) is OSError and outcomes[0].errno == errno.EADDRINUSE
-    assert f"worker 0 ({configs[0].coordinator}) is in use by another program" in str(outcomes[0])
+    assert f"worker 0 ({configs[0].coordinator}) is in use by another process" in str(outcomes[0])
     another = f"cannot reach worker 0 ({configs[0].coordinator}): another program answers there."
     assert_all_raise(outcomes[1:], TimeoutError, another)
 
@@ -176,15 +176,14 @@ def test_a_port_that_an_earlier_start_is_about_to_leave():
 # ---- workers that are not alike ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_worker_whose_rank_has_joined_raises_an_error_and_disturbs_nobody(rank):
+def test_a_worker_whose_rank_has_joined_raises_an_error_and_disturbs_nobody():
     configs = configs_of(2)
-    outcomes, _ = run([*configs, configs[rank]], delays=[0, 0, 1])
+    outcomes, _ = run([*configs, *configs], delays=[0, 0, 1, 1])
     found = assert_together(outcomes[:2], 2)
-    at = found[1] if rank else "127.0.0.1:"
     again = "If this worker was restarted after all had joined, restart all workers."
-    two = f"Two workers have the rank {rank}: one at {at}"
-    assert_all_raise(outcomes[2:], ValueError, two, "and one at 127.0.0.1:", again)
+    two = f"Two workers have the rank 1: one at {found[1]} and one at 127.0.0.1:"
+    assert_all_raise(outcomes[3:], ValueError, two, again)
+    assert_all_raise(outcomes[2:3], OSError, "perhaps also started as worker 0", "TFA-205")
 
 
 def test_two_workers_0_on_two_machines_are_an_error_on_all(monkeypatch):
