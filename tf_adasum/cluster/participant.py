@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import hashlib
-import json
 import secrets
 import socket
 import sys
@@ -51,16 +49,6 @@ SECONDS_TO_SEND_ERROR = {
     "secret": (LEASE_SECONDS + 1.0, 0.0),  # workers without the secret cannot read it
     "elsewhere": (1.0, 0.0),
 }
-_LONGEST_CLUSTER = 48_000  # characters
-
-
-def _setting(cluster: Cluster) -> list[str] | str:
-    """Return the addresses as a setting that is compared; their hash if they are very long."""
-    found = list(cluster.addresses)
-    text = json.dumps(found)
-    if len(text) <= _LONGEST_CLUSTER:
-        return found
-    return f"{len(found)} addresses, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 class Participant:
@@ -95,7 +83,7 @@ class Participant:
         where = cluster.coordinator if self._joins else cluster.addresses[0]
         key = f"{self._rank}/{self._run}"
         self.session = Session(where, key, self._secret, self._description, self._rank)
-        self._own: dict[str, Any] = {"cluster": {"cluster": _setting(cluster)}}
+        self._own: dict[str, Any] = {"cluster": {"cluster": list(cluster.addresses)}}
         if self._joins:
             common = {WORKERS: cluster.num_workers, "tf_adasum": __version__}
             host = own_address.given(environment)
