@@ -14,7 +14,7 @@ from tf_adasum.cluster import addresses, own_address
 from tf_adasum.cluster.json_lines import printable
 
 LONGEST_JOB = 200  # characters of a job's name
-_SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # the interface in "fe80::1%eth0"
+_HOST = re.compile(r"[\w.:%-]{1,255}")  # a name, or an address such as "fe80::1%eth0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,18 +43,14 @@ class Place:
     def parsed(cls, found: dict[str, Any], ends: tuple[str, str]) -> Place:
         """Return the `Place` in the value of a key, see `Member.parsed`."""
         host, port, coordinator = (found.get(name) for name in ("host", "port", "coordinator"))
-        if not isinstance(host, str) or type(port) is not int or not isinstance(coordinator, str):
+        hosts = [each for each in (host, coordinator) if isinstance(each, str)]
+        if type(port) is not int or len(list(filter(_HOST.fullmatch, hosts))) < 2:
             raise ValueError("not a place")
-        if len(coordinator) > 255:
-            raise ValueError("not a place")
+        for each in hosts:
+            addresses.split(addresses.joined(each, port))
         address = ipaddress.ip_address(host)
         mapped = getattr(address, "ipv4_mapped", None)  # "::ffff:0.0.0.0"
-        addresses.split(addresses.joined(host, port))
-        addresses.split(addresses.joined(coordinator, port))
-        _, has_scope, scope = host.partition("%")
-        is_name = coordinator.isprintable() and " " not in coordinator
-        is_printable = is_name and not (has_scope and not _SCOPE.fullmatch(scope))
-        if not is_printable or (mapped or address).is_unspecified:
+        if (mapped or address).is_unspecified:
             raise ValueError("not a place")
         end, peer = ends
         is_given = found.get("is_given") is True

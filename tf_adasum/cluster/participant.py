@@ -16,6 +16,7 @@ from typing import Any
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, own_address, ports, secret, start_round
 from tf_adasum.cluster.channel import Channel
+from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.members import LONGEST_JOB
 from tf_adasum.cluster.messages import different_secrets, lost, unreachable, wrong_host
 from tf_adasum.cluster.session import Session
@@ -87,7 +88,11 @@ class Participant:
         if self._joins:
             common = {WORKERS: cluster.num_workers, "tf_adasum": __version__}
             host = own_address.given(environment)
-            self._own = {"cluster": common, "host": host, "job": cluster.job[:LONGEST_JOB]}
+            self._own = {
+                "cluster": common,
+                "host": host,
+                "job": printable(cluster.job, LONGEST_JOB),
+            }
         self.round = StartRound(cluster, self._run, self._own, bool(self._secret.key))
         self._own_value = self._value()  # another thread reads it, for a new session
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from tf_adasum.cluster import addresses
 from tf_adasum.cluster.json_lines import printable
-from tf_adasum.cluster.members import LONGEST_JOB, Member, all_addresses
+from tf_adasum.cluster.members import Member, all_addresses
 from tf_adasum.cluster.messages import (
     different_secrets,
     different_settings,
@@ -307,8 +307,7 @@ class StartRound(Leader):
 
     def _of_another_job(self, member: Member) -> str:
         """Return the error for a worker of another job; "" if it belongs to this job."""
-        own, other = self.cluster.job, member.place.job if member.place else ""
-        own = printable(own, LONGEST_JOB)
+        own, other = self._own.get("job"), member.place.job if member.place else ""
         if not own or not other or other == own:
             return ""
         return (

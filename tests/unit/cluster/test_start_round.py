@@ -21,9 +21,9 @@ class Decisions:
     """Worker 0 of a job, and the keys that it has set."""
 
     def __init__(self, count, job="", own="a:1", given=""):
-        cluster = cluster_to_join(own, 0, count, "a test", job)
+        cluster = cluster_to_join(own, 0, count, "a test")
         common = {WORKERS: count, "tf_adasum": "1.0"}
-        of_0 = {"cluster": common, "host": given, "port": 7000}
+        of_0 = {"cluster": common, "host": given, "port": 7000, "job": job}
         self.made = StartRound(cluster, "0" * 16, of_0, False)
         self.common, self.keys, self.now = common, {}, 0.0
 
@@ -314,7 +314,7 @@ def test_clients_without_the_secret_are_remembered_until_they_join():
 WRONG = {
     "host": [
         *("a.b.c", 7, "0.0.0.0", "::", "::ffff:0.0.0.0"),
-        *("fe80::1%\x1b[31m", "fe80::1%a\nb", "fe80::1%" + "a" * 65),
+        *("fe80::1%\x1b[31m", "fe80::1%a\nb", "fe80::1%" + "a" * 250),
     ],
     "port": [0, 1 << 16, True, "80"],
     "coordinator": ["a" * 300, ["a"], "a b", "a\x1b[31m", "a\u202eb"],
