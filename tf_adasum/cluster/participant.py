@@ -87,12 +87,8 @@ class Participant:
         self._own: dict[str, Any] = {"cluster": {"cluster": list(cluster.addresses)}}
         if self._joins:
             common = {WORKERS: cluster.num_workers, "tf_adasum": __version__}
-            host = own_address.given(environment)
-            self._own = {
-                "cluster": common,
-                "host": host,
-                "job": printable(cluster.job, LONGEST_JOB),
-            }
+            host, job = own_address.given(environment), printable(cluster.job, LONGEST_JOB)
+            self._own = {"cluster": common, "host": host, "job": job}
         self.round = StartRound(cluster, self._run, self._own, bool(self._secret.key))
         self._own_value = self._value()  # another thread reads it, for a new session
 

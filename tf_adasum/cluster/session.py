@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
 import os
 import socket
 import threading
@@ -20,7 +19,6 @@ from tf_adasum.cluster.store import MEMBERS, REFUSED
 from tf_adasum.cluster.store_client import ANSWERS, Call
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS, POLL_SECONDS
 
-_SECONDS_TO_CONNECT = 2.0
 _LONGEST_TEXT = 4000  # characters
 _CONNECTION_REFUSED = {os.strerror(errno.ECONNREFUSED)}
 
@@ -165,22 +163,12 @@ class Session:
                 with self._lock:
                     self._lost()
 
-    def _call(self, call: Call) -> Channel | None:
-        return store_client.call(
-            self._address,
-            self._secret,
-            math.inf,
-            rank=self._rank,
-            seconds_to_connect=_SECONDS_TO_CONNECT,
-            is_stopped=self._ended.is_set,
-            found=call,
-        ).channel
-
     def _keep_calling(self) -> None:
         pause = POLL_SECONDS
         while not self._ended.is_set():
             call = self._current = Call()
-            channel = self._call(call)
+            own = self._secret, self._rank, self._ended.is_set
+            channel = store_client.call(self._address, *own, call).channel
             now = time.monotonic()
             self.unauthenticated_since = (
                 None if call.unauthenticated is None else self.unauthenticated_since or now

@@ -293,7 +293,7 @@ def test_the_leader_learns_which_sessions_were_silent(monkeypatch):
     leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     server = StoreServer(listener, SECRET, threading.Lock(), leader)
-    calls = [store_client.call(address, SECRET, time.monotonic() + SOON) for _ in range(2)]
+    calls = [store_client.call(address, SECRET) for _ in range(2)]
     for number, each in enumerate(calls):
         each.channel.send({"op": "set", "key": f"member/{number}", "value": 1})
     calls[0].channel.close(time.monotonic() + SOON)
@@ -429,7 +429,7 @@ def test_a_leader_receives_changes_with_addresses_and_sets_keys(led):
 
 @pytest.mark.parametrize("keys", [["copy"], ["member/1", "member/2"], ["member/" + "k" * 200]])
 def test_a_session_has_one_key(led, keys):
-    own = store_client.call(led[0], SECRET, time.monotonic() + SOON).channel
+    own = store_client.call(led[0], SECRET).channel
     for key in keys:
         own.send({"op": "set", "key": key, "value": 1})
     deadline = time.monotonic() + SOON
@@ -441,7 +441,7 @@ def test_a_session_has_one_key(led, keys):
 @pytest.mark.parametrize("theirs", [Secret(), Secret(b"other")])
 def test_both_ends_detect_who_has_another_secret(led, theirs):
     address, leader = led
-    found = store_client.call(address, theirs, time.monotonic() + SOON, rank=3)
+    found = store_client.call(address, theirs, rank=3)
     assert found.unauthenticated is True and not found.channel
     deadline = time.monotonic() + SOON
     while not leader.seen and time.monotonic() < deadline:  # the client is refused a moment before
