@@ -43,10 +43,11 @@ class Place:
     def parsed(cls, found: dict[str, Any], ends: tuple[str, str]) -> Place:
         """Return the `Place` in the value of a key, see `Member.parsed`."""
         host, port, coordinator = (found.get(name) for name in ("host", "port", "coordinator"))
-        hosts = [each for each in (host, coordinator) if isinstance(each, str)]
-        if type(port) is not int or len(list(filter(_HOST.fullmatch, hosts))) < 2:
+        if not isinstance(host, str) or type(port) is not int or not isinstance(coordinator, str):
             raise ValueError("not a place")
-        for each in hosts:
+        for each in (host, coordinator):
+            if not _HOST.fullmatch(each):
+                raise ValueError("not a place")
             addresses.split(addresses.joined(each, port))
         address = ipaddress.ip_address(host)
         mapped = getattr(address, "ipv4_mapped", None)  # "::ffff:0.0.0.0"
@@ -75,6 +76,11 @@ class Member:
     cluster: dict[str, Any]
     settings: dict[str, Any] | None
     place: Place | None
+
+    @property
+    def at(self) -> str:
+        """The address of the worker; its host if only this is known."""
+        return addresses.joined(self.place.host, self.place.port) if self.place else self.host
 
     @classmethod
     def parsed(cls, found: dict[str, Any], ends: tuple[str, str], has_place: bool) -> Member:
