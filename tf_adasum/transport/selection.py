@@ -78,7 +78,8 @@ def select(
         UcxUnavailableError: on all workers, if `transport` is "ucx" and one worker cannot use UCX.
     """
     all_workers, kept = StartupExchange(cluster, gather), _choices.get((cluster, transport))
-    missing = argument.unsupported_reason(devices, len(cluster.addresses)) or _missing()
+    missing = argument.unsupported_reason(devices, len(cluster.addresses))
+    missing = missing or _failure_of(library.opened)
     own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.facts()]
     failure, numbers = all_workers.gather(missing, *own)
     are_kept, are_given, channels, *memory_facts = numbers.T
@@ -96,14 +97,6 @@ def select(
 def forget() -> None:
     """Let the next strategy make new connections, because the present connections were closed."""
     _choices.clear()
-
-
-def _missing() -> str:
-    try:
-        library.opened()
-    except library.UcxUnavailableError as error:
-        return str(error)
-    return ""
 
 
 def _tried(
