@@ -90,7 +90,6 @@ class Participant:
             host, job = own_address.given(environment), printable(cluster.job, LONGEST_JOB)
             self._own = {"cluster": common, "host": host, "job": job}
         self.round = StartRound(cluster, self._run, self._own, bool(self._secret.key))
-        self._own_value = self._value()  # another thread reads it, for a new session
 
     def join(self, timeout: float) -> None:
         """Find the addresses of all workers, as `join` does."""
@@ -98,7 +97,6 @@ class Participant:
         _, taken = addresses.split(self.cluster.coordinator)
         free = self._held.enter_context(ports.free_ports(2))
         self._own["port"] = next(each for each in free if each != taken)
-        self._own_value = self._value()
         if self._rank == 0:
             self._serve(self._listener_of_coordinator())
             with self.session:  # does this worker itself answer at the coordinator's address?
@@ -116,14 +114,12 @@ class Participant:
         cluster = self.cluster
         if not self._joins and (wrong := wrong_host(cluster)):
             raise ValueError(wrong)
-        self._settings = settings
-        self._own_value = self._value()
+        self._settings = settings  # also for a new session, which another thread begins
         if self._rank == 0:
             if not self._joins:
                 self._serve(ports.listening_socket(cluster))
             self.payload = payload
             with self._lock:
-                self.round.cluster = cluster
                 self.round.begin(settings, payload)
             self._lead(lambda: self.round.result is not None, PATIENCE_SECONDS)
             self.server.hand_over()
@@ -182,12 +178,12 @@ class Participant:
     def _description(self, channel: Channel) -> dict[str, Any]:
         """Return the value of this worker's key, for a connection to worker 0."""
         if not self._joins:
-            return self._own_value
+            return self._value()
         host, _ = addresses.split(self.cluster.coordinator)
         end = own_address.of_end(channel.socket.getsockname())
         given = own_address.given(self._environment, ipv6_first=":" in end)
         place = {"host": given or end, "is_given": bool(given), "coordinator": host}
-        return {**self._own_value, **place}
+        return {**self._value(), **place}
 
     # ---- worker 0 --------------------------------------------------------------------------------
 
@@ -299,7 +295,7 @@ class Participant:
         if has_restarted or (session.was_connected and is_refused):
             raise WorkerLostError(lost(self.cluster, 0))
         if session.sent and session.sent.get("settings") is None:
-            session.set(self._own_value)
+            session.set(self._value())
 
     def _failure(self) -> str:
         """Return a sentence if this worker cannot reach worker 0, see `messages.unreachable`."""

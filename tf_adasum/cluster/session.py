@@ -75,7 +75,6 @@ class Session:
         self._describe, self._rank, self._lost = describe, rank, lost
         self._lock, self._deliver = fork_lock or threading.Lock(), deliver
         self._keys: dict[str, Any] = {}
-        self._client: Channel | None = None  # the connection, while it can be used
         self._stays = self.is_over = False
         self._thread = threading.Thread(target=self._run, daemon=True, name="tf_adasum session")
         self._ended, self._news = threading.Event(), threading.Event()
@@ -88,11 +87,11 @@ class Session:
     def __exit__(self, *exception: object) -> None:
         """End the session, without waiting for it."""
         self._ended.set()
-        if channel := self._client:
+        if self.is_connected:
             with self._lock:
-                channel.flush()
+                self.channel.flush()
             with contextlib.suppress(OSError):
-                channel.socket.shutdown(socket.SHUT_WR)
+                self.channel.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """End the session, and wait until worker 0 has read all data, for at most a second."""
@@ -143,10 +142,9 @@ class Session:
 
     def set(self, value: dict[str, Any]) -> None:
         """Set this worker's key, if the session has begun."""
-        channel = self._client
-        if channel is not None:
+        if self.is_connected:
             self.sent = value
-            self._send(channel, value)
+            self._send(self.channel, value)
 
     def _send(self, channel: Channel, value: dict[str, Any]) -> None:
         text = json.dumps({"op": "set", "key": MEMBERS + self._own_key, "value": value})
@@ -190,14 +188,11 @@ class Session:
         value = self._describe(channel)
         self.sent, self.channel = value, channel  # before another thread can set a newer value
         self._send(channel, value)
-        self._client = channel
         self.is_connected = self.was_connected = True
         try:
             self._receive(channel)
         finally:
             self.is_connected = False
-            if not self._stays:
-                self._client = None
             channel.close(time.monotonic() + HEARTBEAT_SECONDS if self._ended.is_set() else 0.0)
 
     def _receive(self, channel: Channel) -> None:
