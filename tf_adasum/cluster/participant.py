@@ -41,14 +41,11 @@ _SECONDS_FOR_THE_PORT = 3.0
 _SECONDS_FOR_THE_RESULT = 2.0
 # Two times in seconds for which worker 0 sends an error of each kind. It first waits for the first
 # time, so that all workers can connect. Then it waits until all workers have read the error, but
-# not longer than the second time. If another worker 0 has sent the error, the second time is 0,
-# because the other workers are connected to that worker 0.
+# not longer than the second time.
 SECONDS_TO_SEND_ERROR = {
     "": (1.0, 10.0),
-    "late": (1.0, 2.0),
-    "lost": (1.0, 2.0),
+    "late": (1.0, 2.0),  # and the other kinds
     "secret": (LEASE_SECONDS + 1.0, 0.0),  # workers without the secret cannot read it
-    "elsewhere": (1.0, 0.0),
 }
 
 
@@ -216,7 +213,8 @@ class Participant:
             leader.wait(POLL_SECONDS)
         error = start_round.error_of(leader.result)
         if error and leader.result:
-            at_least, seconds = SECONDS_TO_SEND_ERROR[leader.result["kind"]]
+            kind = leader.result["kind"]
+            at_least, seconds = SECONDS_TO_SEND_ERROR.get(kind, SECONDS_TO_SEND_ERROR["late"])
             time.sleep(at_least)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
