@@ -31,7 +31,9 @@ names worker 2. A worker in no call with the others raises this error at its nex
 
 * If worker 0 is killed, each other worker loses its connection, and decides the same by itself.
   During 1 and 2, it calls again, until the start timeout, or in 2 until the port has refused it
-  for 5 s.
+  for 5 s, or a new worker 0 sends other addresses.
+* If a worker is silent for 5 s during 1 and 2, worker 0 waits for it to come back. It is lost if
+  its connection ends in 2, and no new one comes within 5 s.
 * A process that ends in order, even by an exception, sends "ended" first, and is not lost. A worker
   that has waited for it in a collective for 2 s raises an error that says so. After worker 0 has
   ended, the others get no statuses any more.

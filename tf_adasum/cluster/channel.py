@@ -33,8 +33,7 @@ from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.timeouts import POLL_SECONDS
 
-LONGEST_MESSAGE = 1 << 16  # bytes, as a line, that a server accepts
-_LONGEST_ANSWER = 1 << 20  # bytes, as a line, that a client accepts
+LONGEST_MESSAGE = 1 << 20  # bytes, as a line
 _LONGEST_HANDSHAKE = 1 << 9  # bytes of a line before the other end has proved the secret
 _MOST_UNSENT = 1 << 22  # bytes; a peer that reads so slowly is disconnected
 _NONCE = re.compile(r"[0-9a-f]{32}")
@@ -75,7 +74,6 @@ class Channel:
         connection.setblocking(False)
         self.socket, self._secret = connection, secret
         self._longest_line = _LONGEST_HANDSHAKE
-        self._longest_message = LONGEST_MESSAGE if is_server else _LONGEST_ANSWER
         self._incoming, self._has_ended = b"", False
         self._own, self._other = ("server", "client") if is_server else ("client", "server")
         self._nonces: list[str] = []  # of the server and of the client
@@ -233,7 +231,7 @@ class Channel:
         self.is_authenticated = self._secret.proves(proof, self._other, *self._nonces)
         self.is_refused = not self.is_authenticated
         if self.is_authenticated:
-            self._longest_line = self._longest_message
+            self._longest_line = LONGEST_MESSAGE
         if self._own == "server":
             own = self._secret.proof("server", *self._nonces)
             self._write({"refused": True} if self.is_refused else {"proof": own})

@@ -14,7 +14,7 @@ from tf_adasum.cluster import addresses, own_address
 from tf_adasum.cluster.json_lines import printable
 
 LONGEST_JOB = 200  # characters of a job's name
-_SCOPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # the interface in "fe80::1%eth0"
+_HOST = re.compile(r"[\w.:%-]{1,255}")  # a name, or an address such as "fe80::1%eth0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +45,13 @@ class Place:
         host, port, coordinator = (found.get(name) for name in ("host", "port", "coordinator"))
         if not isinstance(host, str) or type(port) is not int or not isinstance(coordinator, str):
             raise ValueError("not a place")
-        if len(coordinator) > 255:
-            raise ValueError("not a place")
+        for each in (host, coordinator):
+            if not _HOST.fullmatch(each):
+                raise ValueError("not a place")
+            addresses.split(addresses.joined(each, port))
         address = ipaddress.ip_address(host)
         mapped = getattr(address, "ipv4_mapped", None)  # "::ffff:0.0.0.0"
-        addresses.split(addresses.joined(host, port))
-        addresses.split(addresses.joined(coordinator, port))
-        _, has_scope, scope = host.partition("%")
-        is_name = coordinator.isprintable() and " " not in coordinator
-        is_printable = is_name and not (has_scope and not _SCOPE.fullmatch(scope))
-        if not is_printable or (mapped or address).is_unspecified:
+        if (mapped or address).is_unspecified:
             raise ValueError("not a place")
         end, peer = ends
         is_given = found.get("is_given") is True
@@ -79,6 +76,11 @@ class Member:
     cluster: dict[str, Any]
     settings: dict[str, Any] | None
     place: Place | None
+
+    @property
+    def at(self) -> str:
+        """The address of the worker; its host if only this is known."""
+        return addresses.joined(self.place.host, self.place.port) if self.place else self.host
 
     @classmethod
     def parsed(cls, found: dict[str, Any], ends: tuple[str, str], has_place: bool) -> Member:

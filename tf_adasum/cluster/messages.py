@@ -14,7 +14,7 @@ from typing import Any
 
 from tf_adasum.cluster import addresses, own_address
 from tf_adasum.cluster.json_lines import printable
-from tf_adasum.cluster.store_client import UNPROVEN, wrong_program
+from tf_adasum.cluster.store_client import UNPROVEN
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
@@ -116,14 +116,11 @@ def unreachable(cluster: Cluster, tried: Mapping[str, str]) -> str:
         tried: the addresses and reasons of `store_client.Call.tried`.
     """
     host, _ = addresses.split(cluster.address(0))
-    name, whys = cluster.named([0]), list(dict.fromkeys(tried.values()))
-    if not whys:
+    if not tried:
         return ""
-    if UNPROVEN in whys:
+    why = ", ".join(tried.values())
+    if UNPROVEN in tried.values():
         why = UNPROVEN
-    elif len(tried) == 1:
-        (why,) = whys
-    else:  # the host has several addresses
+    elif len(tried) > 1:  # the host has several addresses
         why = ", ".join(f"{where}: {each}" for where, each in tried.items() if where != host)
-    cannot = f"{cluster.names[cluster.rank]} cannot reach {name}: {why}."
-    return wrong_program(why, name) or cannot
+    return f"{cluster.names[cluster.rank]} cannot reach {cluster.named([0])}: {why}."

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import hashlib
-import json
 import secrets
 import socket
 import sys
@@ -18,6 +16,7 @@ from typing import Any
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, own_address, ports, secret, start_round
 from tf_adasum.cluster.channel import Channel
+from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.members import LONGEST_JOB
 from tf_adasum.cluster.messages import different_secrets, lost, unreachable, wrong_host
 from tf_adasum.cluster.session import Session
@@ -35,32 +34,19 @@ from tf_adasum.errors import WorkerLostError, see
 WORKERS = "number of workers"
 
 # Seconds for which worker 0 retries if the coordinator's port is in use, because an earlier start
-# may be about to end. After this time, it asks the program at the port for an error for as long.
+# may be about to end.
 _SECONDS_FOR_THE_PORT = 3.0
 # After its timeout, a worker waits for this many more seconds, because worker 0 may have the same
 # timeout, and then sends an error that is more precise.
 _SECONDS_FOR_THE_RESULT = 2.0
 # Two times in seconds for which worker 0 sends an error of each kind. It first waits for the first
 # time, so that all workers can connect. Then it waits until all workers have read the error, but
-# not longer than the second time. If another worker 0 has sent the error, the second time is 0,
-# because the other workers are connected to that worker 0.
+# not longer than the second time.
 SECONDS_TO_SEND_ERROR = {
     "": (1.0, 10.0),
-    "late": (1.0, 2.0),
-    "lost": (1.0, 2.0),
+    "late": (1.0, 2.0),  # and the other kinds
     "secret": (LEASE_SECONDS + 1.0, 0.0),  # workers without the secret cannot read it
-    "elsewhere": (1.0, 0.0),
 }
-_LONGEST_CLUSTER = 48_000  # characters
-
-
-def _setting(cluster: Cluster) -> list[str] | str:
-    """Return the addresses as a setting that is compared; their hash if they are very long."""
-    found = list(cluster.addresses)
-    text = json.dumps(found)
-    if len(text) <= _LONGEST_CLUSTER:
-        return found
-    return f"{len(found)} addresses, SHA-256 {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 class Participant:
@@ -95,28 +81,21 @@ class Participant:
         where = cluster.coordinator if self._joins else cluster.addresses[0]
         key = f"{self._rank}/{self._run}"
         self.session = Session(where, key, self._secret, self._description, self._rank)
-        self._own: dict[str, Any] = {"cluster": {"cluster": _setting(cluster)}}
+        self._own: dict[str, Any] = {"cluster": {"cluster": list(cluster.addresses)}}
         if self._joins:
             common = {WORKERS: cluster.num_workers, "tf_adasum": __version__}
-            host = own_address.given(environment)
-            self._own = {"cluster": common, "host": host, "job": cluster.job[:LONGEST_JOB]}
+            host, job = own_address.given(environment), printable(cluster.job, LONGEST_JOB)
+            self._own = {"cluster": common, "host": host, "job": job}
         self.round = StartRound(cluster, self._run, self._own, bool(self._secret.key))
-        self._own_value = self._value()  # another thread reads it, for a new session
 
     def join(self, timeout: float) -> None:
         """Find the addresses of all workers, as `join` does."""
         self._begin(timeout)
-        coordinator, count = self.cluster.coordinator, self.cluster.num_workers
-        host, taken = addresses.split(coordinator)
+        _, taken = addresses.split(self.cluster.coordinator)
         free = self._held.enter_context(ports.free_ports(2))
-        port = next(each for each in free if each != taken)
-        self._own["port"] = port
-        self._own_value = self._value()
-        if count == 1:
-            found = [addresses.joined(self._own["host"] or host, port)]
-        elif self._rank == 0:
-            listener = self._listener_of_coordinator()
-            self._serve(listener)
+        self._own["port"] = next(each for each in free if each != taken)
+        if self._rank == 0:
+            self._serve(self._listener_of_coordinator())
             with self.session:  # does this worker itself answer at the coordinator's address?
                 self._lead(lambda: bool(self.round.cluster.addresses))
             found = list(self.round.cluster.addresses)
@@ -129,23 +108,21 @@ class Participant:
         """Compare the settings of all workers."""
         self._begin(timeout)
         self.is_over = True
-        cluster, is_elsewhere = self.cluster, self._joins and self.cluster.num_workers > 1
+        cluster = self.cluster
         if not self._joins and (wrong := wrong_host(cluster)):
             raise ValueError(wrong)
-        self._settings = settings
-        self._own_value = self._value()
+        self._settings = settings  # also for a new session, which another thread begins
         if self._rank == 0:
-            if not is_elsewhere:
+            if not self._joins:
                 self._serve(ports.listening_socket(cluster))
             self.payload = payload
             with self._lock:
-                self.round.cluster = cluster
                 self.round.begin(settings, payload)
             self._lead(lambda: self.round.result is not None, PATIENCE_SECONDS)
             self.server.hand_over()
         else:
             with contextlib.ExitStack() as until_all_have_met:
-                if not is_elsewhere:  # so that no other worker can use this port, see TFA-205
+                if not self._joins:  # so that no other worker can use this port, see TFA-205
                     until_all_have_met.enter_context(ports.listening_socket(cluster))
                     self._open.callback(self.session.__enter__().close)
                 self.payload = self._follow(self._payload)
@@ -187,20 +164,9 @@ class Participant:
             try:
                 return ports.listening_socket(own_task)
             except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-                if time.monotonic() > until:
-                    self._raise_error_of_another_worker_0()
+                if error.errno != errno.EADDRINUSE or time.monotonic() > until:
                     raise
             time.sleep(POLL_SECONDS)
-
-    def _raise_error_of_another_worker_0(self) -> None:
-        until = time.monotonic() + _SECONDS_FOR_THE_PORT
-        with self.session as session:
-            while time.monotonic() < until and (session.last.channel or not session.last.tried):
-                if error := session.error():
-                    raise ValueError(str(error)) from None
-                time.sleep(POLL_SECONDS)
 
     def _value(self) -> dict[str, Any]:
         """Return the value of this worker's key, see `members.Member`."""
@@ -209,12 +175,12 @@ class Participant:
     def _description(self, channel: Channel) -> dict[str, Any]:
         """Return the value of this worker's key, for a connection to worker 0."""
         if not self._joins:
-            return self._own_value
+            return self._value()
         host, _ = addresses.split(self.cluster.coordinator)
         end = own_address.of_end(channel.socket.getsockname())
         given = own_address.given(self._environment, ipv6_first=":" in end)
         place = {"host": given or end, "is_given": bool(given), "coordinator": host}
-        return {**self._own_value, **place}
+        return {**self._value(), **place}
 
     # ---- worker 0 --------------------------------------------------------------------------------
 
@@ -247,7 +213,8 @@ class Participant:
             leader.wait(POLL_SECONDS)
         error = start_round.error_of(leader.result)
         if error and leader.result:
-            at_least, seconds = SECONDS_TO_SEND_ERROR[leader.result["kind"]]
+            kind = leader.result["kind"]
+            at_least, seconds = SECONDS_TO_SEND_ERROR.get(kind, SECONDS_TO_SEND_ERROR["late"])
             time.sleep(at_least)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -279,9 +246,9 @@ class Participant:
             if error := session.error():
                 session.confirm()
                 raise error
+            self._update()
             if (found := result()) is not None:
                 return found
-            self._update()
             since = session.unauthenticated_since
             if since is not None and now > since + LEASE_SECONDS:
                 break
@@ -321,10 +288,12 @@ class Participant:
             return
         session, since = self.session, self.session.refused_since
         is_refused = since is not None and time.monotonic() > since + LEASE_SECONDS
-        if session.was_connected and is_refused:
+        found = self._joins and self._addresses()
+        has_restarted = found and tuple(found) != self.cluster.addresses  # it has another port now
+        if has_restarted or (session.was_connected and is_refused):
             raise WorkerLostError(lost(self.cluster, 0))
         if session.sent and session.sent.get("settings") is None:
-            session.set(self._own_value)
+            session.set(self._value())
 
     def _failure(self) -> str:
         """Return a sentence if this worker cannot reach worker 0, see `messages.unreachable`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
 import os
 import socket
 import threading
@@ -20,7 +19,6 @@ from tf_adasum.cluster.store import MEMBERS, REFUSED
 from tf_adasum.cluster.store_client import ANSWERS, Call
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS, POLL_SECONDS
 
-_SECONDS_TO_CONNECT = 2.0
 _LONGEST_TEXT = 4000  # characters
 _CONNECTION_REFUSED = {os.strerror(errno.ECONNREFUSED)}
 
@@ -77,7 +75,6 @@ class Session:
         self._describe, self._rank, self._lost = describe, rank, lost
         self._lock, self._deliver = fork_lock or threading.Lock(), deliver
         self._keys: dict[str, Any] = {}
-        self._client: Channel | None = None  # the connection, while it can be used
         self._stays = self.is_over = False
         self._thread = threading.Thread(target=self._run, daemon=True, name="tf_adasum session")
         self._ended, self._news = threading.Event(), threading.Event()
@@ -90,11 +87,11 @@ class Session:
     def __exit__(self, *exception: object) -> None:
         """End the session, without waiting for it."""
         self._ended.set()
-        if channel := self._client:
+        if self.is_connected:
             with self._lock:
-                channel.flush()
+                self.channel.flush()
             with contextlib.suppress(OSError):
-                channel.socket.shutdown(socket.SHUT_WR)
+                self.channel.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """End the session, and wait until worker 0 has read all data, for at most a second."""
@@ -145,10 +142,9 @@ class Session:
 
     def set(self, value: dict[str, Any]) -> None:
         """Set this worker's key, if the session has begun."""
-        channel = self._client
-        if channel is not None:
+        if self.is_connected:
             self.sent = value
-            self._send(channel, value)
+            self._send(self.channel, value)
 
     def _send(self, channel: Channel, value: dict[str, Any]) -> None:
         text = json.dumps({"op": "set", "key": MEMBERS + self._own_key, "value": value})
@@ -165,22 +161,12 @@ class Session:
                 with self._lock:
                     self._lost()
 
-    def _call(self, call: Call) -> Channel | None:
-        return store_client.call(
-            self._address,
-            self._secret,
-            math.inf,
-            rank=self._rank,
-            seconds_to_connect=_SECONDS_TO_CONNECT,
-            is_stopped=self._ended.is_set,
-            found=call,
-        ).channel
-
     def _keep_calling(self) -> None:
         pause = POLL_SECONDS
         while not self._ended.is_set():
             call = self._current = Call()
-            channel = self._call(call)
+            own = self._secret, self._rank, self._ended.is_set
+            channel = store_client.call(self._address, *own, call).channel
             now = time.monotonic()
             self.unauthenticated_since = (
                 None if call.unauthenticated is None else self.unauthenticated_since or now
@@ -202,14 +188,11 @@ class Session:
         value = self._describe(channel)
         self.sent, self.channel = value, channel  # before another thread can set a newer value
         self._send(channel, value)
-        self._client = channel
         self.is_connected = self.was_connected = True
         try:
             self._receive(channel)
         finally:
             self.is_connected = False
-            if not self._stays:
-                self._client = None
             channel.close(time.monotonic() + HEARTBEAT_SECONDS if self._ended.is_set() else 0.0)
 
     def _receive(self, channel: Channel) -> None:

@@ -23,9 +23,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from tf_adasum.cluster import addresses
 from tf_adasum.cluster.json_lines import printable
-from tf_adasum.cluster.members import LONGEST_JOB, Member, all_addresses
+from tf_adasum.cluster.members import Member, all_addresses
 from tf_adasum.cluster.messages import (
     different_secrets,
     different_settings,
@@ -86,7 +85,8 @@ class StartRound(Leader):
         self._members: dict[int, dict[str, Member]] = {}  # from ranks to live runs
         self._runs: dict[int, str] = {}  # of the workers that have all joined
         self._duplicate_since: dict[int, float] = {}  # ranks with several live runs
-        self._known: set[int] = set()  # ranks that have had a session, and have not been silent
+        self._known: set[int] = set()  # ranks that have had a session, and are not silent
+        self._silent: set[str] = set()  # keys of silent sessions
         self._gone_since: dict[int, float] = {}  # ranks whose session was closed
         self._informed: set[int] = set()  # ranks that have read the result
         self._changes: dict[str, Any] = {}  # keys that the server has to set
@@ -105,6 +105,8 @@ class StartRound(Leader):
         rank, run = int(found[1]), found[2]
         if value is None:
             self._members.get(rank, {}).pop(run, None)
+            if key in self._silent:
+                self._known.add(rank)
             self._changes[f"refused/{key}"] = None
         if not isinstance(value, dict) or "cluster" not in value:
             if self.result is not None and self._runs.get(rank, run) == run:
@@ -135,10 +137,12 @@ class StartRound(Leader):
         if 0 < rank < self._count and not self._members.get(rank):
             self.unauthenticated[rank] = has_secret
 
-    def silent(self, key: str) -> None:
-        """Note that a worker is silent; it may come back, so it is not lost."""
-        if found := _KEY.fullmatch(key):
+    def silent(self, key: str, ends: tuple[str, str]) -> None:
+        """Note that a worker is silent. It may come back, so it is not lost before it ends."""
+        found = _KEY.fullmatch(key)
+        if found and self._members.get(int(found[1]), {}).pop(found[2], None):
             self._known.discard(int(found[1]))
+            self._silent.add(key)
 
     def decide(self, now: float) -> dict[str, Any]:
         """Return new values of keys, see `store.Leader`."""
@@ -185,6 +189,7 @@ class StartRound(Leader):
             return
         self.cluster = dataclasses.replace(self.cluster, addresses=found)
         self._runs = {rank: next(iter(runs)) for rank, runs in self._members.items() if runs}
+        self._known.update(self._runs)  # one may end before `begin`
         self._changes["addresses"] = found
         self._has_news.set()
 
@@ -229,8 +234,8 @@ class StartRound(Leader):
         unproven = {self.named(rank): claims[rank] for rank in self.missing() if rank in claims}
         return different_secrets(self.named(0), self._has_secret, unproven) if unproven else ""
 
-    def end(self, why: str, kind: str = "") -> bool:
-        """Let the start fail on all workers; return False if its result is already known.
+    def end(self, why: str, kind: str = "") -> None:
+        """Let the start fail on all workers, unless its result is already known.
 
         Args:
             why: the message of the error.
@@ -238,10 +243,8 @@ class StartRound(Leader):
                 secrets, "elsewhere" if another worker 0 has sent the error. Defaults to "", any
                 other error.
         """
-        if self.result is not None:
-            return False
-        self._publish({"wrong": why, "kind": kind})
-        return True
+        if self.result is None:
+            self._publish({"wrong": why, "kind": kind})
 
     def runs(self) -> dict[int, str]:
         """Return the keys of the workers for which the start has succeeded, by their ranks."""
@@ -291,18 +294,9 @@ class StartRound(Leader):
         """Return the names of the workers that have not started, or cannot reach worker 0."""
         return listed([self.named(rank) for rank in self.missing()])
 
-    def _address(self, rank: int, member: Member | None) -> str:
-        if member and member.place:
-            return addresses.joined(member.place.host, member.place.port)
-        known = self.cluster.address(rank) if 0 <= rank < self._count else ""
-        if member is None or not known:
-            return known or (member.host if member else "")
-        return f"{known} (connected from {member.host})"
-
     def _of_another_job(self, member: Member) -> str:
         """Return the error for a worker of another job; "" if it belongs to this job."""
-        own, other = self.cluster.job, member.place.job if member.place else ""
-        own = printable(own, LONGEST_JOB)
+        own, other = self._own.get("job"), member.place.job if member.place else ""
         if not own or not other or other == own:
             return ""
         return (
@@ -315,7 +309,7 @@ class StartRound(Leader):
         """Return why the start fails because of a worker; "" if it does not."""
         is_rank = 0 <= rank < self._count
         is_known = is_rank and self.cluster.addresses
-        name = self.named(rank) if is_known else f"worker {rank} ({self._address(rank, member)})"
+        name = self.named(rank) if is_known else f"worker {rank} ({member.at})"
         names = self.named(0), name
         wrong = different_settings(self._own["cluster"], member.cluster, *names)
         if not wrong and self._settings is not None and member.settings is not None:
@@ -329,10 +323,10 @@ class StartRound(Leader):
 
     def _two_of(self, rank: int, other: Member) -> str:
         others = () if self._runs else self._members.get(rank, {}).values()
-        one = next((each for each in others if each is not other), None)
+        one = next((each.at for each in others if each is not other), self.cluster.address(rank))
         again = " If this worker was restarted after all had joined, restart all workers."
         return (
-            f"Two workers have the rank {rank}: one at {self._address(rank, one)} and one at "
-            f"{self._address(rank, other)}. Give each worker its own rank, from 0 to "
-            f"{self._count - 1}.{again if self._runs else ''} {see('TFA-206')}"
+            f"Two workers have the rank {rank}: one at {one} and one at {other.at}. Give each "
+            f"worker its own rank, from 0 to {self._count - 1}.{again if self._runs else ''} "
+            f"{see('TFA-206')}"
         )

@@ -5,7 +5,8 @@ the server, reads these keys. The leader publishes other keys, which all session
 same order:
 
     member/X         set by a session. Deleted when its connection ends, or, as long as there is a
-                     `lease`, when the session has been silent for this time
+                     `lease`, when the session has been silent for this time. Such a session begins
+                     anew if it sends anything
     refused/X        published for the session of member/X only
     any other key    published for all; a session that begins later receives it, too
 
@@ -76,8 +77,12 @@ class Leader(abc.ABC):
     def authentication_failed(self, rank: int, has_secret: bool) -> None:  # noqa: B027 - optional
         """Note what a client without the secret claims: its rank, and whether it has a secret."""
 
-    def silent(self, key: str) -> None:  # noqa: B027 - optional
-        """Note that the session of a key ends because it is silent; `changed` follows."""
+    def silent(self, key: str, ends: tuple[str, str]) -> None:
+        """Note that a key was deleted because its session is silent; see `changed`.
+
+        When the connection of this session ends, `changed` follows.
+        """
+        self.changed(key, None, ends)
 
     @abc.abstractmethod
     def decide(self, now: float) -> dict[str, Any]:
@@ -89,6 +94,10 @@ class _Session:
     channel: Channel
     ends: tuple[str, str]
     key: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.key.removeprefix(MEMBERS)
 
 
 class StoreServer:
@@ -254,6 +263,8 @@ class StoreServer:
             self._unsent.add(channel)
 
     def _apply(self, session: _Session, message: dict[str, Any]) -> None:
+        if session.key and self.owners.get(session.name) is not session.channel:
+            raise ValueError("The key was deleted, because the session was silent.")
         if message["op"] != "set":
             session.channel.send({"heartbeat": True})
             return
@@ -280,8 +291,7 @@ class StoreServer:
 
     def _send(self, session: _Session, key: str, value: Any, text: str = "") -> None:
         is_private = key.startswith(REFUSED)
-        own = session.key.removeprefix(MEMBERS)
-        if not session.key or (is_private and own != key.removeprefix(REFUSED)):
+        if not session.key or (is_private and session.name != key.removeprefix(REFUSED)):
             return
         text = text or json.dumps({"key": key, "value": value})
         send = session.channel.send_newest if key == STATUSES else session.channel.send_text
@@ -300,9 +310,11 @@ class StoreServer:
             channel = session.channel
             is_late = not channel.is_authenticated and (now > channel.opened_at + LEASE_SECONDS)
             is_silent = channel.is_open and now > channel.last_received_at + self.lease
-            if is_silent and session.key:
-                self._leader.silent(session.key.removeprefix(MEMBERS))
-            if not channel.is_open or is_late or is_silent:
+            if is_silent and session.key:  # but its end will show that its process has ended
+                if self.owners.get(session.name) is channel:
+                    del self.owners[session.name]
+                    self._leader.silent(session.name, session.ends)
+            elif not channel.is_open or is_late or is_silent:
                 self._end(session)
 
     def _end(self, session: _Session) -> None:
@@ -311,7 +323,6 @@ class StoreServer:
         del self._sessions[number]
         session.channel.close()
         self._unsent.discard(session.channel)
-        name = session.key.removeprefix(MEMBERS)
-        if session.key and self.owners.get(name) is session.channel:
-            del self.owners[name]
-            self._leader.changed(name, None, session.ends)
+        if session.key and self.owners.get(session.name, session.channel) is session.channel:
+            self.owners.pop(session.name, None)
+            self._leader.changed(session.name, None, session.ends)

@@ -14,30 +14,15 @@ from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS, POLL_SECONDS
 
+_SECONDS_TO_CONNECT = 2.0  # to one address
+
 # Why a call failed, if no system call failed.
 ANOTHER_PROGRAM = "another program answers there"
-NO_ANSWER = "the connection is accepted, but no answer comes"
+NO_ANSWER = "the program there does not answer; it is another program, or a suspended worker"
 UNPROVEN = "the program that answers there does not have the secret"
 
 # With these reasons, some program accepts connections at the address.
 ANSWERS = {ANOTHER_PROGRAM, NO_ANSWER, UNPROVEN}
-
-
-def wrong_program(why: str, names: str) -> str:
-    """Return a sentence if a reason shows that another program may answer; else "".
-
-    Args:
-        why: why a call failed.
-        names: the names of the workers that were called.
-    """
-    if why == ANOTHER_PROGRAM:
-        return f"Another program answers at the address of {names}."
-    if why == NO_ANSWER:
-        return (
-            f"The program at the address of {names} does not answer. It is another program, or a "
-            "suspended worker."
-        )
-    return ""
 
 
 @dataclasses.dataclass
@@ -60,10 +45,7 @@ class Call:
 def call(
     address: str,
     secret: Secret,
-    deadline: float,
-    *,
     rank: int | None = None,
-    seconds_to_connect: float = LEASE_SECONDS,
     is_stopped: Callable[[], bool] = lambda: False,
     found: Call | None = None,
 ) -> Call:
@@ -72,9 +54,7 @@ def call(
     Args:
         address: "host:port" of the server.
         secret: the `Secret`.
-        deadline: the deadline of the call, by `time.monotonic`; a name look-up may take longer.
         rank: the rank of this worker, for the server's error messages. Defaults to None.
-        seconds_to_connect: the longest time for one address. Defaults to `LEASE_SECONDS`.
         is_stopped: function that returns whether to stop.
         found: the `Call` that is filled and returned; another thread can read it before this
             function returns. Defaults to a new one.
@@ -93,7 +73,7 @@ def call(
         connection = None
         try:
             connection = socket.socket(family, kind, protocol)
-            connection.settimeout(seconds_to_connect)
+            connection.settimeout(_SECONDS_TO_CONNECT)
             connection.connect(where)
         except OSError as error:
             is_late = isinstance(error, TimeoutError)
@@ -104,8 +84,7 @@ def call(
             continue
         channel = Channel(connection, secret, is_server=False, rank=rank)
         since = time.monotonic()
-        until = min(deadline, since + LEASE_SECONDS)
-        while channel.is_open and time.monotonic() < until and not is_stopped():
+        while channel.is_open and time.monotonic() < since + LEASE_SECONDS and not is_stopped():
             json_lines.wait([channel.socket], POLL_SECONDS)
             channel.receive()
             if channel.is_authenticated:  # failures at other addresses do not matter

@@ -8,7 +8,6 @@ only.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import operator
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ def aggregated(statuses: Mapping[int, Status], longest: int = LONGEST) -> list[l
     Returns:
         A list of groups. Each group is a list of two dicts: the fields of its statuses that are
         not the default, and the ranks by their `waiting_seconds`, such as
-        ``[{"state": "running"}, {"1.5": "0-3,7"}]``.
+        ``[{"state": "running"}, {"1.5": [0, 1, 7]}]``.
     """
     groups: dict[tuple[Any, ...], dict[str, list[int]]] = {}
     for rank in sorted(statuses):
@@ -46,7 +45,7 @@ def aggregated(statuses: Mapping[int, Status], longest: int = LONGEST) -> list[l
             for name, value in zip(_NAMES, values, strict=True)
             if value != _DEFAULTS[name]
         }
-        group = [fields, {seconds: _text(ranks) for seconds, ranks in waits.items()}]
+        group = [fields, waits]
         size = len(json.dumps(json.dumps(group)))
         if size <= longest:
             longest -= size
@@ -86,34 +85,12 @@ def statuses_in(message: Any, sender: int, workers: int) -> tuple[dict[int, Stat
         for fields, waits in groups:
             for seconds, ranks in waits.items():
                 status = Status.from_fields({**fields, "waiting_seconds": float(seconds)})
-                if status is None:
+                are_ranks = all(type(each) is int and 0 <= each < workers for each in ranks)
+                if status is None or not are_ranks:
                     raise ValueError("no status")
-                found.update(dict.fromkeys(_ranks(ranks, workers), status))
+                found.update(dict.fromkeys(ranks, status))
     except (ValueError, TypeError, AttributeError):
         return found, False
     if 0 in found and isinstance(calls, str):
         found[0] = dataclasses.replace(found[0], calls=calls)
     return found, True
-
-
-def _text(ranks: list[int]) -> str:
-    """Return sorted numbers as text, such as "0-3,7"."""
-    runs = itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])
-    ends = [(run[0][1], run[-1][1]) for run in (list(run) for _, run in runs)]
-    return ",".join(str(one) if one == last else f"{one}-{last}" for one, last in ends)
-
-
-def _ranks(text: str, workers: int) -> list[int]:
-    """Return the numbers in a result of `_text`; raise a ValueError if there are others."""
-    found: list[int] = []
-    for run in text.split(","):
-        first, _, last = run.partition("-")
-        if not all(
-            each.isascii() and each.isdecimal() and len(each) < 10
-            for each in (first, last or first)
-        ):
-            raise ValueError("no ranks")
-        if not int(first) <= int(last or first) < workers:
-            raise ValueError("no ranks")
-        found += range(int(first), int(last or first) + 1)
-    return found

@@ -59,27 +59,6 @@ class TransportChoice:
     endpoints: Mapping[int, SocketAddress] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
-class Attempt:
-    """The result of trying a candidate. The failure is the same on all workers.
-
-    Attributes:
-        name: the name of the candidate, such as "TCP".
-        number: the number of this process's mesh; -1 without a mesh.
-        device: the interface on which the mesh listens.
-        failure: what has failed on which workers; "" if nothing has failed.
-        port: the port of this process's mesh; None without a mesh.
-        endpoints: dict from the ranks of the other workers to the ports on which they listen.
-    """
-
-    name: str
-    number: int
-    device: str
-    failure: str
-    port: UcxPort | None = None
-    endpoints: Mapping[int, Sequence[SocketAddress]] = dataclasses.field(default_factory=dict)
-
-
 def select(
     cluster: Cluster,
     transport: str,
@@ -99,7 +78,8 @@ def select(
         UcxUnavailableError: on all workers, if `transport` is "ucx" and one worker cannot use UCX.
     """
     all_workers, kept = StartupExchange(cluster, gather), _choices.get((cluster, transport))
-    missing = argument.unsupported_reason(devices, len(cluster.addresses)) or _missing()
+    missing = argument.unsupported_reason(devices, len(cluster.addresses))
+    missing = missing or _failure_of(library.opened)
     own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.facts()]
     failure, numbers = all_workers.gather(missing, *own)
     are_kept, are_given, channels, *memory_facts = numbers.T
@@ -119,14 +99,6 @@ def forget() -> None:
     _choices.clear()
 
 
-def _missing() -> str:
-    try:
-        library.opened()
-    except library.UcxUnavailableError as error:
-        return str(error)
-    return ""
-
-
 def _tried(
     transport: str,
     all_workers: StartupExchange,
@@ -135,23 +107,16 @@ def _tried(
     why_not: str,
 ) -> TransportChoice:
     """Return the `TransportChoice`, without a trial if `failure` names what is missing."""
-    best, reasons = None, [failure and f"UCX is not used: {failure}"]
-    for candidate in () if failure else candidates:
-        tried = _attempt(all_workers, *candidate)
-        if tried.failure and tried.number >= 0:
-            library.opened().close(tried.number)
-        if tried.port is not None:  # existing connections stay
-            tried.port.close()
-        if not tried.failure:
-            best = tried
-            break
-        reasons.append(f"UCX over {tried.name} fails: {tried.failure}")
-    reasons.append(why_not and f"no shared memory: {why_not}")
-    why = "; ".join(filter(None, reasons))
-    if best is not None:
-        name = f"UCX {library.opened().version} ({best.name}; {best.device})"
-        summary = f"{name}: {why}" if why else name
-        return TransportChoice(Mesh(best.number), summary, ucx_port.connected(best.endpoints))
+    reasons = [failure and f"UCX is not used: {failure}"]
+    no_shared_memory = why_not and f"no shared memory: {why_not}"
+    for transports, name in () if failure else candidates:
+        mesh, device, endpoints, failure = _attempt(all_workers, transports)
+        if mesh:
+            why = "; ".join(filter(None, [*reasons, no_shared_memory]))
+            summary = f"UCX {library.opened().version} ({name}; {device}){why and f': {why}'}"
+            return TransportChoice(mesh, summary, endpoints)
+        reasons.append(f"UCX over {name} fails: {failure}")
+    why = "; ".join(filter(None, [*reasons, no_shared_memory]))
     if transport == argument.UCX:
         raise library.UcxUnavailableError(
             f"transport='ucx' cannot be used: {why}. Use transport='auto' on all workers, or make "
@@ -182,8 +147,15 @@ def _candidates(
     return [(SHARED_MEMORY, f"shared memory{mixed}"), tcp], ""
 
 
-def _attempt(all_workers: StartupExchange, transports: str, name: str) -> Attempt:
-    """Try a candidate; all workers return at the same point."""
+def _attempt(
+    all_workers: StartupExchange, transports: str
+) -> tuple[Mesh | None, str, dict[int, SocketAddress], str]:
+    """Try a candidate; all workers return at the same point.
+
+    Returns:
+        The mesh of this process, its interface, the ports of UCX to which it is connected, and ""
+        if all workers have a mesh. Otherwise None, and last what has failed on which workers.
+    """
     functions, cluster = library.opened(), all_workers.cluster
     number, device, address, port, failure = _opened(functions, cluster, transports)
     facts = [port.endpoints if port else [], *shared_memory.own_mark()]
@@ -213,7 +185,12 @@ def _attempt(all_workers: StartupExchange, transports: str, name: str) -> Attemp
                 functions.attempt(number, cluster.rank, workers, count, size, SECONDS)
 
         failure, _ = all_workers.gather(_failure_of(exchange))
-    return Attempt(name, number, device, failure, port, endpoints)
+    if failure and number >= 0:
+        functions.close(number)
+    if port is not None:  # existing connections stay
+        port.close()
+    mesh = None if failure else Mesh(number)
+    return mesh, device, ucx_port.connected(endpoints), failure
 
 
 def _failure_of(act: Callable[[], object]) -> str:

@@ -97,7 +97,9 @@ def test_a_message_without_the_right_proof_closes_the_channel(ends, change):
     if change == "unproved":
         line = line | {"proof": None}
     if change == "long":
-        line = line | {"text": "x" * LONGEST_MESSAGE}
+        assert server._longest_line == LONGEST_MESSAGE
+        server._longest_line = 1000  # what fits into the socket
+        line = line | {"text": "x" * 1000}
     for each in [line, line] if change == "repeated" else [line]:
         client.socket.setblocking(True)
         client.socket.sendall(json_lines.encode(each))

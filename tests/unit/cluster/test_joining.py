@@ -12,7 +12,14 @@ import time
 import pytest
 from support.joining_workers import assert_together, configs_of, impatient, run  # noqa: F401 - a fixture
 from support.launching import output_of
-from support.rendezvous_tasks import SETTINGS, SOON, cluster_of, needs_ipv6, program_at
+from support.rendezvous_tasks import (
+    SETTINGS,
+    SOON,
+    cluster_of,
+    needs_ipv6,
+    program_at,
+    run_in_threads,
+)
 
 import tf_adasum
 from tf_adasum.cluster import addresses, participant, rendezvous, store_client
@@ -35,7 +42,6 @@ def hosts_of(found):
 @pytest.mark.parametrize(
     ("count", "host"),
     [
-        (1, "127.0.0.1"),
         (5, "127.0.0.1"),
         (3, "localhost"),
         (3, "127.0.1.1"),
@@ -54,9 +60,8 @@ def met(made):
     return made.payload["of"]
 
 
-@pytest.mark.parametrize("count", [1, 4])
-def test_workers_that_have_joined_meet(count):
-    assert run(configs_of(count), then=met)[0] == [0] * count
+def test_workers_that_have_joined_meet():
+    assert run(configs_of(4), then=met)[0] == [0] * 4
 
 
 def test_a_worker_may_set_its_address():
@@ -66,17 +71,18 @@ def test_a_worker_may_set_its_address():
 
 
 def test_ports_are_held_until_the_cluster_is_forgotten():
-    configs = configs_of(1)[0]
-    cluster = rendezvous.join(configs, SOON, {})
-    where = cluster.host_and_port(0)
-    try:
-        assert rendezvous.join(configs, SOON, {}) is cluster
-        with pytest.raises(OSError), socket.socket() as other:
+    configs = configs_of(2)
+    found, _ = run_in_threads(lambda rank: rendezvous.join(configs[rank], SOON, {}), 2)
+    for rank, cluster in enumerate(found):
+        where = cluster.host_and_port(rank)
+        try:
+            assert rendezvous.join(configs[rank], SOON, {}) is cluster
+            with pytest.raises(OSError), socket.socket() as other:
+                other.bind(where)
+        finally:
+            rendezvous.forget(cluster)
+        with socket.socket() as other:
             other.bind(where)
-    finally:
-        rendezvous.forget(cluster)
-    with socket.socket() as other:
-        other.bind(where)
 
 
 # ---- workers that do not find each other ---------------------------------------------------------
@@ -158,8 +164,8 @@ def test_another_program_at_the_coordinator_s_port():
     with program_at(cluster_of(configs[0].coordinator), behave):
         outcomes, _ = run(configs, timeout=1)
     assert type(outcomes[0]) is OSError and outcomes[0].errno == errno.EADDRINUSE
-    assert f"worker 0 ({configs[0].coordinator}) is in use by another program" in str(outcomes[0])
-    another = "Another program answers at the address of worker 0"
+    assert f"worker 0 ({configs[0].coordinator}) is in use by another process" in str(outcomes[0])
+    another = f"cannot reach worker 0 ({configs[0].coordinator}): another program answers there."
     assert_all_raise(outcomes[1:], TimeoutError, another)
 
 
@@ -173,15 +179,14 @@ def test_a_port_that_an_earlier_start_is_about_to_leave():
 # ---- workers that are not alike ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_worker_whose_rank_has_joined_raises_an_error_and_disturbs_nobody(rank):
+def test_a_worker_whose_rank_has_joined_raises_an_error_and_disturbs_nobody():
     configs = configs_of(2)
-    outcomes, _ = run([*configs, configs[rank]], delays=[0, 0, 1])
+    outcomes, _ = run([*configs, *configs], delays=[0, 0, 1, 1])
     found = assert_together(outcomes[:2], 2)
-    at = found[1] if rank else "127.0.0.1:"
     again = "If this worker was restarted after all had joined, restart all workers."
-    two = f"Two workers have the rank {rank}: one at {at}"
-    assert_all_raise(outcomes[2:], ValueError, two, "and one at 127.0.0.1:", again)
+    two = f"Two workers have the rank 1: one at {found[1]} and one at 127.0.0.1:"
+    assert_all_raise(outcomes[3:], ValueError, two, again)
+    assert_all_raise(outcomes[2:3], OSError, "perhaps also started as worker 0", "TFA-205")
 
 
 def test_two_workers_0_on_two_machines_are_an_error_on_all(monkeypatch):

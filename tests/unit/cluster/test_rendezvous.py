@@ -20,7 +20,7 @@ from support.rendezvous_tasks import (
     tasks,
 )
 
-from tf_adasum.cluster import messages, participant, ports, rendezvous, start_round
+from tf_adasum.cluster import messages, participant, ports, rendezvous, start_round, store
 from tf_adasum.cluster.participant import Participant
 from tf_adasum.errors import WorkerLostError
 
@@ -107,6 +107,51 @@ def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, way):
     assert max(seconds) < SOON
 
 
+def test_worker_0_that_restarts_after_all_have_joined_is_lost(monkeypatch):
+    """The others have told TensorFlow the address of the process that has ended."""
+    monkeypatch.setattr(start_round, "LEASE_SECONDS", 1.0)
+    configs, have_joined = configs_of(3), threading.Barrier(3)
+
+    def part(own):
+        have_joined.wait(SOON)
+        if own.cluster.rank == 0:
+            own.close()
+            own = Participant(configs[0], {})
+            own.join(SOON)
+        with contextlib.closing(own):
+            own.meet(SETTINGS, {}, SOON)
+
+    outcomes, seconds = joining_workers.run(configs, then=part)
+    assert all(isinstance(outcome, WorkerLostError) for outcome in outcomes), outcomes
+    for outcome in outcomes[1:]:
+        assert str(outcome).startswith("worker 0 (127.0.0.1:")
+    assert max(seconds) < SOON
+
+
+def test_a_worker_that_is_killed_after_it_was_silent_is_lost(monkeypatch):
+    """It counted as one that may come back, until its connection has ended."""
+    monkeypatch.setattr(start_round, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(store, "LEASE_SECONDS", 2.5)
+    first, second, _ = tasks(3)
+    suspended = Participant(second, {})
+
+    def part(place):
+        if place == 0:
+            return rendezvous.meet(first, SETTINGS, 3 * SOON)
+        with ThreadPoolExecutor(1) as pool, contextlib.closing(suspended):
+            waiting = pool.submit(suspended.meet, SETTINGS, {}, 6)
+            time.sleep(1)
+            with suspended.session._lock:
+                time.sleep(5)
+                suspended.session.channel.socket.shutdown(socket.SHUT_RDWR)
+                suspended.session._ended.set()
+            waiting.exception()
+
+    outcomes, seconds = run_in_threads(part, 2, limit=4 * SOON)
+    assert isinstance(outcomes[0], WorkerLostError) and "worker 1 (" in str(outcomes[0])
+    assert seconds[0] < SOON
+
+
 def test_a_name_with_two_addresses(monkeypatch):
     """As `localhost` on many machines: nobody listens at the first address."""
     resolve = socket.getaddrinfo
@@ -147,7 +192,7 @@ def test_missing_tasks_are_named(count, absent):
         assert isinstance(outcome, TimeoutError)
         assert re.match(r"worker \d \(.*\) waited 0.5 s, but ", str(outcome))
         assert f"but {clusters[0].named(absent)} did not start" in str(outcome)
-        assert "Another program" not in str(outcome)
+        assert "another program" not in str(outcome)
         assert 0.5 <= waited < 5
 
 

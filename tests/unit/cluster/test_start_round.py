@@ -21,9 +21,9 @@ class Decisions:
     """Worker 0 of a job, and the keys that it has set."""
 
     def __init__(self, count, job="", own="a:1", given=""):
-        cluster = cluster_to_join(own, 0, count, "a test", job)
+        cluster = cluster_to_join(own, 0, count, "a test")
         common = {WORKERS: count, "tf_adasum": "1.0"}
-        of_0 = {"cluster": common, "host": given, "port": 7000}
+        of_0 = {"cluster": common, "host": given, "port": 7000, "job": job}
         self.made = StartRound(cluster, "0" * 16, of_0, False)
         self.common, self.keys, self.now = common, {}, 0.0
 
@@ -196,7 +196,8 @@ def test_a_worker_that_does_not_fit_is_an_error_on_all(rank, data, words):
     made = Decisions(3)
     made.join(rank, **data)
     assert words in made.wrong and type(error_of(made.made.result)) is ValueError
-    assert not made.made.end("another error") and words in made.made.result["wrong"]
+    made.made.end("another error")
+    assert words in made.made.result["wrong"]
 
 
 def test_two_workers_with_one_address():
@@ -241,8 +242,7 @@ def test_a_worker_that_ends_is_lost_and_one_that_is_silent_is_not():
     made.join(2)
     made.begin()
     made.decide()
-    made.made.silent("1/" + "a" * 16)
-    made.leave(1)
+    made.made.silent("1/" + "a" * 16, ENDS)
     made.decide(60.0)
     assert not made.wrong and made.made.missing() == [1, 2]
     made.leave(2)
@@ -257,12 +257,38 @@ def test_a_worker_that_ends_is_lost_and_one_that_is_silent_is_not():
     assert made.keys["result"]["kind"] == "lost"
 
 
+def test_a_worker_that_ends_after_all_have_joined_is_lost():
+    made = Decisions(2)
+    made.join(1)
+    made.leave(1)
+    made.begin()
+    made.decide(start_round.LEASE_SECONDS + 0.1)
+    assert "worker 1 (a:7001) was lost while" in made.wrong
+
+
+def test_a_silent_worker_whose_process_ends_is_lost():
+    made = Decisions(3, job="17.0")
+    made.join(1)
+    made.join(1, "b", job="18.0")  # is refused, and the end of its process means nothing
+    made.begin()
+    made.decide()
+    for run in "ba":
+        assert not made.wrong
+        made.made.silent("1/" + run * 16, ENDS)
+        made.decide(60.0)
+        made.leave(1, run)
+        made.decide(start_round.LEASE_SECONDS - 0.1)
+        assert not made.wrong
+        made.decide(0.2)
+    assert "worker 1 was lost while" in made.wrong
+
+
 @pytest.mark.parametrize("kind", ["", "late"])
 def test_who_has_read_an_error(kind):
     made = Decisions(3)
     made.join(1)
     made.read(1)  # too early
-    assert made.made.end("why", kind)
+    made.made.end("why", kind)
     made.decide()
     assert made.keys["result"] == {"wrong": "why", "kind": kind}
     assert type(error_of(made.made.result)) is (TimeoutError if kind else ValueError)
@@ -289,7 +315,7 @@ def test_clients_without_the_secret_are_remembered_until_they_join():
 WRONG = {
     "host": [
         *("a.b.c", 7, "0.0.0.0", "::", "::ffff:0.0.0.0"),
-        *("fe80::1%\x1b[31m", "fe80::1%a\nb", "fe80::1%" + "a" * 65),
+        *("fe80::1%\x1b[31m", "fe80::1%a\nb", "fe80::1%" + "a" * 250),
     ],
     "port": [0, 1 << 16, True, "80"],
     "coordinator": ["a" * 300, ["a"], "a b", "a\x1b[31m", "a\u202eb"],
@@ -312,6 +338,7 @@ def test_a_client_with_invalid_data_is_no_worker(name):
 def test_keys_of_no_worker(key):
     made = Decisions(2)
     made.made.changed(key, {"host": "127.0.0.1"}, ENDS)
+    made.made.silent(key, ENDS)
     made.made.changed(key, None, ENDS)
     assert made.made.missing() == [1]
 
@@ -335,7 +362,8 @@ class Histories(RuleBasedStateMachine):
         self.joined = {}  # the runs that have got the addresses, by their ranks
         self.met = set()  # ranks whose live session has sent the settings
         self.read_by = set()  # ranks and runs that have confirmed the result
-        self.chosen, self.two_since, self.has_given_up = None, {}, False
+        self.chosen, self.two_since, self.gone_since = None, {}, {}
+        self.has_given_up = False
 
     def after(self):
         """Check what worker 0 decided."""
@@ -350,13 +378,16 @@ class Histories(RuleBasedStateMachine):
                 self.joined = {rank: runs[0] for rank, runs in self.live.items()}
                 self.made.begin()
         assert bool(self.made.made.cluster.addresses) == bool(self.joined)
+        gone = [rank for rank, run in self.joined.items() if run not in self.live[rank]]
+        self.gone_since = {rank: self.gone_since.get(rank, now) for rank in gone}
+        is_lost = any(now > since + start_round.LEASE_SECONDS for since in self.gone_since.values())
         has_succeeded = self.met == {1, 2} and not self.has_given_up
         if self.chosen is None and result is not None:
             self.chosen = result
-            assert has_succeeded or is_too_long or self.has_given_up
+            assert has_succeeded or is_too_long or is_lost or self.has_given_up
             assert ("payload" in result) == has_succeeded
         assert result is self.chosen, "it is final"
-        assert result is not None or not (has_succeeded or is_too_long)
+        assert result is not None or not (has_succeeded or is_too_long or is_lost)
 
     @rule(rank=RANKS, run=RUNS)
     def join(self, rank, run):
@@ -394,7 +425,8 @@ class Histories(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.5, 3.0, 7.0, 60.0]))
     def wait(self, seconds):
         if seconds == 60.0:  # the timeout of worker 0
-            self.has_given_up |= self.made.made.end("why", "late")
+            self.has_given_up |= self.made.made.result is None
+            self.made.made.end("why", "late")
         self.made.decide(seconds)
         self.after()
 

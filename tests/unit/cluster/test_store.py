@@ -28,7 +28,7 @@ NAMES = st.sampled_from(["1/a", "1/b", "2/a"])
 KEYS = st.sampled_from(["result", "statuses", "refused/1/a", "refused/2/a"])
 
 
-class Leader:
+class Leader(store.Leader):
     """Notes what the sessions set, and publishes what a test wants."""
 
     def __init__(self):
@@ -40,9 +40,10 @@ class Leader:
     def authentication_failed(self, rank, has_secret):
         raise AssertionError
 
-    def silent(self, key):
+    def silent(self, key, ends):
         assert self.seen[key] is not None
         self.silent_keys.add(key)
+        super().silent(key, ends)
 
     def decide(self, now):
         changes, self.changes = self.changes, {}
@@ -207,7 +208,7 @@ TestHistories.settings = fuzz_settings(40)
 # ---- over connections --------------------------------------------------------------------------
 
 
-class Recorder:
+class Recorder(store.Leader):
     """A leader that records what it receives."""
 
     def __init__(self):
@@ -219,33 +220,24 @@ class Recorder:
     def authentication_failed(self, rank, has_secret):
         self.seen.append((rank, has_secret))
 
-    def silent(self, key):
+    def silent(self, key, ends):
         self.silent_keys.append(key)
+        super().silent(key, ends)
 
     def decide(self, now):
         more, self.more = self.more, {}
         return {"copy": self.seen[-1][1], **more} if self.seen else more
 
 
-@pytest.fixture
-def address(monkeypatch):
-    """The address of a store, whose leases are short."""
-    monkeypatch.setattr(store, "LEASE_SECONDS", 3.0)
-    listener = socket.create_server(("127.0.0.1", 0))
-    server = StoreServer(listener, SECRET, threading.Lock(), Recorder())
-    yield f"127.0.0.1:{listener.getsockname()[1]}"
-    server.close()
-
-
 class Session:
     """A client, with the keys as it sees them."""
 
-    def __init__(self, address, key="1", secret=SECRET):
+    def __init__(self, address, key):
         self.keys, self.is_lost = {}, threading.Event()
         self.client = StoreSession(
             address,
             key,
-            secret,
+            SECRET,
             lambda channel: 0,
             deliver=self.keys.__setitem__,
             lost=self.is_lost.set,
@@ -260,20 +252,25 @@ class Session:
 
 
 @pytest.fixture
-def session(address):
-    """A function that begins a session."""
+def served(monkeypatch):
+    """A store with short leases: server, address, leader, and a function that begins a session."""
+    monkeypatch.setattr(store, "LEASE_SECONDS", 3.0)
+    leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
+    server = StoreServer(listener, SECRET, threading.Lock(), leader, clients=2)
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
     with contextlib.ExitStack() as stack:
+        stack.callback(server.close, 0.0)
 
-        def begin(key="1", secret=SECRET):
-            made = Session(address, key, secret)
+        def begin(key="1"):
+            made = Session(address, key)
             stack.callback(made.client.close)
             return made
 
-        yield begin
+        yield types.SimpleNamespace(server=server, address=address, leader=leader, begin=begin)
 
 
-def test_a_silent_session_loses_its_key_and_detects_it(session):
-    first, second = session(), session("2")
+def test_a_silent_session_loses_its_key_and_detects_it(served):
+    first, second = served.begin(), served.begin("2")
     first.client.set(0)
     second.client.set(1)
     first.eventually(copy=1)
@@ -286,73 +283,30 @@ def test_a_silent_session_loses_its_key_and_detects_it(session):
     assert not first.is_lost.is_set()
 
 
-def test_the_leader_learns_which_sessions_were_silent(monkeypatch):
-    monkeypatch.setattr(store, "LEASE_SECONDS", 1.0)
-    leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
-    address = f"127.0.0.1:{listener.getsockname()[1]}"
-    server = StoreServer(listener, SECRET, threading.Lock(), leader)
-    calls = [store_client.call(address, SECRET, time.monotonic() + SOON) for _ in range(2)]
-    for number, each in enumerate(calls):
-        each.channel.send({"op": "set", "key": f"member/{number}", "value": 1})
-    calls[0].channel.close(time.monotonic() + SOON)
-    deadline = time.monotonic() + SOON
-    while len(leader.seen) < 4 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    server.close(0.0)
-    assert [key for key, value, _ in leader.seen if value is None] == ["0", "1"]
-    assert leader.silent_keys == ["1"]
-
-
-def test_after_the_hand_over_silence_is_no_end_and_the_port_is_free(monkeypatch):
-    monkeypatch.setattr(store, "LEASE_SECONDS", 0.5)
-    leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    server = StoreServer(listener, SECRET, threading.Lock(), leader)
-    own = Session(f"127.0.0.1:{port}")
-    own.client.stay()
-    own.client.set(1)
-    own.eventually(copy=1)
-    server.hand_over()
-    with socket.create_server(("127.0.0.1", port)):  # as TensorFlow's server
-        time.sleep(1.5)
-        own.client.set(2)
-        own.eventually(copy=2)
-    assert not own.is_lost.is_set()
-    server.close(0.0)
-    assert own.is_lost.wait(SOON)
-
-
-@pytest.fixture
-def served():
-    """A server, its address, and a session."""
-    leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
-    server = StoreServer(listener, SECRET, threading.Lock(), leader, clients=2)
-    address = listener.getsockname()
-    own = Session(f"127.0.0.1:{address[1]}")
-    own.client.set(0)
-    own.eventually(copy=0)
-    yield server, address, own
-    server.close(0.0)
-    own.client.close()
-
-
-def test_after_the_hand_over_nobody_connects(served):
-    server, address, own = served
+def test_after_the_hand_over_silence_is_no_end_and_the_port_is_free(served):
+    own, address = served.begin(), served.address.split(":")
     with socket.create_connection(address) as early:
         own.client.stay()
-        server.hand_over()
+        served.server.hand_over()
         early.settimeout(SOON)
         with contextlib.suppress(ConnectionResetError):
             while early.recv(1000):  # until it is disconnected
                 pass
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(address)
-        own.client.set(1)
-        own.eventually(copy=1)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address)
+    with socket.create_server(("127.0.0.1", int(address[1]))):  # as TensorFlow's server
+        time.sleep(4)
+        own.client.set(2)
+        own.eventually(copy=2)
+    assert not own.is_lost.is_set()
+    served.server.close(0.0)
+    assert own.is_lost.wait(SOON)
 
 
 def test_without_descriptors_it_neither_spins_nor_ends(served):
-    server, address, own = served
+    server, own = served.server, served.begin()
+    host, port = served.address.split(":")
+    address = host, int(port)
     clock = time.pthread_getcpuclockid(server._thread.ident)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket() as caller, socket.socket() as another:
@@ -373,7 +327,7 @@ def test_without_descriptors_it_neither_spins_nor_ends(served):
 
 
 def test_only_the_newest_status_waits_for_a_session_that_does_not_read(served):
-    server, _, own = served
+    server, own = served.server, served.begin()
     own.client.stay()
     server.hand_over()
     (channel,) = server.owners.values()
@@ -387,33 +341,28 @@ def test_only_the_newest_status_waits_for_a_session_that_does_not_read(served):
     own.eventually(statuses=[2999, "x" * 1000])
 
 
-STRANGE = [b"\n", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": 1}\n', b'{"proof": "x"}\n', b"x" * 99_999]
+STRANGE = [
+    *(b"\n", b"GET / HTTP/1.1\r\n\r\n", b'{"nonce": 1}\n', b'{"proof": "x"}\n', b"x" * 99_999),
+    *(b'{"rank": "3"}\n', b'{"rank": true}\n', b'{"rank": 3}\n' * 2),
+    b'{"rank": 3, "secret": "' + b"x" * 500 + b'"}\n',
+]
 
 
 @pytest.mark.parametrize("data", STRANGE, ids=lambda data: repr(data[:9]))
-def test_unauthenticated_clients_are_disconnected_and_others_served(address, session, data):
-    host, port = address.split(":")
-    with socket.create_connection((host, int(port)), timeout=SOON) as client:
+def test_unauthenticated_clients_are_disconnected_and_others_served(served, data):
+    with socket.create_connection(served.address.split(":"), timeout=SOON) as client:
         client.sendall(data)
-        while client.recv(1000):
-            pass
-    own = session()
+        with contextlib.suppress(ConnectionResetError):
+            while client.recv(1000):
+                pass
+    assert not served.leader.seen, "wrong claims are not reported"
+    own = served.begin()
     own.client.set(1)
     own.eventually(copy=1)
 
 
-@pytest.fixture
-def led():
-    """A store with a leader: its address and the leader."""
-    leader, listener = Recorder(), socket.create_server(("127.0.0.1", 0))
-    server = StoreServer(listener, SECRET, threading.Lock(), leader)
-    yield f"127.0.0.1:{listener.getsockname()[1]}", leader
-    server.close(0.0)
-
-
-def test_a_leader_receives_changes_with_addresses_and_sets_keys(led):
-    address, leader = led
-    own = Session(address)
+def test_a_leader_receives_changes_with_addresses_and_sets_keys(served):
+    leader, own = served.leader, served.begin()
     own.client.set(7)
     own.eventually(copy=7)
     own.client.close()
@@ -424,41 +373,22 @@ def test_a_leader_receives_changes_with_addresses_and_sets_keys(led):
 
 
 @pytest.mark.parametrize("keys", [["copy"], ["member/1", "member/2"], ["member/" + "k" * 200]])
-def test_a_session_has_one_key(led, keys):
-    own = store_client.call(led[0], SECRET, time.monotonic() + SOON).channel
+def test_a_session_has_one_key(served, keys):
+    own = store_client.call(served.address, SECRET).channel
     for key in keys:
         own.send({"op": "set", "key": key, "value": 1})
     deadline = time.monotonic() + SOON
     while own.is_open and time.monotonic() < deadline:
         own.receive()
-    assert not own.is_open and keys[-1] not in [f"member/{key}" for key, *_ in led[1].seen]
+    assert not own.is_open and keys[-1] not in [f"member/{key}" for key, *_ in served.leader.seen]
 
 
 @pytest.mark.parametrize("theirs", [Secret(), Secret(b"other")])
-def test_both_ends_detect_who_has_another_secret(led, theirs):
-    address, leader = led
-    found = store_client.call(address, theirs, time.monotonic() + SOON, rank=3)
+def test_both_ends_detect_who_has_another_secret(served, theirs):
+    leader = served.leader
+    found = store_client.call(served.address, theirs, rank=3)
     assert found.unauthenticated is True and not found.channel
     deadline = time.monotonic() + SOON
     while not leader.seen and time.monotonic() < deadline:  # the client is refused a moment before
         time.sleep(0.01)
     assert leader.seen == [(3, bool(theirs.key))]
-
-
-HINTS = [
-    [b'{"rank": "3"}\n'],
-    [b'{"rank": true}\n'],
-    [b'{"rank": 3}\n'] * 2,
-    [b'{"rank": 3, "secret": "' + b"x" * 500 + b'"}\n'],
-]
-
-
-@pytest.mark.parametrize("lines", HINTS)
-def test_wrong_claims_of_unauthenticated_clients_are_not_reported(led, lines):
-    host, port = led[0].split(":")
-    with socket.create_connection((host, int(port)), timeout=SOON) as client:
-        client.sendall(b"".join(lines))
-        with contextlib.suppress(ConnectionResetError):
-            while client.recv(1000):
-                pass
-    assert not led[1].seen

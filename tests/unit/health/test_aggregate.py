@@ -52,7 +52,7 @@ def test_of_too_many_the_ones_that_end_the_training_are_sent():
 
 
 def test_many_equal_statuses_are_a_few_lines():
-    statuses = {rank: Status("running", waiting_seconds=rank % 7 / 10) for rank in range(10_000)}
+    statuses = {rank: Status("running", waiting_seconds=rank % 7 / 10) for rank in range(5_000)}
     assert len(json.dumps(aggregate.aggregated(statuses))) < aggregate.LONGEST
 
 
