@@ -5,8 +5,9 @@
     python tests/multi_worker/virtual_table.py accuracy FOLDER
 
 `run` trains with every optimizer, unless FOLDER has the result, and saves weights, moving
-statistics and logs. The topology 1x8 has a device for each of 8 replicas. `report` writes
-benchmarks/results/DATE-virtual_table.md with the largest difference from as many devices.
+statistics and logs. The topology 1x8 has a device for each of 8 replicas, and so has "pairs", with
+radix_plan=[2, 2, 2]. `report` writes benchmarks/results/DATE-virtual_table.md with the largest
+differences from both.
 `accuracy` trains the elastic jobs of `JOBS`, unless FOLDER has the results, and writes
 benchmarks/results/DATE-virtual_accuracy.md.
 """
@@ -41,11 +42,10 @@ def file_of(folder, replicas, topology, optimizer):
     return folder / f"{replicas}-{topology}-{optimizer}.npz"
 
 
-def group_of(workers, devices, replicas):
+def group_of(workers, devices, replicas, radix_plan=None):
     worker_group = importlib.import_module("support.worker_group")
-    group = worker_group.WorkerGroup(
-        workers, devices, tempfile.mkdtemp(), options={"virtual_replicas": replicas}
-    )
+    options = {"virtual_replicas": replicas, "radix_plan": radix_plan}
+    group = worker_group.WorkerGroup(workers, devices, tempfile.mkdtemp(), options=options)
     return contextlib.closing(group)
 
 
@@ -54,8 +54,9 @@ def run(folder, replicas, topology):
     missing = [o for o in OPTIMIZERS if not file_of(folder, replicas, topology, o).exists()]
     if not missing:
         return
-    workers, devices = map(int, topology.split("x"))
-    with group_of(workers, devices, replicas) as group:
+    radix_plan = [2] * (replicas.bit_length() - 1) if topology == "pairs" else None
+    workers, devices = (1, replicas) if radix_plan else map(int, topology.split("x"))
+    with group_of(workers, devices, replicas, radix_plan) as group:
         for optimizer in missing:
             first, *others = group.run(
                 scenarios.train, timeout=400, optimizer=optimizer, steps=STEPS
@@ -67,26 +68,32 @@ def run(folder, replicas, topology):
             print(replicas, topology, optimizer, flush=True)
 
 
-def difference(folder, replicas, topology, optimizer):
-    files = (file_of(folder, replicas, each, optimizer) for each in (topology, f"1x{replicas}"))
+def difference(folder, replicas, topology, optimizer, of):
+    files = (file_of(folder, replicas, each, optimizer) for each in (topology, of))
     found, reference = map(np.load, files)
-    return max(np.abs(found[name] - reference[name]).max() for name in reference)
+    return f"{max(np.abs(found[name] - reference[name]).max() for name in reference):.1e}"
 
 
 def report(folder):
     written = importlib.import_module("report")
-    rows = [
-        [replicas, name, *(f"{difference(folder, replicas, each, key):.1e}" for each in TOPOLOGIES)]
-        for replicas in REPLICAS
-        for key, name in OPTIMIZERS.items()
-    ]
+
+    def table(reference):
+        names = [each for each in ("pairs", *TOPOLOGIES) if each != reference]
+        rows = [
+            [n, name, *(difference(folder, n, each, key, reference or f"1x{n}") for each in names)]
+            for n in REPLICAS
+            for key, name in OPTIMIZERS.items()
+        ]
+        return written.table(["replicas", "optimizer", *names], rows)
+
     written.write(
         "virtual_table",
         "Virtual replicas, compared with as many devices",
         f"Largest difference of a weight, a moving statistic, the loss or a metric after {STEPS} "
         "updates of a small model with BatchNormalization and dropout, from a training with a "
-        "device for each replica. A column is workers x devices of each.\n\n"
-        + written.table(["replicas", "optimizer", *TOPOLOGIES], rows),
+        "device for each replica. A column is workers x devices of each. “pairs” are as many "
+        "devices with `radix_plan=[2, 2, …]`: two ways to train with real replicas.\n\n"
+        f"{table(None)}\n\n## From as many devices that are combined in pairs\n\n" + table("pairs"),
     )
 
 
@@ -132,7 +139,7 @@ def main():
     parser.add_argument("action", choices=["run", "report", "accuracy"])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--replicas", nargs="*", type=int, default=REPLICAS)
-    parser.add_argument("--topologies", nargs="*", default=("1x8", "1x32", *TOPOLOGIES))
+    parser.add_argument("--topologies", nargs="*", default=("1x8", "1x32", "pairs", *TOPOLOGIES))
     arguments = parser.parse_args()
     if arguments.action == "report":
         report(arguments.folder)
@@ -143,10 +150,7 @@ def main():
         return
     for replicas in arguments.replicas:
         for topology in arguments.topologies:
-            workers, devices = map(int, topology.split("x"))
-            if replicas % (workers * devices) == 0 and (
-                workers * devices <= 8 or devices == replicas
-            ):
+            if topology in ("pairs", f"1x{replicas}", *TOPOLOGIES):
                 run(arguments.folder, replicas, topology)
 
 
