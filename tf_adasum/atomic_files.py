@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator
 
 # The prefix of the names of unfinished files, which the host and the process id follow. Each name
-# keeps its suffix, because Keras chooses the file format by it.
+# keeps the end of the file's name, because Keras chooses the file format by its suffix.
 UNFINISHED = ".unfinished-"
 
 
@@ -41,7 +41,8 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
     # A symbolic link stays a link: the file that it points to is replaced.
     folder, name = os.path.split(os.path.realpath(path))
     own = f"{os.uname().nodename[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    unfinished = os.path.join(folder, f"{UNFINISHED}{own}-{name}")
+    # Only the end of `name`, because names of 255 bytes are the longest.
+    unfinished = os.path.join(folder, f"{UNFINISHED}{own}-{name[-40:]}")
     try:
         yield unfinished
         _flush(unfinished)

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,12 +38,13 @@ class Report:
 
 
 @contextlib.contextmanager
-def paths(count: int) -> Iterator[list[str]]:
-    """Yield the paths of new files. They are in memory, so a killed launcher leaves none behind."""
+def folder() -> Iterator[str]:
+    """Yield the path of a new folder for the files; "" if no folder can be made."""
     with contextlib.ExitStack() as stack:
-        files = [open(os.memfd_create("errors"), "wb") for _ in range(count)]
-        names = [stack.enter_context(file).fileno() for file in files]
-        yield [f"/proc/{os.getpid()}/fd/{name}" for name in names]
+        path = ""
+        with contextlib.suppress(OSError):
+            path = stack.enter_context(tempfile.TemporaryDirectory(prefix="tf_adasum_errors_"))
+        yield path
 
 
 def begin() -> None:

@@ -95,9 +95,9 @@ def listening_socket(cluster: Cluster) -> socket.socket:
         text = f"{name} cannot listen on its port: {error}"
         if error.errno == errno.EADDRINUSE:
             text = (
-                f"the port of {name} is in use by another process, perhaps also started as "
-                f"{cluster.names[cluster.rank]}. End it (ss -ltnp 'sport = :{port}' shows its "
-                "pid), or give the task another port"
+                f"the port of {name} is in use by another process, perhaps of another job, or "
+                "the same task started twice. Give the task another port, or end that process "
+                f"(ss -ltnp 'sport = :{port}' shows its pid)"
             )
         raise OSError(error.errno, f"{text} {see('TFA-205')}") from error
     return listener

@@ -163,7 +163,7 @@ class Job:
             self._ends, self._first = [], None
             with (
                 self._environments_of(restart) as environments,
-                error_file.paths(len(self._ranks)) as self._errors,
+                error_file.folder() as self._errors,
             ):
                 code = self._run_once(environments, deadline)
             if code == EXIT_USAGE and restart < max_restarts:
@@ -264,10 +264,11 @@ class Job:
         logs = self._logs or [None] * len(self._ranks)
         cpus = self._cpus or [set()] * len(self._ranks)
         try:
-            of_workers = zip(self._ranks, environments, logs, cpus, self._errors, strict=True)
-            for rank, environment, log, own, path in of_workers:
+            of_workers = zip(self._ranks, environments, logs, cpus, strict=True)
+            for rank, environment, log, own in of_workers:
                 if log is not None:
                     log.begin(rank, self._num_workers, int(environment[RESTART_COUNT]))
+                path = self._errors and os.path.join(self._errors, str(rank))
                 environment = {**environment, error_file.NAME: path}
                 with self._fork_lock:
                     process = start_process(self._command, environment, own, self._captures_output)

@@ -186,7 +186,7 @@ def test_a_worker_whose_rank_has_joined_raises_an_error_and_disturbs_nobody():
     again = "If this worker was restarted after all had joined, restart all workers."
     two = f"Two workers have the rank 1: one at {found[1]} and one at 127.0.0.1:"
     assert_all_raise(outcomes[3:], ValueError, two, again)
-    assert_all_raise(outcomes[2:3], OSError, "perhaps also started as worker 0", "TFA-205")
+    assert_all_raise(outcomes[2:3], OSError, "the same task started twice", "TFA-205")
 
 
 def test_two_workers_0_on_two_machines_are_an_error_on_all(monkeypatch):
