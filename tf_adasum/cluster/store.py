@@ -291,7 +291,8 @@ class StoreServer:
 
     def _send(self, session: _Session, key: str, value: Any, text: str = "") -> None:
         is_private = key.startswith(REFUSED)
-        if not session.key or (is_private and session.name != key.removeprefix(REFUSED)):
+        has_key = self.owners.get(session.name) is session.channel  # and has not been silent
+        if not has_key or (is_private and session.name != key.removeprefix(REFUSED)):
             return
         text = text or json.dumps({"key": key, "value": value})
         send = session.channel.send_newest if key == STATUSES else session.channel.send_text
