@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_adasum import ops
-from tf_adasum.aggregation import aggregate
+from tf_adasum.aggregation import aggregate, sparse
 from tf_adasum.aggregation.buckets import Gradient
 from tf_adasum.aggregation.reduction_planner import LocalReductionPlanner
 from tf_adasum.aggregation.rule_application import RuleApplication
@@ -165,17 +165,16 @@ def first_of_blocks(devices: int, count: int) -> list[int | None]:
 
 
 def added(left: Node, right: Node) -> list[Gradient]:
-    """Add gradients. The slices of sparse gradients are joined, as on one device."""
+    """Add gradients. The slices of sparse gradients are joined, see `sparse.joined`."""
     return [
-        tf.IndexedSlices(
-            tf.concat([a.values, b.values], axis=0),
-            tf.concat([a.indices, b.indices], axis=0),
-            b.dense_shape,
-        )
-        if isinstance(a, tf.IndexedSlices)
-        else a + b
-        for a, b in zip(left, right, strict=True)
+        _joined(*pair) if isinstance(pair[0], tf.IndexedSlices) else pair[0] + pair[1]
+        for pair in zip(left, right, strict=True)
     ]
+
+
+def _joined(a: tf.IndexedSlices, b: tf.IndexedSlices) -> tf.IndexedSlices:
+    indices, values = sparse.joined([(a.indices, a.values), (b.indices, b.values)])
+    return tf.IndexedSlices(values, indices, b.dense_shape)
 
 
 def _either(predicate: tf.Tensor, then: Callable, otherwise: Callable) -> Node:

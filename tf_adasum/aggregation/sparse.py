@@ -69,17 +69,13 @@ class SparsePlan:
 
 
 class MeanPlan(SparsePlan):
-    """The rows of all replicas, divided by their number R.
-
-    Rows with the same index are not added up, because on one device they are not added up either,
-    and some optimizers, such as Adam, would take another step.
-    """
+    """The rows of all replicas, joined by `joined` and divided by their number R."""
 
     def __init__(self, index: int, like: tf.IndexedSlices, slices: Any, rule: AggregationRule):
         del rule
         self.indices, self.levels = (index,), []
         self._like = like
-        self._union, rows = (tf.concat(each, axis=0) for each in zip(*slices, strict=True))
+        self._union, rows = joined(slices)
         self._mean = rows * tf.constant(1 / len(slices), rows.dtype)
 
     def split(self, gradients: Any) -> list[tuple[tf.Tensor, None]]:
@@ -96,8 +92,7 @@ def plans(
     Args:
         gradients: for each replica in this process, the list of its gradients.
         planner: plans the exchange that gathers the slices of all replicas.
-        is_mean: whether the rows are averaged, and not added up where indices are equal. Defaults
-            to `False`.
+        is_mean: whether the rows are averaged, see `joined`. Defaults to `False`.
     """
     kind, prepared = (MeanPlan, _flat) if is_mean else (SparsePlan, coalesced)
     sparse = [
@@ -110,6 +105,46 @@ def plans(
         kind(index, gradients[0][index], slices, planner.scheme.single_level_rule)
         for index, slices in zip(sparse, planner.all_slices(own), strict=True)
     ]
+
+
+def joined(slices: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tuple[tf.Tensor, tf.Tensor]:
+    """Join the rows of replicas, as they are on one device with the batches of all replicas.
+
+    There, rows with the same index are not added up, and some optimizers, such as Adam, would take
+    another step if they were. But some indices do not depend on the batch, such as positions in a
+    text. For these, a device has one row for each index. So if all replicas have the same indices,
+    each of them once, their rows are added up.
+
+    Args:
+        slices: for each replica, the indices ``[K]`` and the rows ``[K, ...]``.
+
+    Returns:
+        Indices and rows.
+    """
+    indices, rows = zip(*slices, strict=True)
+    first, *others = indices
+    if not all(first.shape.is_compatible_with(each.shape) for each in others):
+        return tf.concat(indices, axis=0), tf.concat(rows, axis=0)
+    are_same = tf.reduce_all([_are_equal(first, each) for each in others])
+    adds_up = tf.cond(
+        are_same,
+        lambda: tf.equal(tf.size(tf.unique(first)[0]), tf.size(first)),
+        lambda: tf.constant(False),
+    )
+    return tf.cond(
+        adds_up,
+        lambda: (first, tf.add_n(rows)),
+        lambda: (tf.concat(indices, axis=0), tf.concat(rows, axis=0)),
+    )
+
+
+def _are_equal(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+    """Return whether two vectors are equal; their lengths may differ."""
+    return tf.cond(
+        tf.equal(tf.size(one), tf.size(other)),
+        lambda: tf.reduce_all(tf.equal(one, other)),
+        lambda: tf.constant(False),
+    )
 
 
 def coalesced(slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:

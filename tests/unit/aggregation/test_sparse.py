@@ -187,6 +187,37 @@ def test_a_graph_for_any_number_of_rows(way):
     assert step.experimental_get_tracing_count() == 1
 
 
+@pytest.mark.parametrize(
+    "indices, kept",
+    [
+        ([[3, 0, 9], [3, 0, 9]], [3, 0, 9]),  # such as positions, which each batch has
+        ([[3, 3, 9], [3, 3, 9]], [3, 3, 9, 3, 3, 9]),
+        ([[3, 0, 9], [3, 9, 0]], [3, 0, 9, 3, 9, 0]),
+        ([[3, 0], [3, 0, 9]], [3, 0, 3, 0, 9]),
+        ([[3], [3, 3]], [3, 3, 3]),
+        ([[], [3]], [3]),
+        ([[], []], []),
+    ],
+)
+def test_a_mean_has_the_rows_of_one_device(indices, kept):
+    """Rows that each batch has once are added up, as on a device with both batches."""
+    gradients, scheme = replicas_of(indices), Scheme(Mean(), 2)
+    expected = sum(dense(own) for (own,) in gradients) / 2
+
+    @tf.function(input_signature=[[tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int64)]] * 2)
+    def in_graph(*own):
+        slices = [[tf.IndexedSlices(*each, [ROWS, 4])] for each in own]
+        return aggregate(slices, LocalReductionPlanner(scheme))
+
+    ways = [
+        *everywhere(gradients, scheme),
+        [in_graph(*([g.values, g.indices] for (g,) in gradients))],
+    ]
+    for (combined,) in itertools.chain(*ways):
+        assert combined.indices.numpy().tolist() == kept
+        np.testing.assert_array_equal(dense(combined), expected)
+
+
 def test_rows_without_elements_are_left_alone():
     slices = [tf.IndexedSlices(tf.zeros([2, 0]), [0, 1], [4, 0]), tf.constant([3.0, 4.0])]
     nothing, combined = aggregate([slices, slices], LocalReductionPlanner(Scheme(Adasum(), 2)))
