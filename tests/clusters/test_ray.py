@@ -42,3 +42,12 @@ def test_two_workers_of_ray_train(training, tmp_path):
     run(OF_AN_EXAMPLE, *elastic, training.command[1], by_ray)
     training.launch(by_launcher, 2)
     training.assert_equal(by_ray, by_launcher, 2)
+
+
+def test_ray_starts_all_workers_again_when_one_is_lost(training, tmp_path):
+    command = [sys.executable, "-c", OF_AN_EXAMPLE, EXAMPLES / "elastic.py", "--workers", 2, 2]
+    status, said, _ = training.lose_worker_1(
+        tmp_path, *command, training.command[1], RAY_USAGE_STATS_ENABLED="0"
+    )
+    assert status == 0 and len(list(tmp_path.glob("*.npz"))) == 2, said
+    assert "resuming at epoch" in said
