@@ -61,6 +61,9 @@ def test_a_loop_combines_and_clips(group):
     rounded = group.run(one_device.loop_that_clips, wire_dtype="bfloat16")
     assert_close(rounded, expected, rtol=0, atol=0.005)
     assert group.workers == 1 or (rounded[0]["weight0"] != expected["weight0"]).any()
+    # Clipped, a sum is as long as a mean; combined again, it would be longer.
+    expected = one_device.loop_that_clips(None, rows=8)
+    assert_close(group.run(one_device.loop_that_clips, rule="sum", rows=8), expected, **CLOSE)
 
 
 @on("1x2", "2x2")

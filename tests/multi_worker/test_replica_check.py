@@ -1,6 +1,5 @@
 """check_replicas and ReplicaCheck: replicas that differ are found, named, refused everywhere."""
 
-import pytest
 from scenarios import on
 from scenarios import replica_check as scenarios
 
@@ -25,13 +24,3 @@ def test_the_variable_and_the_replica_are_named_on_all(group):
             assert_named(group, str(result["fit"]), result[f"{last} path"])
         else:
             assert str(result["fit"]) == ""
-
-
-@on("2x1")
-@pytest.mark.version_independent
-def test_every_dtype_is_compared_bit_by_bit(group):
-    for result in group.run(scenarios.check_values, differs=False):
-        assert not any(map(str, result.values()))
-    for result in group.run(scenarios.check_values, differs=True):
-        for dtype, message in result.items():
-            assert str(message).startswith("ReplicasDifferError: ") and repr(dtype) in str(message)

@@ -302,10 +302,10 @@ def loop_of_tensorflow(strategy, rule, divides=True):
     return {"losses": take_steps(strategy, on_replica, *data), **weights_of(model)}
 
 
-def loop_that_clips(strategy, wire_dtype=None):
+def loop_that_clips(strategy, rule="mean", rows=3, **options):
     """A loop that combines gradients itself, clips them and applies them."""
     make = functools.partial(Adam, 0.01, epsilon=1e-3, clipvalue=0.04)
-    strategy, model, optimizer, data = built(strategy, "mean", make, 3, wire_dtype=wire_dtype)
+    strategy, model, optimizer, data = built(strategy, rule, make, rows, **options)
 
     def on_replica(x, y):
         with tf.GradientTape() as tape:

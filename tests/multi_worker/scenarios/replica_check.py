@@ -3,15 +3,12 @@
 import functools
 
 import numpy as np
-import tensorflow as tf
 from support import keras_versions
 from support.keras_versions import copies_of
 
 from scenarios.basics import message_of
 from scenarios.empty_replicas import model_with_everything, random_ids
 from tf_adasum.compat import keras as keras_compat
-
-DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"]
 
 
 def spoil(strategy, variable, replica):
@@ -64,18 +61,3 @@ def check_spoiled(strategy, replica):
             take_back()
             nothing.append(message_of(strategy.check_replicas))
     return {**results, "nothing": nothing, "fit": message_of(fit)}
-
-
-def check_values(strategy, differs):
-    """Variables of every dtype with NaN; if they differ, in the sign of zero, or in another bit."""
-    results = {}
-    for dtype in DTYPES:
-        value = tf.cast([0, 1, 1, 0], dtype).numpy()
-        is_different = differs and strategy.rank == 1
-        if value.dtype.kind in "iub":
-            value.view("uint8")[0] ^= is_different
-        else:
-            value[:2] = [-0.0 if is_different else 0.0, np.nan]
-        variable = tf.Variable(value, name=dtype)
-        results[dtype] = message_of(lambda own=[variable]: strategy.check_replicas(own))
-    return results

@@ -55,6 +55,29 @@ def test_lists_of_other_lengths_are_refused_on_all_workers():
         assert "workers 0, 1: 1 variable; worker 2: 2 variables" in str(error)
 
 
+DTYPES = ["float16", "bfloat16", "float32", "float64", "int32", "int64", "bool"]
+
+
+@pytest.mark.parametrize("differs", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_dtype_is_compared_bit_by_bit(dtype, differs):
+    """NaN equals itself, and -0 is not 0."""
+    value = tf.cast([0, 1, 1, 0], dtype).numpy()
+    other = value.copy()
+    if value.dtype.kind in "iub":
+        other.view("uint8")[0] ^= differs
+    else:
+        value[:2], other[:2] = [0.0, np.nan], [-0.0 if differs else 0.0, np.nan]
+    variable = tf.Variable(value)
+    copies = {id(variable): [variable] * 5 + [tf.Variable(other)]}
+
+    def check(workers):
+        equal_variables.check(strategy_of(workers, copies), [variable])
+
+    error = tf_adasum.ReplicasDifferError if differs else type(None)
+    assert {type(outcome) for outcome in run_on_workers(3, check)} == {error}
+
+
 def test_a_variable_that_one_worker_has_no_longer_is_not_compared():
     gone, kept = tf.Variable(0.0), tf.Variable(1.0)
     copies = {id(gone): [gone] * 6, id(kept): [kept] * 6}
