@@ -32,7 +32,6 @@ END = 10_000
 JOBS = {
     "12 virtual replicas, 4 → 3 → 2 → 4 workers": (12, 4, ((4, 49), (3, 115), (2, 181), (4, END))),
     "without, 4 → 3 → 2 → 4 workers": (None, 12, ((4, 49), (3, 134), (2, 264), (4, END))),
-    "12 virtual replicas, 4 workers": (12, 4, ((4, END),)),
     "without, 4 workers": (None, 12, ((4, END),)),
 }
 COUNT = 10
@@ -99,11 +98,11 @@ def report(folder):
 
 def accuracies(folder, number):
     """Return the accuracies of the ten jobs with a number in `JOBS`."""
-    scenarios = importlib.import_module("scenarios.virtual_replicas")
     replicas, rows, parts = list(JOBS.values())[number]
     for part, (workers, update) in enumerate(parts):
         file = folder / f"jobs{number}-{part}.npz"
         if not file.exists():
+            scenarios = importlib.import_module("scenarios.virtual_replicas")
             options = {"rows": rows, "update": update, "jobs": COUNT}
             with group_of(workers, 1, replicas) as group:
                 found = group.run(
