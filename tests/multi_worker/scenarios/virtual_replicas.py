@@ -121,7 +121,7 @@ def accuracies(strategy, folder, rows, update, jobs, epochs=8):
         model.set_weights(keras.models.clone_model(model).get_weights())
         model.optimizer.iterations.assign(0)
         backup = tf_adasum.callbacks.BackupAndRestore(
-            f"{folder}-{job}", save_freq=5, delete_checkpoint=False
+            f"{folder}-{job}", save_freq=15, delete_checkpoint=False
         )
         with contextlib.suppress(Interrupted):
             model.fit(x[257:], y[257:], callbacks=[backup, InterruptAt(update)], **options)
