@@ -103,8 +103,7 @@ def default_plan(
     rest = replicas // math.prod(within)
     if rest <= MOST_ON_ONE_LEVEL:
         return (*within, rest)
-    odd = rest // (rest & -rest)
-    largest = max(MOST_ON_ONE_LEVEL, odd)
+    largest = max(MOST_ON_ONE_LEVEL, rest // (rest & -rest))  # the odd factor cannot be split
     plans = [(*within, *plan) for plan in tree_plans(rest) if max(plan) <= largest]
     return min(plans, key=lambda plan: _messages(plan, size, segments, replicas_per_host))
 

@@ -12,7 +12,7 @@ Shape legend: R replicas, K rows of a replica, U rows of the union, d elements o
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -50,8 +50,7 @@ class SparsePlan:
     def split(self, gradients: Any) -> list[tuple[list[tf.Tensor], tf.Tensor]]:
         """Return one piece with one segment: the list of the replicas' vectors ``[U·d]``."""
         del gradients
-        rows = tf.size(self._union, tf.int64)
-        width = self._slices[0][1].shape[1]
+        rows, width = tf.size(self._union, tf.int64), self._slices[0][1].shape[1]
 
         def vector(indices: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
             places = tf.searchsorted(self._union, indices, out_type=tf.int64)[:, None]
@@ -123,28 +122,19 @@ def joined(slices: Sequence[tuple[tf.Tensor, tf.Tensor]]) -> tuple[tf.Tensor, tf
     """
     indices, rows = zip(*slices, strict=True)
     first, *others = indices
+    every = tf.concat(indices, axis=0), tf.concat(rows, axis=0)
     if not all(first.shape.is_compatible_with(each.shape) for each in others):
-        return tf.concat(indices, axis=0), tf.concat(rows, axis=0)
-    are_same = tf.reduce_all([_are_equal(first, each) for each in others])
-    adds_up = tf.cond(
-        are_same,
-        lambda: tf.equal(tf.size(tf.unique(first)[0]), tf.size(first)),
-        lambda: tf.constant(False),
+        return every
+    are_as_many = tf.reduce_all([tf.size(first) == tf.size(each) for each in others])
+    are_same = _and(
+        are_as_many, lambda: tf.reduce_all(tf.reshape(every[0], [len(slices), -1]) == first)
     )
-    return tf.cond(
-        adds_up,
-        lambda: (first, tf.add_n(rows)),
-        lambda: (tf.concat(indices, axis=0), tf.concat(rows, axis=0)),
-    )
+    are_added = _and(are_same, lambda: tf.size(tf.unique(first)[0]) == tf.size(first))
+    return tf.cond(are_added, lambda: (first, tf.add_n(rows)), lambda: every)
 
 
-def _are_equal(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-    """Return whether two vectors are equal; their lengths may differ."""
-    return tf.cond(
-        tf.equal(tf.size(one), tf.size(other)),
-        lambda: tf.reduce_all(tf.equal(one, other)),
-        lambda: tf.constant(False),
-    )
+def _and(one: tf.Tensor, other: Callable[[], tf.Tensor]) -> tf.Tensor:
+    return tf.cond(one, other, lambda: tf.constant(False))
 
 
 def coalesced(slices: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
