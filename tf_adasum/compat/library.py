@@ -56,7 +56,8 @@ class Library:
         Args:
             module: the module's full name.
             name: the name of a class, a function or a submodule of the module.
-            also_in: other modules that may have the name. Defaults to none.
+            also_in: other modules that may have the name. ``"module:name"`` is another name in a
+                module. Defaults to none.
             feature: the feature that needs the name, in words. Defaults to None: the whole package
                 needs the name.
             since: the first version that has the name, if older versions are also supported.
@@ -67,7 +68,8 @@ class Library:
         """
         for each in (module, *also_in):
             try:
-                return _imported(each, name)
+                where, _, other = each.partition(":")
+                return _imported(where, other or name)
             except ImportError as error:
                 cause = error
         is_expected = since is not None and major_minor(self._version) < major_minor(since)

@@ -33,6 +33,7 @@ def test_names_that_are_there(shelf):
     assert own.name("shelf.books", "Atlas") is shelf.Atlas
     assert own.name("shelf", "books") is shelf, "a module in a package"
     assert own.name("shelf.maps", "Atlas", also_in=["shelf.books"]) is shelf.Atlas
+    assert own.name("shelf.books", "Poem", also_in=["shelf.books:Atlas"]) is shelf.Atlas
     own.check()
     assert own.off == {}
 

@@ -78,7 +78,7 @@ def test_every_private_name_of_a_module_is_there(module, of_keras):
 
 def test_keras_steps_are_those_that_are_compiled_in_parts():
     """What `jit.py` says in its own words: `TensorFlowTrainer.train_step` and `.test_step`."""
-    trainer = keras_trainer.TensorFlowTrainer
+    trainer = names_of_keras3.TensorFlowTrainer
     digests = {
         step.__name__: hashlib.sha256(inspect.getsource(step).encode()).hexdigest()[:16]
         for step in (trainer.train_step, trainer.test_step)

@@ -14,16 +14,24 @@ OF_OPTIMIZERS = "keras.src.backend.tensorflow.optimizer"
 OF_ADAPTERS = "keras.src.trainers.data_adapters"
 
 global_state = name("keras.src.backend.common", "global_state")
-nn = name("keras.src.backend.tensorflow", "nn")
+nn = name("keras.src.backend.tensorflow", "nn", also_in=["keras.src.backend.tensorflow.ops"])
 trainer = name("keras.src.backend.tensorflow", "trainer")
 TFOptimizer = name(OF_OPTIMIZERS, "TFOptimizer")
-TensorFlowTrainer = name("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer")
+TensorFlowTrainer = name(
+    "keras.src.backend.tensorflow.trainer",
+    "TensorFlowTrainer",
+    also_in=["keras.src.backend.tensorflow.trainer:Trainer"],  # since Keras 3.16
+)
 TFEpochIterator = name("keras.src.backend.tensorflow.trainer", "TFEpochIterator")
 losses = name("keras.src.losses", "loss")
 BaseOptimizer = name("keras.src.optimizers.base_optimizer", "BaseOptimizer")
 saving_lib = name("keras.src.saving", "saving_lib")
 TFDatasetAdapter = name(f"{OF_ADAPTERS}.tf_dataset_adapter", "TFDatasetAdapter")
-BaseTrainer = name("keras.src.trainers.trainer", "Trainer")
+BaseTrainer = name(
+    "keras.src.trainers.trainer",
+    "Trainer",
+    also_in=["keras.src.trainers.trainer:BaseTrainer"],  # since Keras 3.16
+)
 pythonify_logs = name("keras.src.utils.python_utils", "pythonify_logs")
 
 # ---- names that only a feature needs -----------------------------------------------------------
