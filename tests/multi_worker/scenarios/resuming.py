@@ -180,13 +180,13 @@ def train(strategy, kind, place, stage, folder, training="plain", is_keras=False
         The rows of this worker's steps, ``[steps, rows]``, all variables on each local replica,
         the logs, the epochs and the texts of the warnings.
     """
+    keras.utils.set_random_seed(1)  # also of the datasets, which are made now
     epoch, batch, save_freq = PLACES[place]
     folder = folder.format(rank=strategy.rank)
     own = pathlib.Path(folder) / f"files{strategy.rank}"
     os.makedirs(own, exist_ok=True)
     args, of_fit = DATA[kind](own)
     validation = {"validation_data": (X[:8], X[:8])} if place == "validation" else {}
-    keras.utils.set_random_seed(1)
     seen = SeenRows(only_training=True)
     model = model_of(strategy, seen, training, **options)
     if stage == "resumed":
