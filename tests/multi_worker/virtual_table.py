@@ -32,7 +32,6 @@ END = 10_000
 JOBS = {
     "12 virtual replicas, 4 → 3 → 2 → 4 workers": (12, 4, ((4, 49), (3, 115), (2, 181), (4, END))),
     "without, 4 → 3 → 2 → 4 workers": (None, 12, ((4, 49), (3, 134), (2, 264), (4, END))),
-    "without, 4 workers": (None, 12, ((4, END),)),
 }
 COUNT = 10
 
