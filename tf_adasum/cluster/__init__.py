@@ -41,7 +41,7 @@ During the start:
 * If worker 0 is killed during 1, the others call again until the start timeout. In 2, they stop
   calling when the port has refused them for 5 s, or when a new worker 0 answers: after 1, it sends
   other addresses.
-* During 5, nothing can end TensorFlow's start. So a failure is printed, and TensorFlow's own timeout
+* During 5, nothing can end TensorFlow's start. A failure is printed, and TensorFlow's own timeout
   or a guard process (`start_timeout`) ends the worker.
 
 During training:
@@ -65,8 +65,8 @@ During training:
 * If a worker gets SIGTERM, and `BackupAndRestore` handles it, its status asks for a stop. Worker 0
   sends the first stop point that no worker has passed (`health.graceful_stop`).
 
-Reading order: `tf_adasum.startup` and `resolver`, which call the steps; `tasks` and `detection` (which
-workers there are), `channel`, `store` and `store_client` (the store), `session`, `rendezvous` with
-`participant` (a start as each worker sees it), `start_round` with `members` and `messages` (as
-worker 0 sees it), `start_timeout`; then `health.connections` and `health.monitor`.
+Reading order: `tf_adasum.startup` and `resolver`, which call the steps; `tasks` and `detection`
+(which workers there are), `channel`, `store` and `store_client` (the store), `session`,
+`rendezvous` with `participant` (a start as each worker sees it), `start_round` with `members` and
+`messages` (as worker 0 sees it), `start_timeout`; then `health.connections` and `health.monitor`.
 """

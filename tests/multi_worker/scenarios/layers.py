@@ -13,7 +13,7 @@ TARGETS = ROWS.sum(axis=1, keepdims=True)
 
 
 def fit_with_float8(strategy):
-    """The variables of a layer in float8; the rows of later replicas are larger."""
+    """The variables of a layer in float8; later rows are larger, and the last batch is one row."""
     if strategy:
         use_rule(strategy, "mean")
     keras.utils.set_random_seed(1)
@@ -21,8 +21,8 @@ def fit_with_float8(strategy):
         model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(4)])
         model.layers[0].quantize("float8")
         model.compile(keras.optimizers.SGD(0.01), "mse")
-    x = ROWS * np.linspace(0.1, 2, len(ROWS))[:, None]
-    model.fit(x, np.ones([32, 4]), batch_size=16, shuffle=False, epochs=2, verbose=0)
+    x = np.append(ROWS, ROWS[:1], axis=0) * np.linspace(0.1, 2, len(ROWS) + 1)[:, None]
+    model.fit(x, np.ones([33, 4]), batch_size=16, shuffle=False, epochs=2, verbose=0)
     if strategy:
         strategy.check_replicas()
     return {one.path.rpartition("/")[2]: one.numpy() for one in model.trainable_variables}

@@ -133,10 +133,10 @@ def begin_step(original, self, grads, trainable_variables=None):
         trainable_variables = list(trainable_variables)  # a generator can be read only once
     variables = trainable_variables or getattr(self, "_trainable_variables", [])
     refuse_update_outside(variables)
-    if not isinstance(self, MultiOptimizer):  # its optimizers do it
-        grads = _with_largest_scales(grads, variables)
 
     def step(gradients):
+        if not isinstance(self, MultiOptimizer):  # its optimizers do it
+            gradients = _with_largest_scales(gradients, variables)
         original(self, gradients, trainable_variables)
 
     try:
