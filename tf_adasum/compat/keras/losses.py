@@ -1,8 +1,9 @@
 """A hook into losses, and the losses of all replicas (Keras 2 and 3).
 
-The loss of a replica is the mean over its own rows, and the rule mean weights the replicas by their
-rows. Other losses are multiplied by a factor first, so that their weighted mean over the replicas
-is the loss of the whole batch.
+The loss of a replica is the mean over its own rows. The rule mean weights the replicas' gradients
+by their rows; Adasum and other rules do not. Sums, and means with weights or masks, are multiplied
+by a factor, so that their weighted mean over the replicas is the loss of the whole batch. Under
+other rules than mean, the factor changes the reported loss alone, and not its gradient.
 """
 
 import tensorflow as tf
