@@ -35,6 +35,6 @@ class TestScopes:
             assert messages.keys() == MESSAGES.keys()
             for name, expected in MESSAGES.items():
                 message = str(messages[name])
-                assert expected in message if expected else message == "", name
+                assert expected in message if expected else message == "", (name, message)
         # No collective had started: the group still works.
         group.run(basics.reduce_gradients, rule="adasum")

@@ -118,6 +118,7 @@ def main(pipe, log, environment, options):
     def run(module, function, arguments):
         keras.backend.clear_session()
         gc.collect()  # models of earlier requests; Keras 3 has done it
+        strategy.extended._created.clear()  # something may still hold their variables
         restore()
         scenario = getattr(importlib.import_module(module), function)
         results = scenario(strategy, **arguments)

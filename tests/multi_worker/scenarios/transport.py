@@ -50,7 +50,7 @@ def operations_of_a_step(strategy):
         model.compile("sgd", "mse", metrics=["mae"])
     rows = np.ones([4 * strategy.num_replicas_in_sync, 3], "float32")
     model.fit(rows, rows[:, :2], batch_size=len(rows), verbose=0)
-    function = inspect.getclosurevars(model.train_function).nonlocals["alone"]  # no logs are read
+    function = inspect.getclosurevars(model.train_function).nonlocals["keeping_logs"]
     step = inspect.getclosurevars(function).nonlocals["multi_step_on_iterator"]
     data = tf.data.Dataset.from_tensor_slices((rows, rows[:, :2]))
     data = data.batch(len(rows), drop_remainder=True)  # as the data of arrays
