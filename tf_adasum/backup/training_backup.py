@@ -10,8 +10,6 @@ import json
 import random
 import warnings
 
-import keras
-
 from tf_adasum import atomic_files
 from tf_adasum.backup import signals, training_state
 from tf_adasum.backup.backup_files import Backup, BackupFiles
@@ -24,8 +22,8 @@ from tf_adasum.errors import see
 # The exit status after a signal has stopped a training: EX_TEMPFAIL of <sysexits.h>, "try again".
 EXIT_CODE = 75
 
-# The files of `keras.callbacks.BackupAndRestore`.
-FILES_OF_KERAS = ("latest.weights.h5", "training_metadata.json")
+# A file of `keras.callbacks.BackupAndRestore`.
+FILE_OF_KERAS = "latest.weights.h5"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +110,7 @@ class TrainingBackup:
 
         Raises:
             ValueError: if the model is not built or not compiled, or the backup belongs to another
-                model.
+                model or to Keras's callback.
             tf_adasum.errors.DamagedBackupError: if there are backups, but none can be read.
             OSError: if worker 0 cannot write backups.
         """
@@ -142,9 +140,13 @@ class TrainingBackup:
                 where = "after its last batch"
             if self._is_writer:  # Keras's "Epoch 1/4" does not show a resume
                 print(f"tf_adasum: resuming at epoch {epoch + 1}, {where}", flush=True)
-        elif self._workers.any(self._is_of_keras()):
-            self._restore_as_keras(model)
-            self.position = keras_compat.initial_epoch(model), 0
+        elif self._workers.any(self.folder is not None and (self.folder / FILE_OF_KERAS).exists()):
+            raise ValueError(
+                "`backup_dir` holds a backup of keras.callbacks.BackupAndRestore, and training "
+                f"cannot resume from it. Load its {FILE_OF_KERAS} into the model, remove the file "
+                "and pass `initial_epoch` to `fit`, or use another `backup_dir`. "
+                f"Received: backup_dir={str(self.folder)!r} {see('TFA-606')}"
+            )
         if self._order is None:
             self._order = DataOrder(self._workers.broadcast(_draw_seed(model)))
         keras_compat.set_data_order(model, self._order)
@@ -204,8 +206,6 @@ class TrainingBackup:
             self._workers.any(False)
             if self._is_writer:
                 self._files.remove()
-                for name in FILES_OF_KERAS:
-                    (self.folder / name).unlink(missing_ok=True)
 
     def save_now(self, model, batch, *, epoch=None, has_begun=False, is_validating=False):
         """Save although no backup is due, because the training stops.
@@ -317,24 +317,6 @@ class TrainingBackup:
 
     def _assign(self, model, arrays, sections):
         return training_state.assign(model, self._workers, arrays, sections)
-
-    def _restore_as_keras(self, model):
-        """Resume from the files of `keras.callbacks.BackupAndRestore`, if worker 0 has them."""
-        if self._is_of_keras() and self._is_writer:
-            warnings.warn(
-                f"{self.folder} holds a backup of keras.callbacks.BackupAndRestore, whose two "
-                "files may come from different batches. The next backup will be a single file. "
-                f"{see('TFA-606')}",
-                stacklevel=2,
-            )
-            callback = keras.callbacks.BackupAndRestore(str(self.folder))
-            callback.set_model(model)
-            callback.on_train_begin()
-        if self._workers.count > 1:
-            training_state.broadcast_state(model, self._workers)
-
-    def _is_of_keras(self):
-        return self.folder is not None and (self.folder / FILES_OF_KERAS[0]).exists()
 
 
 def _settings(callback):

@@ -113,26 +113,6 @@ def _decoded(data, like):
         yield value.reshape(array.shape)
 
 
-def broadcast_state(model, workers):
-    """Send the epoch of worker 0, and its values of all variables except metrics, to all workers.
-
-    The value of a variable is the value on the first local replica, which is also the value that is
-    saved. Values are sent as bytes, so they are exact for every dtype (also bool and bfloat16), and
-    for -0 and NaN.
-
-    Args:
-        model: a built model with a built optimizer.
-        workers: the `Workers`.
-    """
-    keras_compat.set_initial_epoch(model, workers.broadcast(keras_compat.initial_epoch(model)))
-    variables = [one for section in SECTIONS for one in _variables(model, section)]
-    variables += [_own(one) for one in variables if _own(one) is not one]
-    values = [_local_copies(model, variable)[0].numpy() for variable in variables]
-    data = workers.broadcast_bytes(0, b"".join(value.tobytes() for value in values))
-    for variable, value in zip(variables, _decoded(data, values), strict=True):
-        variable.assign(value)
-
-
 def check(model, arrays, name):
     """Raise a ValueError unless the state fits the model.
 

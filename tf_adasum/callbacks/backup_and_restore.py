@@ -70,7 +70,7 @@ class BackupAndRestore(BackupArguments):
         exit_code: int = EXIT_CODE,
         refuse_nonfinite: bool = True,
     ):
-        if not keras_compat.KERAS_BACKUP_IS_SINGLE_WORKER:
+        if keras_compat.IS_KERAS_2:
             raise ValueError(
                 "With Keras 2, use keras.callbacks.BackupAndRestore, which backs up all workers. "
                 f"Received: tf_adasum.callbacks.BackupAndRestore with Keras {keras.__version__}"

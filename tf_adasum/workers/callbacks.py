@@ -13,12 +13,10 @@ support several workers and are not changed.)
 * The callbacks of `backup.backup_callbacks` replace `BackupAndRestore`, both Keras's class and
   ours. All workers take part in a backup, even if they do not have the callback. The callback of
   worker 0 decides when a backup is saved.
-* Any other subclass of Keras's `BackupAndRestore` runs on worker 0. After `on_train_begin` of all
-  callbacks, worker 0 sends the restored state to the other workers: the epoch, and every variable
-  of the model and the optimizer.
-* Then all workers compare their weights, bit for bit. Otherwise, a worker that restored or assigned
-  other weights would continue with these weights. `strategy._check_model` names the first weight
-  that differs.
+  Any other subclass of Keras's `BackupAndRestore` is refused, because it restores one worker.
+* After `on_train_begin` of all callbacks, the workers compare their weights, bit for bit.
+  Otherwise, a worker that restored or assigned other weights would continue with these weights.
+  `strategy._check_model` names the first weight that differs.
 * If one worker has set `model.stop_training` by the end of an epoch, all workers stop. A callback
   that stops the training *within* an epoch must do so on all workers after the same batch.
   Otherwise, the other workers would wait for gradients that are never sent.
@@ -45,9 +43,8 @@ from collections.abc import Sequence
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from tf_adasum.backup import backup_callbacks, training_state
+from tf_adasum.backup import backup_callbacks
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy as Strategy
 from tf_adasum.errors import see
@@ -94,12 +91,12 @@ def arrange(
     if workers.count == 1 and not backups:
         return [*equal, *callbacks]
     others = [one for one in callbacks if not _is_driven(one, workers)]
+    if workers.count > 1:
+        _refuse_other_backups(others)
     if workers.rank > 0:
         others = [one for one in others if not is_for_first_worker(one)]
     if workers.count > 1:
-        first = BeforeUserCallbacks(workers, others)
-        last = AfterUserCallbacks(workers, first, others)
-        others = [first, *map(FirstWorkerOnly.around, others), last]
+        others = [*map(FirstWorkerOnly.around, others), AfterUserCallbacks(workers, others)]
     restore = backup_callbacks.RestoreFirst(workers, backups, callback_list)
     return [*equal, restore, *others, backup_callbacks.SaveLast(restore)]
 
@@ -109,7 +106,17 @@ def _is_driven(callback, workers):
     if isinstance(callback, backup_callbacks.BackupArguments):
         return True
     is_keras_own = type(callback) is keras.callbacks.BackupAndRestore  # and not a subclass
-    return keras_compat.KERAS_BACKUP_IS_SINGLE_WORKER and is_keras_own and workers.count > 1
+    return is_keras_own and workers.count > 1 and not keras_compat.IS_KERAS_2
+
+
+def _refuse_other_backups(callbacks):
+    for one in callbacks:
+        if isinstance(one, keras.callbacks.BackupAndRestore) and not keras_compat.IS_KERAS_2:
+            raise ValueError(
+                "keras.callbacks.BackupAndRestore restores one worker only. Use "
+                "tf_adasum.callbacks.BackupAndRestore on all workers. "
+                f"Received: {type(one).__name__}, a subclass of Keras's callback"
+            )
 
 
 class AverageStatistics(keras.callbacks.Callback):
@@ -121,74 +128,37 @@ class AverageStatistics(keras.callbacks.Callback):
         self.model.distribute_strategy._nonfinite.warn_once()
 
 
-class BeforeUserCallbacks(keras.callbacks.Callback):
-    """The callback before the user's callbacks, which finds out whether worker 0 restores a state.
+class AfterUserCallbacks(keras.callbacks.Callback):
+    """The callback after the user's callbacks, which lets all workers agree.
+
+    It compares the workers' weights and learning rates, finds out whether a callback reads the logs
+    of batches, and stops all workers together.
 
     Args:
         workers: the `Workers`.
         callbacks: the user's callbacks that this worker calls.
-
-    Attributes:
-        waiting: list of str, the `settings_to_compare` of callbacks that wait for other workers.
-        restores: whether a callback of worker 0 is going to restore a state.
     """
 
     def __init__(self, workers, callbacks):
         super().__init__()
-        self.workers, self.restores = workers, False
-        waiting = (getattr(callback, "settings_to_compare", None) for callback in callbacks)
-        self.waiting = [settings for settings in waiting if settings is not None]
-        self._restoring = [
-            callback
-            for callback in callbacks
-            if isinstance(callback, keras.callbacks.BackupAndRestore)
-            and keras_compat.KERAS_BACKUP_IS_SINGLE_WORKER
-        ]
-
-    def on_train_begin(self, logs=None):
-        """Check now whether a backup will be restored, because later nothing shows that it was."""
-        found = any(tf.io.gfile.exists(callback.backup_dir) for callback in self._restoring)
-        self.restores = self.workers.any(found)
-        if self.restores:  # otherwise, in a custom loop, only worker 0 would build the optimizer
-            training_state.build_optimizer(self.model)
-
-    def on_epoch_begin(self, epoch, logs=None):
-        """Log the epoch, so that errors can name a worker that has left the training."""
-        call_log.epoch(epoch + 1)
-
-
-class AfterUserCallbacks(keras.callbacks.Callback):
-    """The callback after the user's callbacks, which lets all workers agree.
-
-    It sends a restored state to all workers, compares the workers' weights and learning rates,
-    finds out whether a callback reads the logs of batches, and stops all workers together.
-
-    Args:
-        workers: the `Workers`.
-        first: the `BeforeUserCallbacks` of the same list.
-        callbacks: the user's callbacks that this worker calls.
-    """
-
-    def __init__(self, workers, first, callbacks):
-        super().__init__()
-        self.workers, self.first, self._callbacks = workers, first, callbacks
+        self.workers, self._callbacks = workers, callbacks
         self._trains = self._has_begun = False
 
     def on_train_begin(self, logs=None):
-        """Send a restored state to all workers; check that all start with the same weights."""
+        """Check that all workers start with the same waiting callbacks, and the same weights."""
         self._trains, self._has_begun = True, False
-        if self.first.restores:
-            training_state.broadcast_state(self.model, self.workers)
+        waiting = (getattr(callback, "settings_to_compare", None) for callback in self._callbacks)
         self.workers.check_same(
             "Callbacks that wait for the other workers have to be passed on all workers, with the "
             "same arguments.",
-            ", ".join(self.first.waiting) or "none",
+            ", ".join(each for each in waiting if each is not None) or "none",
             code="TFA-510",
         )
         self.model.distribute_strategy._check_model(self.model)
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Find out in the first epoch whether a callback reads the logs of batches."""
+        """Log the epoch, for errors; find out in the first whether a callback reads batch logs."""
+        call_log.epoch(epoch + 1)
         if not self._has_begun:  # `on_epoch_begin` of some progress bars adds their methods
             self._leave_unread("fit", "evaluate")
         self._has_begun = True

@@ -9,7 +9,6 @@ import tensorflow as tf
 from support import oracle
 
 import tf_adasum
-from tf_adasum.backup import training_state
 
 pytestmark = pytest.mark.keras3_only("virtual replicas need Keras 3")
 
@@ -333,17 +332,6 @@ def test_the_slots_of_a_replica_keep_no_nan_after_an_error():
     model.fit(x, y, batch_size=ROWS * 4, verbose=0)
     for variable in [*model.optimizer.variables, *model.variables]:
         assert np.isfinite(variable).all(), variable.path
-
-
-def test_the_state_of_virtual_replicas_can_be_sent():
-    with (strategy := make(4)).scope():
-        adam = tf_adasum.optimizers.DeltaAdasum(keras.optimizers.Adam(0.1))
-    model, (x, y) = linear(strategy, adam), data(ROWS * 4)
-    model.fit(x, y, batch_size=ROWS * 4, verbose=0)
-    before = [np.array(variable) for variable in model.optimizer.variables]
-    training_state.broadcast_state(model, strategy._workers)
-    for variable, value in zip(model.optimizer.variables, before, strict=True):
-        np.testing.assert_array_equal(variable, value)
 
 
 def test_the_tracker_measures_virtual_replicas():

@@ -5,7 +5,6 @@ import pytest
 from support.fake_training import model_of
 from support.fake_workers import run_on_workers
 
-from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import see
 from tf_adasum.workers import callbacks as worker_callbacks
 from tf_adasum.workers.workers import Workers
@@ -14,10 +13,7 @@ BackupAndRestore = keras.callbacks.BackupAndRestore
 
 
 class UsersBackup(BackupAndRestore):
-    """One that a user has changed; it restores the epoch alone."""
-
-    def on_train_begin(self, logs=None):
-        keras_compat.set_initial_epoch(self.model, 3)
+    """One that a user has changed."""
 
 
 class Waiting(keras.callbacks.Callback):
@@ -39,13 +35,12 @@ def names_on(rank, count, callbacks):
 def test_what_writes_is_called_on_worker_0_and_keras_own_backup_is_driven(rank, tmp_path):
     given = [
         BackupAndRestore(str(tmp_path)),
-        UsersBackup(str(tmp_path)),
         keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
         keras.callbacks.ModelCheckpoint("a.keras"),
         Waiting("x"),
     ]
-    expected = ["Waiting"] if rank else ["UsersBackup", "CSVLogger", "ModelCheckpoint", "Waiting"]
-    first = ["AverageStatistics", "RestoreFirst", "BeforeUserCallbacks"]
+    expected = ["Waiting"] if rank else ["CSVLogger", "ModelCheckpoint", "Waiting"]
+    first = ["AverageStatistics", "RestoreFirst"]
     around = [first, ["AfterUserCallbacks", "SaveLast"]]
     assert names_on(rank, 2, given) == [*around[0], *expected, *around[1]]
 
@@ -87,15 +82,9 @@ def test_what_waits_for_others_has_to_be_on_all(settings, received):
 
 
 @pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
-@pytest.mark.parametrize("is_there", [True, False])
-def test_what_a_users_backup_restores_reaches_all(is_there, tmp_path):
-    """If worker 0 has something; worker 1's callback and folder do not matter."""
-
+def test_a_backup_that_restores_one_worker_is_refused(tmp_path):
     def part(workers):
-        folder = tmp_path / str(workers.rank)
-        if workers.rank == (0 if is_there else 1):
-            folder.mkdir()
-        return keras_compat.initial_epoch(begun(workers, [UsersBackup(str(folder))])[0])
+        begun(workers, [UsersBackup(str(tmp_path))])
 
-    # Without a backup, worker 0's own callback has set its epoch all the same.
-    assert run_on_workers(2, part) == [3, 3 if is_there else 0]
+    for error in run_on_workers(2, part):
+        assert "Received: UsersBackup, a subclass of Keras's callback" in str(error)

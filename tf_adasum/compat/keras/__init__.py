@@ -52,7 +52,6 @@ if IS_KERAS_2:
     from tf_adasum.compat.keras.keras2 import phases as phases_of_keras2
     from tf_adasum.compat.keras.keras2.fit import (
         CALLBACKS_OF_WORKER_0,
-        KERAS_BACKUP_IS_SINGLE_WORKER,
         forget_assigned,
         reduction_of,
     )
@@ -93,10 +92,8 @@ else:
     )
     from tf_adasum.compat.keras.keras3.fit import (
         CALLBACKS_OF_WORKER_0,
-        KERAS_BACKUP_IS_SINGLE_WORKER,
         disable_async_callbacks,
         flush_async_callbacks,
-        initial_epoch,
         set_initial_epoch,
     )
     from tf_adasum.compat.keras.keras3.layers import WITHOUT_AUTOCAST, share_global_seeds

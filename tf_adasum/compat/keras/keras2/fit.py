@@ -13,9 +13,6 @@ from tf_adasum.compat.keras.xla import warn_of_no_xla
 # needs all workers. All workers except worker 0 write to a temporary file.
 CALLBACKS_OF_WORKER_0 = (keras.callbacks.CSVLogger, keras.callbacks.TensorBoard)
 
-# Whether Keras's `BackupAndRestore` supports only one worker.
-KERAS_BACKUP_IS_SINGLE_WORKER = False
-
 
 @hooks.replaces(TensorLikeDataAdapter, "__init__")
 def adapt_arrays(original, self, *args, **kwargs):

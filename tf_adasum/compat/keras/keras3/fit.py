@@ -24,9 +24,6 @@ CALLBACKS_OF_WORKER_0 = (
 # it would wait so long for the result that the failure detector would report the others.
 STEPS_WITHOUT_SYNC = 64
 
-# Whether Keras's `BackupAndRestore` supports only one worker.
-KERAS_BACKUP_IS_SINGLE_WORKER = True
-
 
 @hooks.replaces(Trainer, "_make_function")
 def make_function(original, self, step_function):
@@ -85,11 +82,6 @@ def flush_async_callbacks(callback_list):
     """Wait until a `CallbackList` has finished its calls in other threads."""
     end = next(name for name in ENDING_CALLS if hasattr(callback_list, name))
     getattr(callback_list, end)()
-
-
-def initial_epoch(model):
-    """Return the epoch in which `fit` starts: `Model._initial_epoch`, set by BackupAndRestore."""
-    return model._initial_epoch or 0
 
 
 def set_initial_epoch(model, epoch):
