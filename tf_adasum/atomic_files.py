@@ -12,8 +12,8 @@ import re
 import uuid
 from collections.abc import Iterator
 
-# The prefix of the names of unfinished files, which the host and the process id follow. Each name
-# keeps the end of the file's name, because Keras chooses the file format by its suffix.
+# The prefix of the names of unfinished files. Each name keeps the end of the file's name, because
+# Keras chooses the file format by its suffix.
 UNFINISHED = ".unfinished-"
 
 
@@ -40,9 +40,8 @@ def replacing(path: str | os.PathLike) -> Iterator[str]:
     """
     # A symbolic link stays a link: the file that it points to is replaced.
     folder, name = os.path.split(os.path.realpath(path))
-    own = f"{os.uname().nodename[:40]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     # Only the end of `name`, because names of 255 bytes are the longest.
-    unfinished = os.path.join(folder, f"{UNFINISHED}{own}-{name[-40:]}")
+    unfinished = os.path.join(folder, f"{UNFINISHED}{uuid.uuid4().hex}-{name[-40:]}")
     try:
         yield unfinished
         _flush(unfinished)
@@ -61,14 +60,6 @@ def remove_unfinished(folder: str | os.PathLike) -> None:
         if name.startswith(UNFINISHED):
             with contextlib.suppress(OSError):  # a directory, which is not ours
                 os.remove(os.path.join(folder, name))
-
-
-def writers(folder: str | os.PathLike) -> list[str]:
-    """Return the processes that are writing to a directory, such as "process 123 on node7"."""
-    form = rf"{UNFINISHED}(.+?)-(\d+)-[0-9a-f]{{8}}-"
-    names = os.listdir(folder) if os.path.isdir(folder) else ()
-    found = (re.match(form, name) for name in names)
-    return [f"process {each[2]} on {each[1]}" for each in found if each]
 
 
 def _flush(path):

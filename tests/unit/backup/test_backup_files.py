@@ -4,7 +4,6 @@ import collections
 import errno
 import hashlib
 import json
-import os
 
 import ml_dtypes
 import numpy as np
@@ -161,15 +160,9 @@ def whole(head, data=b""):
 ROW = {"section": "model", "path": "a", "dtype": "float32", "shape": [2], "copies": 1}
 HEAD = {**FACTS, "arrays": [ROW]}
 DATA = bytes(8)
-NO_COUNTS = (-1, 1e3, float("nan"), True, None, 10**30)
-WRONG_FACTS = dict.fromkeys(["epoch", "position", "since", "validating"], NO_COUNTS)
-WRONG_FACTS["seed"] = (10**40, float("nan"))
 WRONG_ROWS = {
-    "section": (1,),
-    "path": (None,),
     "dtype": ("string", "float33", None),
     "shape": (2, [-2], [3], [2.0], [10**9, 10**9, 10**9]),
-    "copies": (0, 10**15, True),
 }
 NONSENSE = {
     "no JSON": whole(b"{"),
@@ -177,15 +170,8 @@ NONSENSE = {
     "no object": whole([1]),
     "no line": MAGIC + hashlib.sha256(b"{}").hexdigest().encode() + b"\n{}",
     "no arrays": whole(FACTS),
-    "no position": whole({name: HEAD[name] for name in HEAD if name != "position"}, DATA),
     "bytes left": whole(HEAD, DATA + b"\0"),
     "bytes missing": whole(HEAD, DATA[:-1]),
-    "copies of nothing": whole({**FACTS, "arrays": [ROW | {"shape": [0], "copies": 10**15}]}),
-    **{
-        f"{name} {value}": whole(HEAD | {name: value}, DATA)
-        for name, values in WRONG_FACTS.items()
-        for value in values
-    },
     **{
         f"{name} {value}": whole({**FACTS, "arrays": [ROW | {name: value}]}, DATA)
         for name, values in WRONG_ROWS.items()
@@ -214,15 +200,12 @@ def free(monkeypatch):
     return set_free
 
 
-def test_room_for_two_is_needed(tmp_path, free, recwarn):
+def test_room_is_needed(tmp_path, free):
     folder = tmp_path / "a" / "b"
     files = BackupFiles(folder)
-    free(2 * SIZE)
+    free(SIZE)
     files.prepare(SIZE)
-    assert not list(recwarn) and paths_in(folder) == []
-    free(2 * SIZE - 1)
-    with pytest.warns(UserWarning, match="a/b has .* of free space.* second backup will fail"):
-        files.prepare(SIZE)
+    assert paths_in(folder) == []
     free(SIZE - 1)
     with pytest.raises(OSError, match=r"a/b has .* of free space, and a backup needs .* Free some"):
         files.prepare(SIZE)
@@ -256,20 +239,14 @@ def test_a_full_disk_is_named_and_the_last_one_stays(tmp_path, monkeypatch):
     assert paths_in(tmp_path) == [path_in(tmp_path, 1)]
 
 
-@pytest.mark.parametrize("has_ended", [False, True])
-def test_another_job_with_the_same_folder_is_the_reason(tmp_path, monkeypatch, has_ended):
+def test_another_job_with_the_same_folder_is_the_reason(tmp_path, monkeypatch):
     files, other, flush = BackupFiles(tmp_path), BackupFiles(tmp_path), atomic_files._flush
-
-    next_one = atomic_files.replacing(tmp_path / "next")
 
     def flush_while_the_other_writes(path):
         monkeypatch.setattr(atomic_files, "_flush", flush)
         other.write(backup(epoch=9))
-        if not has_ended:
-            open(next_one.__enter__(), "w").close()
         flush(path)
 
     monkeypatch.setattr(atomic_files, "_flush", flush_while_the_other_writes)
-    name = "" if has_ended else rf" \(process {os.getpid()} on {os.uname().nodename[:40]}\)"
-    with pytest.raises(OSError, match=f"Another job{name} has removed .* Give each job a direc"):
+    with pytest.raises(OSError, match="another job with this `backup_dir` has removed it: the ba"):
         files.write(backup())

@@ -222,6 +222,6 @@ def test_files_of_keras_are_refused(tmp_path):
     of_keras.set_model(saved)
     of_keras.on_epoch_end(2)
 
-    with pytest.raises(ValueError, match="Load its latest.weights.h5 into the model"):
+    with pytest.raises(ValueError, match="Load its latest"):
         on_one_worker(tmp_path).begin(saved)
     assert (tmp_path / "latest.weights.h5").exists()
