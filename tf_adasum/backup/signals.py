@@ -28,24 +28,18 @@ def numbers_of(on_signal: object) -> tuple[int, ...]:
         return ()
     if on_signal == "auto":
         return USUAL
-    is_one = isinstance(on_signal, str | int)
-    given = [on_signal] if is_one else on_signal if isinstance(on_signal, list | tuple) else [None]
+    given = on_signal if isinstance(on_signal, list | tuple) else [on_signal]
     try:
-        numbers = tuple(sorted({_number_of(each) for each in given}))
+        signals = {signal.Signals[s] if isinstance(s, str) else signal.Signals(s) for s in given}
+        numbers = tuple(sorted(signals))
     except (KeyError, TypeError, ValueError):
         numbers = ()
-    if not numbers or {signal.SIGKILL, signal.SIGSTOP} & set(numbers):
+    if not numbers or on_signal is True or {signal.SIGKILL, signal.SIGSTOP} & set(numbers):
         raise ValueError(
             "`on_signal` must be 'auto', a signal such as 'SIGTERM', a list of signals, or None. "
             f"No program can handle SIGKILL and SIGSTOP. Received: on_signal={on_signal!r}"
         )
     return numbers
-
-
-def _number_of(one):
-    if isinstance(one, bool):
-        raise TypeError
-    return signal.Signals[one].value if isinstance(one, str) else signal.Signals(one).value
 
 
 class Signals:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -39,56 +39,6 @@ class Workers(Protocol):
     def check_same(self, what: str, value: Any, *, code: str) -> None: ...
 
 
-class Seeds(Protocol):
-    """See `workers.seeds.Seeds`: the seeds that workers use to shuffle."""
-
-    def shared(self) -> int: ...
-    def shared_if_needed(self) -> int | None: ...
-
-
-class Sharding(Protocol):
-    """See `workers.sharding.Sharding`, which shards datasets, and checks that they are the same."""
-
-    end_check: Any
-
-    def check_batches(self, first_batch: Callable[[], Any]) -> None: ...
-    def in_order(self) -> AbstractContextManager[None]: ...
-    def skip_end_check(self, distributed: Any) -> None: ...
-
-
-class EmptyReplicas(Protocol):
-    """See `replicas.empty_replicas.EmptyReplicas`, which counts the rows of each replica."""
-
-    @property
-    def is_empty(self) -> Any: ...
-    @property
-    def rows(self) -> Any: ...
-    def total_rows(self) -> Any: ...
-    def weight(self) -> Any: ...
-    def zero_where_empty(self, gradients: Any) -> list: ...
-
-
-class NonFinite(Protocol):
-    """See `replicas.nonfinite_gradients.NonFinite`, for gradients that are not finite."""
-
-    @property
-    def is_disabled(self) -> bool: ...
-    def warn_once(self) -> None: ...
-    def raising_plain_errors(self, function: Callable) -> Callable: ...
-
-
-class VirtualReplicas(Protocol):
-    """See `replicas.virtual_replicas.VirtualReplicas`, which runs the micro-batches of replicas."""
-
-    count: int
-    per_device: int
-
-    @property
-    def step(self) -> Any: ...
-    def each(self, function: Callable, results: Any = ...) -> Callable: ...
-    def check(self, is_update: bool) -> None: ...
-
-
 # Members of strategies that have an underscore now.
 FORMERLY_PUBLIC = frozenset(
     "aggregation_state check_model check_same_gradients detecting_failures empty_replicas "
@@ -102,14 +52,12 @@ live_strategies: weakref.WeakSet[GradientAggregatingStrategy] = weakref.WeakSet(
 class GradientAggregatingStrategy(abc.ABC):
     """A `tf.distribute.Strategy` that combines the replicas' gradients with an aggregation rule."""
 
-    # The rows of replicas; steps with gradients that are not finite; this worker's rank, and the
-    # exchange of values; the seeds that workers use to shuffle; datasets; micro-batches.
-    _empty_replicas: EmptyReplicas
-    _nonfinite: NonFinite
     _workers: Workers
-    _seeds: Seeds
-    _sharding: Sharding
-    _virtual_replicas: VirtualReplicas
+    _seeds: Any  # `workers.seeds.Seeds`, with which workers shuffle
+    _sharding: Any  # `workers.sharding.Sharding`, which shards and compares datasets
+    _empty_replicas: Any  # `replicas.empty_replicas.EmptyReplicas`, which counts rows
+    _nonfinite: Any  # `replicas.nonfinite_gradients.NonFinite`, for gradients with NaN or Inf
+    _virtual_replicas: Any  # `replicas.virtual_replicas.VirtualReplicas`, for micro-batches
 
     # ---- how gradients are combined ------------------------------------------------------------
 

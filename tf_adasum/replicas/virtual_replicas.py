@@ -105,14 +105,9 @@ def validated_count(
         return devices
     check_count("virtual_replicas", count, "must be an int, a multiple of the number of devices")
     if count % devices:
-        below, above = count // devices * devices, -(-count // devices) * devices
-        divisors = [each for each in range(1, count + 1) if count % each == 0]
-        fewer = max(each for each in divisors if each < devices)
-        more = [each for each in divisors if each > devices][:1]
         raise ValueError(
             "Each device needs as many virtual replicas. Use virtual_replicas="
-            f"{' or '.join(str(each) for each in (above, below) if each)}, or train on "
-            f"{' or '.join(map(str, [fewer, *more]))} devices. "
+            f"{-(-count // devices) * devices}, or a number of devices that divides {count}. "
             f"Received: virtual_replicas={count}, {devices} devices {see('TFA-316')}"
         )
     if count == devices:

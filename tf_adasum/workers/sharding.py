@@ -123,8 +123,8 @@ class Sharding:
         """Return a dataset with a policy that uses every row once; all workers call this.
 
         Raises:
-            ValueError: on all workers, if the policy is FILE and there are fewer files than
-                workers, or if workers of one machine write the same file of `cache(filename)`.
+            ValueError: on all workers, if workers of one machine write the same file of
+                `cache(filename)`.
 
         Warns:
             UserWarning: if the workers' datasets differ so that rows are lost.
@@ -139,7 +139,6 @@ class Sharding:
             files_of_own = -1  # sharded by DATA
         own = [
             self._seeds.drawn,
-            policy.value,
             files_of_own,
             pipeline.begins_with_tensors and len(pipeline.tensors) > 0,
             digest(pipeline.seeds),
@@ -147,14 +146,12 @@ class Sharding:
             digest([socket.gethostname(), pipeline.cache_files]) if pipeline.cache_files else 0,
         ]
         table, data = self._gather(own, pipeline.tensors)
-        drawn, policies, files, is_known, seeds, selections, caches = table.T
+        drawn, files, is_known, seeds, selections, caches = table.T
         self._seeds.drawn = int(drawn.max())  # so that the next datasets have the same seeds
 
         if len({*caches[caches != 0]}) < np.count_nonzero(caches):
             raise ValueError(f"{SAME_CACHE}Received: {pipeline.cache_files}")
         by_file = (files >= 0).all() and policy in (Policy.AUTO, Policy.FILE)
-        if (policies == Policy.FILE.value).any() and not self.is_in_order:
-            self._check_files(int(files.min()))
         if policy == Policy.OFF:
             copies = is_known.all() and _same(seeds) and _same(selections) and data.all_equal
             if not copies:
@@ -207,16 +204,6 @@ class Sharding:
         """
         if self._workers.count > 1:
             tensorflow_compat.skip_end_check(distributed)
-
-    def _check_files(self, files: int) -> None:
-        if 0 <= files < self._workers.count:
-            raise ValueError(
-                "AutoShardPolicy.FILE needs a file for each worker. Use AutoShardPolicy.DATA: "
-                "options = tf.data.Options(); options.experimental_distribute.auto_shard_policy = "
-                "tf.data.experimental.AutoShardPolicy.DATA; dataset = dataset.with_options(options)"
-                f", or write more files. Received: {files} file{'s' * (files != 1)}, "
-                f"{self._workers.count} workers {see('TFA-404')}"
-            )
 
     def _has_files_for_all(self, dataset, pipeline, files):
         if files.min() < self._workers.count:

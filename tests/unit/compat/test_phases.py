@@ -115,11 +115,6 @@ def test_statistics_alone():
         assert call.strategy.noted == []
 
 
-def test_data_alone(capfd):
-    phases.Phases().data(call_of(Model.fit, 1, 1))
-    assert "The batch size 1 is that of all 2 replicas together" in capfd.readouterr().err
-
-
 def test_a_call_within_a_call_is_compared_too():
     own = phases.Phases()
     inner = call_of(Model.predict, 1)

@@ -6,7 +6,6 @@ import tensorflow as tf
 from support.fake_workers import run_on_workers
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.errors import see
 from tf_adasum.workers import sharding
 from tf_adasum.workers.sharding import Policy, Sharding
 from tf_adasum.workers.workers import Workers
@@ -111,13 +110,6 @@ POLICIES = {
 def test_policy(checked, folder, name):
     make, count, in_order, policy = POLICIES[name]
     assert checked(lambda rank: make(folder), count, in_order) == (policy, "")
-
-
-@pytest.mark.parametrize(("count", "received"), [(0, "0 files"), (1, "1 file"), (2, "2 files")])
-def test_too_few_files_are_refused_under_file(checked, folder, count, received):
-    error, _ = checked(lambda rank: with_policy(records(folder, count), Policy.FILE), count=3)
-    assert isinstance(error, ValueError) and "AutoShardPolicy.DATA" in str(error)
-    assert str(error).endswith(f"Received: {received}, 3 workers {see('TFA-404')}")
 
 
 def test_a_cache_file_of_several_workers_is_refused(tmp_path):

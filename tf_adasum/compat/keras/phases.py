@@ -34,7 +34,7 @@ from tf_adasum.compat.keras.call_settings import settings_of
 from tf_adasum.compat.keras.calls import Call
 from tf_adasum.compat.keras.optimizers import is_ours
 from tf_adasum.compat.keras.statistics import average_statistics
-from tf_adasum.errors import hint, see
+from tf_adasum.errors import see
 from tf_adasum.health import call_log, call_site
 
 # For each model: a dict from the name of an `_on_batch` method to the settings of its last call.
@@ -99,14 +99,7 @@ class Phases:
         """Refuse objects that were created outside of the scope. Keras 2 does this itself."""
 
     def data(self, call: Call) -> None:
-        """Check the data."""
-        batch_size, replicas = call.arguments.get("batch_size"), call.strategy.num_virtual_replicas
-        is_small = isinstance(batch_size, int) and batch_size < replicas
-        if call.name == "fit" and is_small and call.strategy._workers.rank == 0:
-            hint(
-                f"The batch size {batch_size} is that of all {replicas} replicas together, so some "
-                "replicas have no rows."
-            )
+        """Check the data. Keras 2 divides it itself."""
 
     @contextlib.contextmanager
     def statistics(self, call: Call) -> Iterator[None]:

@@ -29,7 +29,6 @@ class PhasesOfKeras3(Phases):
 
     def data(self, call):
         """Check the batch axis of the data, or divide one batch among the replicas."""
-        super().data(call)
         if call.name.endswith("on_batch"):
             _split_batch(call)
         elif call.strategy.num_replicas_in_sync > 1:
@@ -53,22 +52,16 @@ def _split_batch(call):
     weight, class_weight = given.get("sample_weight"), given.get("class_weight")
     if weight is not None and class_weight is not None:  # Keras refuses it
         return
-    for argument in ("x", "y"):
-        if any(np.isscalar(each) for each in tf.nest.flatten(given.get(argument))):
-            raise ValueError(
-                f"{call.name} needs arrays, or structures of them: {call.name}(np.asarray("
-                f"{argument}), ...). Received: {argument}={type(given[argument]).__name__} of "
-                "numbers"
-            )
     if call.strategy.num_replicas_in_sync == 1:
         return
-    if weight is not None and tf.nest.is_nested(weight):
-        if all(np.isscalar(each) for each in tf.nest.flatten(weight)):
-            given["sample_weight"] = np.asarray(weight)
     if class_weight is not None:
         weights = class_weight_to_sample_weights(given.get("y"), given.pop("class_weight"))
         given["sample_weight"] = weights
     names = [name for name in ("x", "y", "sample_weight") if given.get(name) is not None]
+    for name in names:
+        is_list = isinstance(given[name], list | tuple)
+        if is_list and all(map(np.isscalar, tf.nest.flatten(given[name]))):
+            given[name] = np.asarray(given[name])
     parts = call.strategy._split_batch([given[name] for name in names])
     given.update(zip(names, parts, strict=True))
 
