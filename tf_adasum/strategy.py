@@ -385,7 +385,7 @@ class AdasumMirroredStrategy(
             distributed = super().distribute_datasets_from_function(make, options)
         distributed = tensorflow_compat.with_end_check(distributed)
         if tf.executing_eagerly():
-            own = tensorflow_compat.cardinality(distributed)
+            own = int(distributed.cardinality)
             if not agreement.is_same_length(self._workers, own):
                 # Otherwise, Keras would use the number of batches of one worker for all workers.
                 tensorflow_compat.forget_cardinality(distributed)
@@ -403,7 +403,7 @@ class AdasumMirroredStrategy(
         # A metric's variable that keeps a maximum or a minimum.
         extreme = keras_compat.reduction_of(value)
         if extreme is not None:
-            return batches.extreme(self, value, extreme, super().reduce)
+            return batches.extreme(self, value, extreme)
         local = self.experimental_local_results(value)[0]
         if axis is not None and getattr(local, "shape", None) is not None and local.shape.rank == 0:
             axis = None

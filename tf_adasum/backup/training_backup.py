@@ -5,9 +5,9 @@ Even if any process is killed at any time, the file is complete or does not exis
 to match this file. At a restart, any worker may have the file, and sends it to the other workers.
 """
 
-import dataclasses
 import json
 import random
+import types
 import warnings
 
 from tf_adasum import atomic_files
@@ -26,22 +26,6 @@ EXIT_CODE = 75
 FILE_OF_KERAS = "latest.weights.h5"
 
 
-@dataclasses.dataclass(frozen=True)
-class OnSignal:
-    """The signals that stop the training, see `stop_on_signal`.
-
-    Attributes:
-        numbers: the numbers of the signals.
-        leaves_handlers: whether to leave a signal alone if the program ignores it, or has its own
-            handler for it.
-        exit_code: the exit status of all workers.
-    """
-
-    numbers: list[int]
-    leaves_handlers: bool
-    exit_code: int
-
-
 class TrainingBackup:
     """The backups of one `fit`; all workers call its methods.
 
@@ -51,12 +35,14 @@ class TrainingBackup:
         keep: int, how many backups are kept.
         save_freq: "epoch", a number of batches, or False.
         delete: bool, whether the backups are removed at the end of the training.
-        on_signal: dict of the attributes of `OnSignal`.
+        on_signal: dict of the `numbers` of the signals that stop the training, of `leaves_handlers`
+            (whether to leave a signal alone if the program ignores it, or has its own handler for
+            it), and of the `exit_code` of all workers.
         refuse_nonfinite: bool, whether to refuse weights with a NaN or infinity.
 
     Attributes:
         folder: the directory of this worker's backups; None if this worker has no directory.
-        on_signal: the `OnSignal`; None if no signal stops the training.
+        on_signal: the argument as an object; None if no signal stops the training.
         position: the epoch and the batch that come next when training begins, counted from 0.
         replicas_before: the number of replicas that wrote the restored backup; None without one.
 
@@ -68,7 +54,7 @@ class TrainingBackup:
         self._refuse_nonfinite = refuse_nonfinite
         self.save_freq, self._delete = save_freq, delete
         self._workers, self._is_writer = workers, workers.rank == 0
-        self.on_signal = OnSignal(**on_signal) if on_signal["numbers"] else None
+        self.on_signal = types.SimpleNamespace(**on_signal) if on_signal["numbers"] else None
         if folder is not None:
             check_local(folder)
         self._files = BackupFiles(folder, keep)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
 from tf_adasum.arguments import check
+from tf_adasum.callbacks.configured import Configured
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.optimizers import adascale
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
-class ElasticScale(keras.callbacks.Callback):
+class ElasticScale(Configured, keras.callbacks.Callback):
     """Callback that changes AdaScale's scale S and the dataset at the beginning of an epoch.
 
     Args:
@@ -46,6 +46,8 @@ class ElasticScale(keras.callbacks.Callback):
         >>> elastic.scale
         4
     """
+
+    arguments = ("schedule", "make_dataset")
 
     def __init__(
         self,
@@ -126,21 +128,3 @@ class ElasticScale(keras.callbacks.Callback):
                 "attribute `dataset` to `fit`: model.fit(elastic.dataset, ...), without "
                 "class_weight."
             )
-
-    def get_config(self) -> dict[str, typing.Any]:
-        """Return the constructor's arguments; functions are saved by their registered names."""
-        schedule, make_dataset = self.schedule, self.make_dataset
-        serialize = keras.saving.serialize_keras_object
-        return {
-            "schedule": serialize(schedule) if callable(schedule) else schedule,
-            "make_dataset": serialize(make_dataset) if make_dataset else None,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, typing.Any]) -> ElasticScale:
-        """Return a callback from the config that `get_config` returned."""
-        schedule, make_dataset = config["schedule"], config["make_dataset"]
-        deserialize = keras.saving.deserialize_keras_object
-        if isinstance(schedule, dict) and "class_name" in schedule:
-            schedule = deserialize(schedule)
-        return cls(schedule, deserialize(make_dataset) if make_dataset else None)

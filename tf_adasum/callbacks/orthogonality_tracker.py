@@ -62,15 +62,13 @@ class OrthogonalityTracker(StepTracker):
         Maleki et al., MLSys 2021 (arXiv 2006.02924), "Orthogonality of Gradients".
     """
 
+    arguments = ("log_freq", "per_variable")
+
     def __init__(self, log_freq: int = 1, per_variable: bool = True, *, every: int | None = None):
         super().__init__(frequency("log_freq", log_freq, every))
         self.per_variable = per_variable
         self.paths: list[str] = []
         self.gram_terms: list[np.ndarray] = []
-
-    def get_config(self) -> dict[str, typing.Any]:
-        """Return the constructor's arguments."""
-        return {**super().get_config(), "per_variable": self.per_variable}
 
     def on_train_begin(self, logs=None):
         """Add the measurement to the training step."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import typing
-
 import keras
 
 from tf_adasum import arguments
+from tf_adasum.callbacks.configured import Configured
 from tf_adasum.callbacks.step_counter import StepCounter, frequency
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
-class ReplicaCheck(keras.callbacks.Callback):
+class ReplicaCheck(Configured, keras.callbacks.Callback):
     """Callback that regularly compares the weights of all replicas on all workers, bit for bit.
 
     `fit` on several workers makes this check once, when training starts. The check costs a pass
@@ -41,6 +40,8 @@ class ReplicaCheck(keras.callbacks.Callback):
         >>> history = model.fit(dataset, callbacks=[check], verbose=0)
     """
 
+    arguments = ("check_freq",)
+
     def __init__(self, check_freq: int | str = "epoch", *, every: int | str | None = None):
         super().__init__()
         check_freq = frequency("check_freq", check_freq, every)
@@ -49,15 +50,6 @@ class ReplicaCheck(keras.callbacks.Callback):
             arguments.check_count("check_freq", check_freq, expected)
         self.check_freq = check_freq
         self._counter: StepCounter | None = None  # counts steps while training
-
-    def get_config(self) -> dict[str, typing.Any]:
-        """Return the constructor's arguments."""
-        return {"check_freq": self.check_freq}
-
-    @classmethod
-    def from_config(cls, config: dict[str, typing.Any]) -> ReplicaCheck:
-        """Return a callback made from what `get_config` returned."""
-        return cls(**config)
 
     @property
     def settings_to_compare(self) -> str:

@@ -7,12 +7,13 @@ import typing
 import keras
 
 from tf_adasum import arguments
+from tf_adasum.callbacks.configured import Configured
 from tf_adasum.callbacks.plotting import Plotting
 from tf_adasum.callbacks.step_counter import StepCounter, frequency
 from tf_adasum.compat import keras as keras_compat
 
 
-class StepTracker(Plotting, keras.callbacks.Callback):
+class StepTracker(Configured, Plotting, keras.callbacks.Callback):
     """Callback that calls `measure` once in `log_freq` steps, and keeps the result.
 
     Args:
@@ -26,6 +27,8 @@ class StepTracker(Plotting, keras.callbacks.Callback):
     Raises:
         ValueError: if `log_freq` is not a positive int.
     """
+
+    arguments: tuple[str, ...] = ("log_freq",)
 
     def __init__(self, log_freq: int = 1, *, every: int | None = None):
         super().__init__()
@@ -42,15 +45,6 @@ class StepTracker(Plotting, keras.callbacks.Callback):
 
     def show(self, value: typing.Any, logs: dict[str, typing.Any]) -> None:
         """Put the last measured value into the logs of a batch. Does nothing by default."""
-
-    def get_config(self) -> dict[str, typing.Any]:
-        """Return the constructor's arguments."""
-        return {"log_freq": self.log_freq}
-
-    @classmethod
-    def from_config(cls, config: dict[str, typing.Any]) -> StepTracker:
-        """Return a callback made from what `get_config` returned."""
-        return cls(**config)
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start an epoch."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import typing
-
 import keras
 
 from tf_adasum import arguments
+from tf_adasum.callbacks.configured import Configured
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import adascale
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
-class StopAtScaleInvariantStep(keras.callbacks.Callback):
+class StopAtScaleInvariantStep(Configured, keras.callbacks.Callback):
     """Callback that stops training when AdaScale's scale-invariant step τ reaches a total.
 
     τ is the same on all replicas, so all workers stop after the same step. Pass the callback on all
@@ -39,20 +38,13 @@ class StopAtScaleInvariantStep(keras.callbacks.Callback):
         True
     """
 
+    arguments = ("total",)
+
     def __init__(self, total: float):
         super().__init__()
         expected = "must be a positive number: the steps that training takes at S = 1"
         arguments.check_number("total", total, expected, above=0)
         self.total = total
-
-    def get_config(self) -> dict[str, typing.Any]:
-        """Return the constructor's arguments."""
-        return {"total": self.total}
-
-    @classmethod
-    def from_config(cls, config: dict[str, typing.Any]) -> StopAtScaleInvariantStep:
-        """Return a callback made from what `get_config` returned."""
-        return cls(**config)
 
     def on_train_begin(self, logs=None):
         """Find the optimizer."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
+from tf_adasum.callbacks.configured import Configured
 from tf_adasum.callbacks.plotting import Plotting
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
@@ -31,7 +32,7 @@ LONG_COLLECTIVES = 0.5
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
-class StragglerReport(Plotting, keras.callbacks.Callback):
+class StragglerReport(Configured, Plotting, keras.callbacks.Callback):
     """Callback that measures how long each worker waits for the others, and names a slow worker.
 
     All workers take the same time for a step; they differ in how long they wait within it. The slow
@@ -78,15 +79,6 @@ class StragglerReport(Plotting, keras.callbacks.Callback):
     def settings_to_compare(self) -> str:
         """The setting that must match on all workers, because this callback waits for them."""
         return "StragglerReport()"
-
-    def get_config(self) -> dict[str, typing.Any]:
-        """Return an empty config, because the constructor has no arguments."""
-        return {}
-
-    @classmethod
-    def from_config(cls, config: dict[str, typing.Any]) -> StragglerReport:
-        """Return a callback made from what `get_config` returned."""
-        return cls(**config)
 
     def on_train_begin(self, logs=None):
         """Get the counters of collectives."""

@@ -124,27 +124,16 @@ def _mapped(dataset, function, **options):
     return dataset.map(of_element)
 
 
-def extreme(strategy, variable, reduction, reduce):
+def extreme(strategy, variable, reduction):
     """Return the largest or smallest of the replicas' values of a variable.
 
     Args:
         strategy: the strategy of the variable.
         variable: a variable with another value on each replica.
         reduction: `tf.reduce_max` or `tf.reduce_min`.
-        reduce: the method of `tf.distribute.Strategy`, which sums the values of the workers.
     """
-    copies = [tf.convert_to_tensor(own) for own in strategy.experimental_local_results(variable)]
-    own = reduction(tf.stack(copies), axis=0)
-    workers = strategy._workers.count
-    if workers == 1:
-        return own
-    # Each worker sends its value in its own place, and 1 in the same place of a mask.
-    place = tf.reshape(tf.one_hot(strategy._workers.rank, workers), [-1] + [1] * own.shape.rank)
-    place = tf.broadcast_to(tf.cast(place, own.dtype), [workers, *own.shape])
-    sent = tf.stack([tf.where(place > 0, own, tf.zeros_like(place)), place])
-    others = [tf.zeros_like(sent)] * (len(copies) - 1)
-    values, mask = tf.unstack(reduce("SUM", tensorflow_compat.per_replica([sent, *others]), None))
-    return reduction(tf.where(mask > 0, values, own), axis=0)
+    copies = [own.read_value()[None] for own in strategy.experimental_local_results(variable)]
+    return reduction(strategy.gather(tensorflow_compat.per_replica(copies), axis=0), axis=0)
 
 
 def _rows_of(value):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from tf_adasum.workers import agreement
 from tf_adasum.workers.workers import Workers
 
 SAME_ROWS = (
@@ -49,14 +48,6 @@ class DatasetEndCheck:
         """
         shown = f"{rows} rows ({batches} batches)"
         self._workers.check_same(SAME_ROWS, rows, shown=shown, code="TFA-405")
-
-    def report_none(self) -> None:
-        """Take part in the comparison of cardinalities, and report that this worker has no batch.
-
-        Raises:
-            ValueError: on all workers, if any worker has a batch.
-        """
-        agreement.check_same_cardinality(self._workers, 0)
 
     def note(self, has_batch: bool) -> bool:
         """Note, within a step, that some replicas have a batch and others have none.

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 
 from tf_adasum.errors import see
 
-_SHORT = 60  # characters
-
 
 def difference(call: str, settings: Sequence[Mapping[str, str]]) -> str:
     """Return a message with the first setting that differs, and the value on each worker.
@@ -23,8 +21,8 @@ def difference(call: str, settings: Sequence[Mapping[str, str]]) -> str:
     differing = [name for name in names if len({own.get(name) for own in settings}) > 1]
     first = differing[0]
     ranks_of: dict[str, list[int]] = {}
-    for rank, value in enumerate(_what_differs([own.get(first, "not set") for own in settings])):
-        ranks_of.setdefault(value, []).append(rank)
+    for rank, own in enumerate(settings):
+        ranks_of.setdefault(own.get(first, "not set"), []).append(rank)
     received = "; ".join(f"{named(ranks)}: {value}" for value, ranks in ranks_of.items())
     others = ", ".join(differing[1:4]) + (", …" if len(differing) > 4 else "")
     more = f" Other settings that differ: {others}." if others else ""
@@ -33,15 +31,6 @@ def difference(call: str, settings: Sequence[Mapping[str, str]]) -> str:
         f"{received}.{more} Run the same program with the same settings on all workers. "
         f"{see('TFA-511')}"
     )
-
-
-def _what_differs(values: Sequence[str]) -> list[str]:
-    """Return the values; remove common arguments if the values are long lists of arguments."""
-    if max(map(len, values)) <= _SHORT:
-        return list(values)
-    parts = [value.split(", ") for value in values]
-    common = set(parts[0][1:]).intersection(*parts[1:])  # the first part has the class's name
-    return [", ".join(part for part in own if part not in common) for own in parts]
 
 
 def named(ranks: Sequence[int]) -> str:

@@ -20,15 +20,11 @@ def save(original, model, filepath, *args, **kwargs):
     """
     if not is_ours(getattr(model, "distribute_strategy", None)):
         return original(model, filepath, *args, **kwargs)
-    is_path = isinstance(filepath, str | os.PathLike)
+    path = os.fspath(filepath) if isinstance(filepath, str | os.PathLike) else ""
+    is_file = path.endswith((".keras", ".weights.h5")) and atomic_files.is_local(path)
     in_parts = any(args) or kwargs.get("max_shard_size") is not None
     with tensorflow_compat.making_own_variables():
-        if (
-            not is_path
-            or in_parts
-            or not atomic_files.is_local(filepath)
-            or not os.fspath(filepath).endswith((".keras", ".weights.h5"))
-        ):
+        if in_parts or not is_file:
             return original(model, filepath, *args, **kwargs)
         with atomic_files.replacing(filepath) as unfinished:
             return original(model, unfinished, *args, **kwargs)

@@ -17,7 +17,6 @@ from tf_adasum.compat.tensorflow.cross_device_ops import (
     reading_alone,
 )
 from tf_adasum.compat.tensorflow.datasets import (
-    cardinality,
     forget_cardinality,
     replaceable_dataset,
     skip_end_check,

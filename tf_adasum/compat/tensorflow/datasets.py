@@ -215,11 +215,6 @@ def with_end_check(value: Any) -> Any:
     return value
 
 
-def cardinality(distributed: tf.distribute.DistributedDataset) -> int:
-    """Return the number of batches of this worker's part of a distributed dataset."""
-    return int(distributed.cardinality)
-
-
 def forget_cardinality(distributed: tf.distribute.DistributedDataset) -> None:
     """Let a distributed dataset continue until the data of all workers has ended.
 

@@ -25,8 +25,6 @@ NO_BATCH = (
     "The dataset has no batch. With drop_remainder=True, check whether the dataset has fewer rows "
     f"than the batch size. {see('TFA-406')}"
 )
-# Keras's messages for an empty generator and an empty PyDataset.
-EMPTY = ("an empty generator", "has length 0")
 AFTER_LAST_BATCH = "resuming from a backup that was made after the last batch of an epoch"
 
 
@@ -37,18 +35,8 @@ class EpochIterator(TFEpochIterator):
     data_order = None  # a `DataOrder`, while a training with backups runs
 
     def __init__(self, *args, **kwargs):
-        """Raise an error on all workers if a generator or a `PyDataset` is empty on some workers.
-
-        Keras raises it only on the workers without data, before the workers compare the data's
-        lengths.
-        """
-        try:
-            super().__init__(*args, **kwargs)
-        except ValueError as error:
-            strategy = kwargs.get("distribute_strategy")
-            if is_ours(strategy) and any(text in str(error) for text in EMPTY):
-                strategy._sharding.end_check.report_none()
-            raise
+        """Give a `PyDataset` one order on all workers."""
+        super().__init__(*args, **kwargs)
         py_datasets.share_order(self.data_adapter)
 
     def __iter__(self):
@@ -100,7 +88,7 @@ class EpochIterator(TFEpochIterator):
             self._current_iterator = None
         # The workers may have found out that no worker knows the number of steps.
         if is_ours(strategy):
-            if tensorflow_compat.cardinality(self._distributed_dataset) == UNKNOWN_CARDINALITY:
+            if int(self._distributed_dataset.cardinality) == UNKNOWN_CARDINALITY:
                 self._num_batches = None
 
     def __next__(self):
