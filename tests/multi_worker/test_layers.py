@@ -19,15 +19,6 @@ def test_float8_scales_are_those_of_the_whole_batch(group):
             np.testing.assert_allclose(actual[name], expected[name], rtol=0.05, err_msg=name)
 
 
-@on("2x1")
-def test_another_batch_axis_is_refused_on_all_workers(group):
-    for messages in group.run(scenarios.predict_along_axes):
-        assert "Received: an input of the shape (5, None, 3)" in str(messages["input"])
-        assert "Received: an output of the shape (2, None)" in str(messages["output"])
-        assert str(messages["a part of fixed length"]) == ""
-        assert str(messages["two of unknown length"]) == ""
-
-
 @on("1x2", "2x1", "2x2")
 def test_masked_moments_cover_the_rows_of_all_replicas(group):
     """One process is the oracle, to the roundings of sums in another order."""

@@ -7,9 +7,8 @@ continues without an error.
 The host computes a digest of each copy, the CRC-32 of its bytes. So the copies are compared bit by
 bit, for every dtype, and also for -0 and NaN. If all differing bits lie within 32 consecutive bits,
 the difference is always detected. Any other difference is detected with probability 1 - 2^-32.
-Variables are read one at a time. Each replica sends two numbers: the number of variables, and a
-CRC-32 of all digests. If these numbers differ between replicas, a second collective gathers the
-digests of all variables, to name the first variable that differs.
+Variables are read one at a time. One collective compares the number of variables, and another one
+gathers the digests, 8 bytes for each variable and replica.
 
 Shape legend: N is the number of replicas, V is the number of variables.
 """
@@ -100,20 +99,13 @@ def check(strategy, variables=None):
         if variable is not None:
             digests[:, number] = _digests(strategy, variable, len(local_replicas))
 
-    def gather(numbers):  # of the local replicas, ``[local replicas, k]``
-        own = np.array(numbers, np.int64)
-        return strategy._workers.gather(own.ravel()).reshape(-1, own.shape[1])
-
-    counts_and_sums = gather([[len(variables), zlib.crc32(own.tobytes())] for own in digests])
-    if (counts_and_sums == counts_and_sums[0]).all():
-        return
-    if (counts_and_sums[:, 0] != len(variables)).any():
-        strategy._workers.check_same(
-            "All workers have to check the same variables.",
-            f"{len(variables)} variable{'s' * (len(variables) != 1)}",
-            code="TFA-508",
-        )
-    digests_NV = gather(digests)
+    strategy._workers.check_same(
+        "All workers have to check the same variables.",
+        f"{len(variables)} variable{'s' * (len(variables) != 1)}",
+        code="TFA-508",
+    )
+    shape = strategy.num_replicas_in_sync, len(variables)
+    digests_NV = strategy._workers.gather(digests.ravel()).reshape(shape)
     everywhere_V = (digests_NV != NOT_HERE).all(axis=0)
     different_V = everywhere_V & (digests_NV != digests_NV[0]).any(axis=0)
     if different_V.any():

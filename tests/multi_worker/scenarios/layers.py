@@ -1,11 +1,9 @@
-"""What the workers do for `test_layers.py`: added losses, float8, another batch axis."""
-
-import functools
+"""What the workers do for `test_layers.py`: float8, masks, local steps."""
 
 import keras
 import numpy as np
 
-from scenarios.basics import message_of, scope, use_rule, weights_of
+from scenarios.basics import scope, use_rule, weights_of
 from tf_adasum import optimizers
 
 ROWS = np.random.default_rng(0).standard_normal([32, 3]).astype("float32")
@@ -26,26 +24,6 @@ def fit_with_float8(strategy):
     if strategy:
         strategy.check_replicas()
     return {one.path.rpartition("/")[2]: one.numpy() for one in model.trainable_variables}
-
-
-AXES = {
-    "input": ((5, None, 3), False, (5, 12, 3)),
-    "output": ((None, 3), True, (8, 3)),
-    "a part of fixed length": ((8, None, 3), False, (16, 12, 3)),
-    "two of unknown length": ((None, None, 3), False, (5, 12, 3)),
-}
-
-
-def predict_along_axes(strategy):
-    """The messages of the errors of `predict` by models with some axis for the batch."""
-    messages = {}
-    for name, (shape, transposes, rows) in AXES.items():
-        with scope(strategy):
-            inputs = keras.Input(batch_shape=shape)
-            outputs = keras.layers.Dense(2)(inputs)
-            model = keras.Model(inputs, keras.ops.transpose(outputs) if transposes else outputs)
-        messages[name] = message_of(functools.partial(model.predict, np.ones(rows), 16, verbose=0))
-    return messages
 
 
 def masked_moments(strategy, synchronized, all_masked):

@@ -7,7 +7,7 @@ One hook replaces all six methods, and runs these phases in this order:
 | settings   | describes the call as text, so that the workers can compare it                     |
 | together   | compares the settings of all workers; reports an error of a later phase to them    |
 | scope      | refuses objects that were created outside of the scope of the strategy             |
-| data       | checks the data; `_on_batch` methods: divides the batch among the replicas         |
+| data       | of `_on_batch` methods: divides the batch among the replicas                       |
 | statistics | `evaluate`, `predict`: averages what each replica computed from its own rows       |
 | call       | calls Keras's method; `fit.py` of each Keras has the hook that makes its steps     |
 | tracebacks | after an error, removes the frames of libraries from the traceback                 |
@@ -99,7 +99,7 @@ class Phases:
         """Refuse objects that were created outside of the scope. Keras 2 does this itself."""
 
     def data(self, call: Call) -> None:
-        """Check the data. Keras 2 divides it itself."""
+        """Divide the data, if Keras does not do it itself."""
 
     @contextlib.contextmanager
     def statistics(self, call: Call) -> Iterator[None]:

@@ -8,7 +8,7 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.calls import current_call
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import py_datasets
-from tf_adasum.compat.keras.keras3.epochs import dataset_of, note_iterator
+from tf_adasum.compat.keras.keras3.epochs import note_iterator
 from tf_adasum.compat.keras.optimizers import is_ours
 from tf_adasum.compat.keras.private_names_keras3 import Trainer
 
@@ -38,7 +38,7 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
         py_datasets.share_seed(strategy, iterator.data_adapter)
     if _is_all_built(self):
         return None
-    data = data_batch if iterator is None else dataset_of(iterator).element_spec
+    data = data_batch if iterator is None else iterator._distributed_dataset.element_spec
     is_training = current_call() in ("fit", "train_on_batch")
     step = self.train_step if is_training else self.test_step
     needs_step = _is_users_own(step) or _are_shapes_open(data, self.run_eagerly)

@@ -190,11 +190,6 @@ def _leave_out(iterator, batches):
         next(iterator)
 
 
-def dataset_of(iterator):
-    """Return the distributed dataset that a `TFEpochIterator` takes its batches from."""
-    return iterator._distributed_dataset
-
-
 # For each model: its last `TFEpochIterator`, and the iterator of its training with backups. (An
 # iterator has no reference to the model.)
 _last_iterator, _iterator_of_training = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()

@@ -2,10 +2,11 @@
 
 import weakref
 
+import tensorflow as tf
+
 from tf_adasum.compat import one_worker
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.call_settings import tensors_of
-from tf_adasum.compat.keras.keras3.batch_axis import rows_of
 
 # For each model: the settings, and the `predict_function` without a strategy for these settings.
 _functions = weakref.WeakKeyDictionary()
@@ -49,4 +50,11 @@ def _is_one_fixed_batch(model, x):
     """
     shapes = [tuple(each.shape) for each in tensors_of(model, "inputs") if each.shape]
     sizes = {shape[0] for shape in shapes if shape[0] == 1 or None not in shape[1:]}
-    return bool(shapes) and len(sizes) == 1 and None not in sizes and {rows_of(x)} == sizes
+    return bool(shapes) and len(sizes) == 1 and None not in sizes and {_rows_of(x)} == sizes
+
+
+def _rows_of(data):
+    """Return the length of dimension 0 of arrays, or of a dataset's batches; None if unknown."""
+    spec = data.element_spec if isinstance(data, tf.data.Dataset) else data
+    shape = getattr(tf.nest.flatten(spec)[0], "shape", None)
+    return shape[0] if shape else None

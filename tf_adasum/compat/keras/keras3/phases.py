@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from tf_adasum.compat.keras.calls import CALLS
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3 import batch_axis, local_predict, scopes
+from tf_adasum.compat.keras.keras3 import local_predict, scopes
 from tf_adasum.compat.keras.phases import Phases
 from tf_adasum.compat.keras.private_names_keras3 import (
     Trainer,
@@ -28,11 +28,9 @@ class PhasesOfKeras3(Phases):
         scopes.check(call.model, call.strategy, call.name)
 
     def data(self, call):
-        """Check the batch axis of the data, or divide one batch among the replicas."""
+        """Divide the batch of an `_on_batch` method among the replicas."""
         if call.name.endswith("on_batch"):
             _split_batch(call)
-        elif call.strategy.num_replicas_in_sync > 1:
-            batch_axis.check(call.model, call.arguments.get("x"), call.strategy)
 
     def statistics(self, call):
         """Also combine the local steps of the replicas, before one batch is evaluated."""

@@ -95,14 +95,10 @@ def keep_reading(adapter):
     Args:
         adapter: Keras's adapter of the data. For other data or without threads, nothing is done.
     """
-    if reads_in_threads(adapter) and not adapter.keeps_reading:
+    has_threads = isinstance(adapter, PyDatasetAdapter) and adapter.enqueuer is not None
+    if has_threads and not adapter.keeps_reading:
         adapter.keeps_reading = True
         when_fit_ends(adapter.enqueuer.stop)
-
-
-def reads_in_threads(adapter):
-    """Return whether the data is a PyDataset with `workers=` or `use_multiprocessing=`."""
-    return isinstance(adapter, PyDatasetAdapter) and adapter.enqueuer is not None
 
 
 def begin_pass(strategy, adapter, has_steps, has_order):
