@@ -16,8 +16,8 @@ class ReplicaCheck(Configured, keras.callbacks.Callback):
     """Callback that regularly compares the weights of all replicas on all workers, bit for bit.
 
     `fit` on several workers makes this check once, when training starts. The check costs a pass
-    over the weights and a collective of 8 bytes a variable: about 0.05 s for 25 million parameters and one
-    replica.
+    over the weights and a collective of 8 bytes a variable: about 0.05 s for 25 million parameters
+    and one replica.
 
     It compares all weights (including frozen weights), the variables of the optimizer, its learning
     rate, and the state of the aggregation rule. Between the local steps of a `DeltaAdasum`, the

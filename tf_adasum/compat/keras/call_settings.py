@@ -248,14 +248,14 @@ def _is_any_length_open(model):
 
     For example, inputs for texts have such an axis. Also return True if the inputs are not known.
     """
-    inputs = tensors_of(model, "inputs")
+    inputs = inputs_of(model)
     return not inputs or any(None in tuple(each.shape)[1:] for each in inputs)
 
 
-def tensors_of(model, name):
-    """Return the symbolic inputs or outputs of a functional model, or [] for other models."""
+def inputs_of(model):
+    """Return the symbolic inputs of a functional model, or [] for other models."""
     try:
-        return tf.nest.flatten(getattr(model, name, None) or [])
+        return tf.nest.flatten(getattr(model, "inputs", None) or [])
     except (AttributeError, ValueError):  # of a Sequential that is not built
         return []
 

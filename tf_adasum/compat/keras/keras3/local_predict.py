@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_adasum.compat import one_worker
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.keras.call_settings import tensors_of
+from tf_adasum.compat.keras.call_settings import inputs_of
 
 # For each model: the settings, and the `predict_function` without a strategy for these settings.
 _functions = weakref.WeakKeyDictionary()
@@ -48,7 +48,7 @@ def _is_one_fixed_batch(model, x):
     An input of shape (1, None) has the fixed batch size 1. An input of shape (5, None) has no fixed
     batch size, because its batch axis may be the second axis.
     """
-    shapes = [tuple(each.shape) for each in tensors_of(model, "inputs") if each.shape]
+    shapes = [tuple(each.shape) for each in inputs_of(model) if each.shape]
     sizes = {shape[0] for shape in shapes if shape[0] == 1 or None not in shape[1:]}
     return bool(shapes) and len(sizes) == 1 and None not in sizes and {_rows_of(x)} == sizes
 
@@ -56,5 +56,5 @@ def _is_one_fixed_batch(model, x):
 def _rows_of(data):
     """Return the length of dimension 0 of arrays, or of a dataset's batches; None if unknown."""
     spec = data.element_spec if isinstance(data, tf.data.Dataset) else data
-    shape = getattr(tf.nest.flatten(spec)[0], "shape", None)
-    return shape[0] if shape else None
+    shapes = [getattr(each, "shape", None) for each in tf.nest.flatten(spec)]
+    return shapes[0][0] if shapes and shapes[0] else None
