@@ -24,7 +24,7 @@ def split(strategy, batch):
     Raises:
         ValueError: if there are no rows, or if the arrays have different lengths.
     """
-    arrays = [_rows_of(value) for value in tf.nest.flatten(batch) if value is not None]
+    arrays = [_as_array(value) for value in tf.nest.flatten(batch) if value is not None]
     lengths = {len(array) for array in arrays}
     if len(lengths) != 1 or 0 in lengths:
         raise ValueError(
@@ -136,7 +136,7 @@ def extreme(strategy, variable, reduction):
     return reduction(strategy.gather(tensorflow_compat.per_replica(copies), axis=0), axis=0)
 
 
-def _rows_of(value):
+def _as_array(value):
     array = value if hasattr(value, "shape") else np.asarray(value)
     if len(array.shape) == 0:
         raise ValueError(f"A batch needs arrays with one row per example. Received: {value!r}")

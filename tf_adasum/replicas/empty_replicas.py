@@ -25,12 +25,12 @@ class EmptyReplicas:
     nothing is added to the graph.
 
     Args:
-        steps: dict from the id of a replica to the `micro_batches.Step` that it runs.
+        steps: dict from the id of a replica to the `micro_batches.DeviceStep` that it runs.
     """
 
     def __init__(self, steps):
         self._steps = steps
-        # From the id of a replica to the result of `rows_of` in it.
+        # From the id of a replica to the result of `count_rows` in it.
         self._rows: dict[int, tf.Tensor | int | None] = {}
         # From the id of a replica to the number of rows of all replicas, and the graph that has it.
         self._totals: dict[int, tuple] = {}
@@ -61,7 +61,7 @@ class EmptyReplicas:
 
     @tf.autograph.experimental.do_not_convert
     def _note(self, args, kwargs):
-        self._rows[tensorflow_compat.replica()] = rows_of((args, kwargs))
+        self._rows[tensorflow_compat.replica()] = count_rows((args, kwargs))
         keras_compat.share_global_seeds(tf.distribute.get_strategy())
 
     def forget(self):
@@ -192,7 +192,7 @@ def _of_unknown_length(value):
     return tf.compat.v1.placeholder_with_default(value, [None, *value.shape[1:]])
 
 
-def rows_of(arguments):
+def count_rows(arguments):
     """Return the number of rows in the arguments of a replica's function.
 
     Args:

@@ -29,7 +29,7 @@ from tf_adasum.aggregation.sparse import coalesced, values_of, with_values
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
-from tf_adasum.replicas.empty_replicas import rows_of
+from tf_adasum.replicas.empty_replicas import count_rows
 
 SEVERAL_UPDATES = (
     "With `virtual_replicas`, a training step can update the weights only once, because the update "
@@ -38,7 +38,7 @@ SEVERAL_UPDATES = (
 )
 
 
-class Step:
+class DeviceStep:
     """A step of a device with k micro-batches.
 
     Args:
@@ -87,7 +87,7 @@ class Step:
         among real replicas.
         """
         strategy, count = self._strategy, self._count
-        self.rows = rows = rows_of(self._arguments)
+        self.rows = rows = count_rows(self._arguments)
         if rows is None:
             raise ValueError(
                 "Virtual replicas divide the rows of a device, but the arguments of the step have "

@@ -12,7 +12,7 @@ from tf_adasum.arguments import check_count
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
-from tf_adasum.replicas.micro_batches import Step
+from tf_adasum.replicas.micro_batches import DeviceStep
 
 NO_STEP = (
     "With `virtual_replicas`, a Keras optimizer has to combine the gradients, in a step that is "
@@ -36,17 +36,17 @@ class VirtualReplicas:
     Attributes:
         count: V.
         per_device: k, the number of virtual replicas of each device.
-        steps: dict from the id of a replica to the `Step` that it runs, while steps are traced.
+        steps: dict from the id of a replica to the `DeviceStep` that it runs while it is traced.
     """
 
     def __init__(self, strategy: Any, count: int):
         self.count, self.per_device = count, count // strategy.num_replicas_in_sync
         self._strategy = strategy
-        self.steps: dict[int | None, Step] = {}
+        self.steps: dict[int | None, DeviceStep] = {}
 
     @property
-    def step(self) -> Step | None:
-        """The `Step` that this device runs, or None."""
+    def step(self) -> DeviceStep | None:
+        """The `DeviceStep` that this device runs, or None."""
         return self.steps.get(tensorflow_compat.replica())
 
     def each(self, function: Callable, results: Callable[[], list] = list) -> Callable:
@@ -63,7 +63,7 @@ class VirtualReplicas:
         @tf.autograph.experimental.do_not_convert
         def in_micro_batches(*arguments: Any) -> Any:
             own = tensorflow_compat.replica()
-            self.steps[own] = Step(self._strategy, arguments)
+            self.steps[own] = DeviceStep(self._strategy, arguments)
             try:
                 return self.steps[own].run(function, results)
             except RuntimeError as error:

@@ -23,8 +23,8 @@ from tf_adasum.compat.keras import private_names_keras3 as names_of_keras3
 
 OF_BOTH = "files losses optimizers phases statistics".split()
 OF_KERAS_3 = (
-    "build epochs fit layers local_predict loss_scaling losses optimizers phases py_datasets "
-    "scopes wrapper"
+    "build epochs fit layers local_predict loss_scaling losses phases py_datasets "
+    "scopes updates wrapper"
 ).split()
 MODULES = [
     importlib.import_module(f"{package.__name__}.{name}")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_adasum.replicas.empty_replicas import rows_of
+from tf_adasum.replicas.empty_replicas import count_rows
 
 
 def dense(rows):
@@ -21,10 +21,10 @@ def sparse(rows):
 
 @pytest.mark.parametrize("make", [dense, ragged, sparse])
 def test_a_replica_is_empty_only_if_all_tensors_are(make):
-    assert rows_of({"edges": make(0), "nodes": make(0), "scalar": tf.constant(1.0)}) == 0
-    assert rows_of({"edges": make(0), "nodes": make(3)}) == 3
-    assert rows_of({"edges": make(2), "nodes": make(3)}) == 2
-    assert rows_of({"edges": make(3), "nodes": make(0)}) == 3
+    assert count_rows({"edges": make(0), "nodes": make(0), "scalar": tf.constant(1.0)}) == 0
+    assert count_rows({"edges": make(0), "nodes": make(3)}) == 3
+    assert count_rows({"edges": make(2), "nodes": make(3)}) == 2
+    assert count_rows({"edges": make(3), "nodes": make(0)}) == 3
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_replica_is_empty_only_if_all_tensors_are(make):
 def test_a_length_that_is_not_known_when_traced(kind, make):
     # All batches of unknown length count, and none of known length.
     ask = tf.function(
-        lambda x, other, y: rows_of([other, x, y]),
+        lambda x, other, y: count_rows([other, x, y]),
         input_signature=[kind, tf.TensorSpec([4]), tf.TensorSpec([None])],
     )
     assert int(ask(make(0), tf.ones([4]), tf.ones([0]))) == 0
@@ -50,7 +50,7 @@ def test_a_length_that_is_not_known_when_traced(kind, make):
 
 
 def test_a_scalar_of_unknown_rank_has_rows():
-    ask = tf.function(rows_of, input_signature=[tf.TensorSpec(None)])
+    ask = tf.function(count_rows, input_signature=[tf.TensorSpec(None)])
     assert int(ask(tf.constant(3.0))) == 1
 
 

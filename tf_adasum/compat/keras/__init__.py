@@ -56,7 +56,7 @@ if IS_KERAS_2:
         reduction_of,
     )
     from tf_adasum.compat.keras.keras2.layers import WITHOUT_AUTOCAST, share_global_seeds
-    from tf_adasum.compat.keras.keras2.optimizers import (
+    from tf_adasum.compat.keras.keras2.updates import (
         LOSS_SCALE_OPTIMIZERS,
         OPTIMIZERS,
         VARIABLE_TYPES,
@@ -97,7 +97,7 @@ else:
         set_initial_epoch,
     )
     from tf_adasum.compat.keras.keras3.layers import WITHOUT_AUTOCAST, share_global_seeds
-    from tf_adasum.compat.keras.keras3.optimizers import (
+    from tf_adasum.compat.keras.keras3.updates import (
         LOSS_SCALE_OPTIMIZERS,
         OPTIMIZERS,
         VARIABLE_TYPES,

@@ -45,7 +45,7 @@ class Phases:
     """The phases of a call, each of which gets the `Call`."""
 
     def run(self, method: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run a call in phases: settings, together, scope, data, statistics, call, tracebacks."""
+        """Run a call in its phases, see `compat.keras.phases`."""
         name = method.__name__
         try:
             call = Call(method, model, args, kwargs) if is_ours(model.distribute_strategy) else None

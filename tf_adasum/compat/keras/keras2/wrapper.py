@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras2.optimizers import all_variables, build, distributed, key_of
+from tf_adasum.compat.keras.keras2.updates import all_variables, build, distributed, key_of
 from tf_adasum.compat.keras.optimizer_steps import BaseStep
 from tf_adasum.compat.keras.optimizers import (
     assign,

@@ -50,10 +50,10 @@ def _is_one_fixed_batch(model, x):
     """
     shapes = [tuple(each.shape) for each in inputs_of(model) if each.shape]
     sizes = {shape[0] for shape in shapes if shape[0] == 1 or None not in shape[1:]}
-    return bool(shapes) and len(sizes) == 1 and None not in sizes and {_rows_of(x)} == sizes
+    return bool(shapes) and len(sizes) == 1 and None not in sizes and {_batch_size_of(x)} == sizes
 
 
-def _rows_of(data):
+def _batch_size_of(data):
     """Return the length of dimension 0 of arrays, or of a dataset's batches; None if unknown."""
     spec = data.element_spec if isinstance(data, tf.data.Dataset) else data
     shapes = [getattr(each, "shape", None) for each in tf.nest.flatten(spec)]

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.optimizers import build
+from tf_adasum.compat.keras.keras3.updates import build
 from tf_adasum.compat.keras.optimizers import at_places, cond, on_any_replica, our_replica_context
 
 

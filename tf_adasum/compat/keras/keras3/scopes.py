@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.optimizers import all_variables, bring_inside, outside
+from tf_adasum.compat.keras.keras3.updates import all_variables, bring_inside, outside
 from tf_adasum.compat.keras.keras3.variables import outside_scope, refuse_outside
 from tf_adasum.compat.keras.optimizers import is_ours, optimizers_of, path_of
 from tf_adasum.compat.keras.private_names_keras3 import BaseTrainer

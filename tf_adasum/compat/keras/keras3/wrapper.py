@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.optimizers import built_optimizers, overwrite_weights
+from tf_adasum.compat.keras.keras3.updates import built_optimizers, overwrite_weights
 from tf_adasum.compat.keras.private_names_keras3 import MOVING_AVERAGES
 
 # The module with the class `LAMB`.
