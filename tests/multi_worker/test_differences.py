@@ -21,7 +21,7 @@ OUTCOMES = {
     "another wrapper": ("same settings", "local_steps=1", "local_steps=2", "TFA-310"),
     "another loss": (SETTINGS, "compile(loss)", "'mse'", "'mae'", "TFA-511"),
     "validation on one worker": (SETTINGS, "fit(validation_data)", "None", "TFA-511"),
-    "another kind of data": (SETTINGS, "float64[4]", "tf.data.Dataset", "TFA-511"),
+    "another kind of data": (SETTINGS, "worker 0: arrays", "tf.data.Dataset", "TFA-511"),
     "learning rate set by a callback": ("worker 0: 0.1, worker 1: 0.2", "TFA-511"),
     "train_on_batch and test_on_batch": ("test_on_batch on worker 1", "TFA-506"),
     "train_on_batch with fewer rows": (SETTINGS, "16 rows", "8 rows", "TFA-511"),

@@ -24,8 +24,7 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 
 # Arguments of `fit` and other methods that may differ between workers. Callbacks may differ
 # (`callbacks if rank == 0 else []`). Callbacks that wait for other workers are compared when
-# training starts. Of a `tf.data.Dataset`, only the dtypes and shapes of the elements are compared.
-# Of a PyDataset or an iterator, only its type is compared.
+# training starts. Of data, only the kind is compared, see `_kind_of_data`.
 NOT_COMPARED = ("self", "verbose", "callbacks", "return_dict", "reset_metrics")
 DATA = ("x", "y", "sample_weight", "validation_data")
 
@@ -69,7 +68,7 @@ def settings_of(model: keras.Model, call: str, given: Mapping[str, Any]) -> Sett
     settings["keras.config.floatx"] = keras.backend.floatx()
     for name, value in given.items():
         if name in DATA:
-            settings.update(_of_data(call, name, value, _is_any_length_open(model)))
+            settings[f"{call}({name})"] = _kind_of_data(value, call.endswith("on_batch"))
         elif name not in NOT_COMPARED and name != "kwargs" and not name.startswith("_"):
             settings[f"{call}({name})"] = described(value)
     return settings
@@ -218,38 +217,21 @@ def _of_compile(model):
 # ---- data --------------------------------------------------------------------------------------
 
 
-def _of_data(call, argument, value, is_length_open):
-    """Describe the data of a call. Include the number of rows only for `_on_batch` methods.
+def _kind_of_data(value, has_rows):
+    """Return the kind of the data of a call; with `has_rows`, include the number of rows of arrays.
 
-    For other methods, `sharding.end_check` compares the numbers of rows. The lengths of the other
-    axes are included only if the model's inputs fix these lengths.
+    For `_on_batch` methods nothing else compares this number.
     """
-    name = f"{call}({argument})"
     if value is None:
-        return {name: "None"}
-    kind_of = functools.partial(_kind_of_element, is_length_open=is_length_open)
+        return "None"
     if isinstance(value, tf.data.Dataset | tf.distribute.DistributedDataset):
-        kinds = [kind_of(spec) for spec in tf.nest.flatten(value.element_spec)]
-        return {name: f"a tf.data.Dataset of {', '.join(kinds)}"}
-    if isinstance(value, keras.utils.Sequence):  # a PyDataset
-        return {name: "a PyDataset"}
+        return "a tf.data.Dataset"
+    if isinstance(value, keras.utils.Sequence):
+        return "a PyDataset"
     if hasattr(value, "__next__") or inspect.isgeneratorfunction(value):
-        return {name: "an iterator"}
-    arrays = [each for each in tf.nest.flatten(value) if each is not None]
-    if not all(hasattr(each, "shape") and hasattr(each, "dtype") for each in arrays):
-        return {}  # a table, a list of numbers or another type that Keras converts
-    has_rows = call.endswith("on_batch")
-    rows = [f"{a.shape[0]} rows of " if has_rows and len(a.shape) else "" for a in arrays]
-    return {name: ", ".join(map("".join, zip(rows, map(kind_of, arrays), strict=True)))}
-
-
-def _is_any_length_open(model):
-    """Return whether an axis of the model's inputs, except the batch axis, has no fixed length.
-
-    For example, inputs for texts have such an axis. Also return True if the inputs are not known.
-    """
-    inputs = inputs_of(model)
-    return not inputs or any(None in tuple(each.shape)[1:] for each in inputs)
+        return "an iterator"
+    shape = getattr(next(iter(tf.nest.flatten(value)), None), "shape", ())
+    return f"{shape[0]} rows" if has_rows and len(shape) else "arrays"
 
 
 def inputs_of(model):
@@ -268,17 +250,3 @@ def _kind_of_array(value):
     shape = list(value.shape)
     rows = f"{shape[0]} rows of " if shape else ""
     return f"{rows}{getattr(value.dtype, 'name', value.dtype)}{shape[1:]}"
-
-
-def _kind_of_element(spec, is_length_open):
-    """Return the dtype and shape of an element as text, without the batch axis.
-
-    The batch axis is left out, because its length may be unknown on some workers.
-    """
-    while not hasattr(spec, "dtype") and hasattr(spec, "_value_specs"):  # PerReplicaSpec
-        spec = spec._value_specs[0]
-    shape = tf.TensorShape(getattr(spec, "shape", None))
-    inner = shape.as_list()[1:] if shape.rank else ""
-    if inner and is_length_open:
-        inner = [None] * len(inner)
-    return f"{getattr(getattr(spec, 'dtype', None), 'name', type(spec).__name__)}{inner}"
