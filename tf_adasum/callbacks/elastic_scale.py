@@ -30,10 +30,9 @@ class ElasticScale(Configured, keras.callbacks.Callback):
         dataset: the `tf.data.Dataset` for `fit`; None without `make_dataset`.
 
     Raises:
-        ValueError: if the schedule has no S for epoch 0, or an S below 1; if `make_dataset` does
-            not return a dataset, or is used with Keras 2. When training starts: if the optimizer
-            neither is nor wraps an `AdaScale`. When S changes: if `fit` got another dataset than
-            `dataset`.
+        ValueError: if the schedule has no S for epoch 0, or an S below 1; if `make_dataset` is used
+            with Keras 2. When training starts: if the optimizer neither is nor wraps an `AdaScale`.
+            When S changes: if `fit` got another dataset than `dataset`.
 
     Example:
         >>> sgd = keras.optimizers.SGD(0.01, gradient_accumulation_steps=2)
@@ -76,17 +75,8 @@ class ElasticScale(Configured, keras.callbacks.Callback):
                     f"Received: make_dataset={make_dataset!r} with Keras {keras.__version__}"
                 )
             self.dataset = tensorflow_compat.replaceable_dataset(
-                self._make(make_dataset), self._take_next_dataset
+                make_dataset(self.scale), self._take_next_dataset
             )
-
-    def _make(self, make_dataset: Callable[[float], tf.data.Dataset]) -> tf.data.Dataset:
-        dataset = make_dataset(self.scale)
-        if not isinstance(dataset, tf.data.Dataset):
-            raise ValueError(
-                "`make_dataset` must be a function of the scale that returns a tf.data.Dataset. "
-                f"Received: make_dataset={make_dataset!r}, which returned {dataset!r}"
-            )
-        return dataset
 
     def scale_of(self, epoch: int) -> float:
         """Return the S of an epoch, which is counted from 0."""
@@ -110,7 +100,7 @@ class ElasticScale(Configured, keras.callbacks.Callback):
         if self.scale != self._adascale.scale:
             self._adascale.set_scale(self.scale)
         if self.make_dataset is not None and self.scale != scale:
-            self._following = following = self._make(self.make_dataset)
+            self._following = following = self.make_dataset(self.scale)
             if self._whole_epochs:
                 steps = int(following.cardinality())
                 self.params["steps"] = steps if steps >= 0 else None  # all callbacks share the dict

@@ -51,4 +51,4 @@ class Seeds:
 
     def shared(self) -> int:
         """Return a seed that worker 0 has drawn, like `shared_if_needed`, but never None."""
-        return int(self._workers.broadcast(self.draw()))
+        return self._workers.broadcast(self.draw())

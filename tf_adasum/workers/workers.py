@@ -131,14 +131,9 @@ class Workers:
         """Return whether a condition holds on any worker."""
         return bool(self.gather([int(flag)]).any())
 
-    def broadcast(self, value: int | Sequence[int]) -> int | np.ndarray:
-        """Return the value of worker 0; the values of the other workers are ignored.
-
-        Args:
-            value: an integer, or a sequence of k integers. The result is an int or ``[k]``.
-        """
-        numbers = self.gather(np.atleast_1d(np.array(value, np.int64)))[0]
-        return numbers if np.ndim(value) else int(numbers[0])
+    def broadcast(self, value: int) -> int:
+        """Return the value of worker 0; the values of the other workers are ignored."""
+        return int(self.gather([value])[0, 0])
 
     def broadcast_bytes(self, rank: int, data: bytes) -> bytes:
         """Return the bytes of one worker.

@@ -41,7 +41,7 @@ class Unchanging(GradientCrossDeviceOps):
     @property
     def functions(self):
         """The number of functions it keeps."""
-        return sum(map(len, [self._functions_without_state, *self._functions.values()]))
+        return sum(map(len, self._functions.values()))
 
 
 def marker_of(state, indices=(0,)):

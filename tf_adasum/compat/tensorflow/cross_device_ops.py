@@ -68,8 +68,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         self._gathers: dict[tuple, Callable] = {}
         self._parts: dict[tuple[int, int], ReusingLauncher] = {}
         # The functions of each `AggregationState`, without a reference to it: it has to be freed.
+        # Without a state, those of this object.
         self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-        self._functions_without_state: dict[tuple, tuple] = {}
         self.key_reuse = KeyReuse()
         keys = self._collective_keys
         self._launchers = [
@@ -264,11 +264,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         version = None if state is None else state.version
         key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
         key += (options.is_weighted, options.parts, options.indices, *map(_signature, gradients))
-        functions = (
-            self._functions_without_state
-            if state is None
-            else self._functions.setdefault(state, {})
-        )
+        functions = self._functions.setdefault(self if state is None else state, {})
         made_for, function = functions.pop(key, (None, None))
         if function is None or made_for != version:
             function = self._new_function(options)
