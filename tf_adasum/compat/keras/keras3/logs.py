@@ -6,7 +6,6 @@ return anything, the results of metrics cover all rows within the step.
 """
 
 import functools
-import math
 import typing
 
 import keras
@@ -152,7 +151,9 @@ def reduce_per_replica(original, values, strategy, reduction):
     logs = [strategy.experimental_local_results(each)[0] for each in tf.nest.flatten(values.values)]
     if values.numbers is not None and strategy.num_replicas_in_sync > 1:
         total = strategy.reduce("SUM", values.numbers, axis=None)
-        means = iter(_means(total, [each for each in logs if _has_mean(each)]))
+        like = [each for each in logs if _has_mean(each)]  # the mean of bools is a float32
+        like = [tf.cast(each, tf.float32) if each.dtype.is_bool else each for each in like]
+        means = iter(divided(total[:-1] / total[-1], like) if like else [])
         logs = [next(means) if _has_mean(each) else each for each in logs]
     return tf.nest.pack_sequence_as(values.values, logs)
 
@@ -167,15 +168,3 @@ def _rows_of_all(values, strategy):
     cross_device_ops = tensorflow_compat.cross_device_ops(strategy.extended)
     rows = cross_device_ops.gather_rows(tf.nest.flatten(values))
     return None if rows is None else tf.nest.pack_sequence_as(values, rows)
-
-
-def _means(total, like):
-    """Return the means, in the shapes and dtypes of `like`. The mean of bools is a float32."""
-    *parts, rows = tf.split(total, [*(math.prod(each.shape) for each in like), 1])
-    return [
-        tf.cast(
-            tf.reshape(part / rows, value.shape),
-            tf.float32 if value.dtype.is_bool else value.dtype,
-        )
-        for part, value in zip(parts, like, strict=True)
-    ]
