@@ -4,17 +4,16 @@ import pytest
 from scenarios import basics, on
 from scenarios import scopes as scenarios
 
-BUILD = "with strategy.scope():\n        model = ..."
-OPTIMIZER = "with strategy.scope():\n        optimizer = Adam(...)\n        model.compile("
+BUILD = "was built or loaded outside of the scope of the strategy. Create models"
 RUN = "strategy.run(train_step, args=(x, y))"
 MESSAGES = {
     "all": "created outside the scope",  # on one worker a warning
     "model": BUILD,
     "model, fit inside": BUILD,
-    "layer": "/kernel' was created outside",
+    "layer": "/kernel', which is not frozen, was created outside",
     "frozen layer": None,
     "optimizer": None,
-    "built optimizer": OPTIMIZER,
+    "built optimizer": "The optimizer 'adam' was created outside",
     "metric": "The metric 'error' was created outside",
     "normalization": None,
     "metric of a loop": "The metric 'average' was created outside of the scope",

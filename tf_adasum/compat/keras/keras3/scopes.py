@@ -16,19 +16,10 @@ from tf_adasum.compat.keras.keras3.variables import outside_scope, refuse_outsid
 from tf_adasum.compat.keras.optimizers import is_ours, optimizers_of, path_of
 from tf_adasum.compat.keras.private_names_keras3 import BaseTrainer
 
-# For each method: the attribute with the traced step. After tracing, nothing is checked.
-FUNCTIONS_OF_STEPS = {
-    "train_on_batch": "train_function",
-    "test_on_batch": "test_function",
-    "predict_on_batch": "predict_function",
-}
-
 
 def _check_model(model, strategy):
     if model._distribute_strategy is not strategy:
-        what = f"model {model.name!r} was built or loaded"
-        lines = "model = ...", "model.compile(...)"
-        raise outside_scope(what, "Create and compile it", *lines)
+        raise outside_scope(f"model {model.name!r} was built or loaded")
 
 
 @hooks.replaces(BaseTrainer, "compile")
@@ -54,25 +45,17 @@ def check(model, strategy, call):
 
     If an optimizer is not built yet, there is no error, and it is moved into the scope.
     """
-    if getattr(model, FUNCTIONS_OF_STEPS.get(call, ""), None) is not None:
-        return
+    if call.endswith("on_batch") and getattr(model, call.replace("on_batch", "function")):
+        return  # the step is traced already
     _check_model(model, strategy)
     for variable in outside(strategy, model.trainable_variables):
-        what, freeze = f"weight {path_of(variable)!r}", "Or freeze it: layer.trainable = False "
-        raise outside_scope(
-            f"{what} was created", "Build or load its layer", "layer = ...", end=freeze
-        )
+        raise outside_scope(f"weight {path_of(variable)!r}, which is not frozen, was created")
     if call.startswith("predict") or not model.compiled:
         return
     for optimizer in optimizers_of(model):
         bring_inside(strategy, optimizer)
         for _ in outside(strategy, all_variables(optimizer)):
-            what = f"optimizer {optimizer.name!r} was created"
-            lines = (
-                f"optimizer = {type(optimizer).__name__}(...)",
-                "model.compile(optimizer=optimizer, ...)",
-            )
-            raise outside_scope(what, "Create it", *lines)
+            raise outside_scope(f"optimizer {optimizer.name!r} was created")
     _check_metrics(strategy, model.metrics)
 
 

@@ -54,20 +54,16 @@ def assign(original, self, value):
 def refuse_outside(strategy, variable):
     """Raise a ValueError if a metric's variable was created outside of the strategy's scope."""
     own = tensorflow_variable(variable)
-    if not isinstance(own, tf.Variable) or strategy.extended.variable_created_in_scope(own):
-        return
-    name = variable.path.rpartition("/")[0] or variable.path  # which begins with the metric's name
-    only = ", so each worker would measure only its own rows"
-    lines = "metric = ...", "model.compile(...)"
-    raise outside_scope(f"metric {name!r} was created", "Create the metric", *lines, so=only)
+    if isinstance(own, tf.Variable) and not strategy.extended.variable_created_in_scope(own):
+        name = variable.path.rpartition("/")[0] or variable.path  # begins with the metric's name
+        raise outside_scope(f"metric {name!r} was created")
 
 
-def outside_scope(what, advice, *lines, so="", end=""):
-    """Return an error for an object that was created outside of the scope, with example code."""
-    example = "".join(f"        {line}\n" for line in lines)
+def outside_scope(what):
+    """Return an error for an object that was created outside of the scope."""
     return ValueError(
-        f"The {what} outside of the scope of the strategy{so}. {advice} inside of `with "
-        f"strategy.scope():`.\n\n    with strategy.scope():\n{example}\n{end}{see('TFA-301')}"
+        f"The {what} outside of the scope of the strategy. Create models, optimizers and metrics, "
+        f"and compile models, inside of `with strategy.scope():` {see('TFA-301')}"
     )
 
 
