@@ -32,18 +32,14 @@ Policy = tf.data.experimental.AutoShardPolicy
 SHARDED_TWICE = (
     "Each worker's dataset is already a part of the data: it uses `shard`, or `skip` or `take` "
     "with different numbers on each worker. The strategy would divide this part again, so some "
-    "rows would never be used. Remove `shard`, `skip` and `take`, or create the dataset in a "
-    "function: "
-    "strategy.distribute_datasets_from_function(lambda context: dataset), with "
-    "context.num_input_pipelines, context.input_pipeline_id and, for `batch`, "
-    "context.get_per_replica_batch_size. " + see("TFA-407")
+    "rows would never be used. Remove `shard`, `skip` and `take`, or pass "
+    f"strategy.distribute_datasets_from_function(lambda context: dataset). {see('TFA-407')}"
 )
 ORDERS_DIFFER = (
     "The workers shuffle this dataset in different orders. Each worker takes its part of every "
     "batch, so some rows are used twice and some never. Call keras.utils.set_random_seed with "
-    "the same seed on all workers before the dataset is created, and let no worker draw random "
-    "numbers or shuffle before that; or pass a seed: "
-    "dataset.shuffle(n, seed=1), tf.data.Dataset.list_files(pattern, seed=1). " + see("TFA-402")
+    "the same seed on all workers before the dataset is created, or pass a seed: "
+    f"dataset.shuffle(n, seed=1), tf.data.Dataset.list_files(pattern, seed=1). {see('TFA-402')}"
 )
 DATA_DIFFERS = (
     "The workers' data differ. Each worker takes its part of its own data, so rows are lost or "

@@ -7,11 +7,8 @@ from tf_adasum.errors import see
 
 WHAT_TO_WRITE = (
     "A training step has to run on each replica. Put the call of the model, `tape.gradient` and "
-    "`optimizer.apply` into a function that takes the rows of one replica. Pass this function to "
-    "`strategy.run`:\n\n"
-    "    dataset = strategy.experimental_distribute_dataset(dataset)\n"
-    "    for x, y in dataset:\n"
-    "        losses = strategy.run(train_step, args=(x, y))\n\n" + see("TFA-302")
+    "`optimizer.apply` into a function that takes the rows of one replica, and call it with "
+    f"`strategy.run(train_step, args=(x, y))` {see('TFA-302')}"
 )
 
 
@@ -25,7 +22,7 @@ def refuse_update_outside(variables):
 
     Raises:
         RuntimeError: if the update is outside of `strategy.run`, and the strategy has several
-            replicas. The message contains example code.
+            replicas.
     """
     current = tf.distribute.get_strategy()
     for variable in map(tensorflow_variable, variables):
