@@ -126,6 +126,7 @@ def main():
     parser.add_argument("--model", choices=MODELS)
     parser.add_argument("--strategy", choices=["adasum", "mean", "stock"])
     parser.add_argument("--precision", default="float32")
+    parser.add_argument("--jit", action="store_true")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--memory", type=int, help="MiB of each part of a divided GPU")
     parser.add_argument("--ring", action="store_true", help="several workers, without NCCL")
@@ -140,6 +141,7 @@ def main():
         model.compile(
             optimizer=keras.optimizers.SGD(0.01, momentum=0.9),
             loss="sparse_categorical_crossentropy",
+            jit_compile=arguments.jit,
         )
     rows = (2 if arguments.dry else ROWS[arguments.model]) * arguments.replicas
     random = np.random.default_rng(0)

@@ -37,15 +37,17 @@ import numpy as np
 import report
 
 STRATEGIES = ("adasum", "mean", "stock")
-# Model, precision.
+# Model, precision, XLA.
 CASES = [
-    ("resnet50", "float32"),
-    ("resnet50", "mixed_bfloat16"),
-    ("transformer", "float32"),
-    ("transformer", "mixed_bfloat16"),
-    ("embeddings", "float32"),
+    ("resnet50", "float32", False),
+    ("resnet50", "mixed_bfloat16", False),
+    ("transformer", "float32", False),
+    ("transformer", "mixed_bfloat16", False),
+    ("embeddings", "float32", False),
+    ("resnet50", "mixed_bfloat16", True),
+    ("transformer", "mixed_bfloat16", True),
 ]
-PROFILED = [("resnet50", "mixed_bfloat16"), ("transformer", "mixed_bfloat16")]
+PROFILED = [("resnet50", "mixed_bfloat16", False), ("transformer", "mixed_bfloat16", False)]
 # MiB of GPU memory that a replica needs.
 MEMORY = {"resnet50": 7000, "transformer": 7000, "embeddings": 3500}
 ROUNDS, STEPS, WARM_UP_SECONDS, TURN_SECONDS = 5, 15, 240, 60
@@ -171,12 +173,12 @@ def waves(cases, replicas, gpus):
 def measure_wave(cases, arguments, replicas, notes, profiles):
     """Return a row of the table for each case; the strategies take turns."""
     processes = {}
-    for model, precision in cases:
+    for model, precision, jit in cases:
         for strategy in STRATEGIES:
             options = ["--model", model, "--precision", precision, "--strategy", strategy]
             options += ["--replicas", replicas, "--memory", MEMORY[model]]
-            options += ["--dry"] * arguments.dry
-            processes[model, precision, strategy] = Process(options)
+            options += ["--jit"] * jit + ["--dry"] * arguments.dry
+            processes[model, precision, jit, strategy] = Process(options)
     seconds, rows = collections.defaultdict(list), []
     failed, first, last = {}, {}, {}
     deadline = time.monotonic() + WARM_UP_SECONDS
@@ -220,11 +222,11 @@ def measure_wave(cases, arguments, replicas, notes, profiles):
 
 def row(case, seconds, first, last):
     """Return one row of the table of `fit`."""
-    model, precision = case
+    model, precision, jit = case
     keys = [(*case, strategy) for strategy in STRATEGIES]
     ours = np.array(seconds[keys[0]])
     known = next((first[key] for key in keys if first[key]), {})
-    cells = [model, precision, known.get("rows", "—")]
+    cells = [model, precision, "on" if jit else "off", known.get("rows", "—")]
     cells += [report.quartiles(seconds[key], 1e3) if last[key] else "—" for key in keys]
     for key in keys[1:]:
         both = last[keys[0]] and last[key]
@@ -236,7 +238,7 @@ def row(case, seconds, first, last):
     return [*cells, " / ".join(equal)]
 
 
-COLUMNS = ["model", "precision", "samples a step", "Adasum, ms", "mean, ms"]
+COLUMNS = ["model", "precision", "XLA", "samples a step", "Adasum, ms", "mean, ms"]
 COLUMNS += ["MirroredStrategy, ms", "Adasum / mean", "Adasum / MirroredStrategy"]
 COLUMNS += [
     "peak MiB of a replica (Adasum / mean / MirroredStrategy)",
@@ -248,8 +250,8 @@ def fit(arguments, gpus, replicas, notes, profiles):
     """Return the section of `fit`."""
     cases = [case for case in CASES if arguments.models is None or case[0] in arguments.models]
     if arguments.dry:
-        cases = [case for case in cases if case[1] == "float32"]
-        notes.append("Mixed precision, and the profile of a step: a dry run")
+        cases = [case for case in cases if not case[2] and case[1] == "float32"]
+        notes.append("Mixed precision, XLA, and the profile of a step: a dry run")
     rows = []
     for wave in waves(cases, replicas, gpus):
         rows += measure_wave(wave, arguments, replicas, notes, profiles)
