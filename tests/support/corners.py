@@ -65,6 +65,7 @@ TESTS = [
     f"{KERAS_TESTS}::TestKeras::test_every_row_is_seen_once_in_an_epoch",
     f"{KERAS_TESTS}::TestKeras::test_statistics_are_averaged_before_evaluation",
     f"{KERAS_TESTS}::TestKeras::test_nothing_is_traced_after_the_first_epoch",
+    f"{KERAS_TESTS}::TestXla::test_compiles_and_changes_nothing",
     "tests/multi_worker/test_saving.py::test_saves_in_scope",
     "tests/multi_worker/test_resuming.py::test_every_optimizer_resumes_as_unbroken",
     "tests/multi_worker/test_faults.py::test_a_killed_worker_is_named",

@@ -156,7 +156,7 @@ def train_on_identical_data(
     return {"loss": history["loss"], **weights_of(model)}
 
 
-def train_on_disjoint_features(strategy):
+def train_on_disjoint_features(strategy, jit_compile=False):
     """One step of a linear model; replica r's rows have nothing but feature r."""
     use_rule(strategy, "adasum")
     replicas = strategy.num_replicas_in_sync
@@ -169,7 +169,7 @@ def train_on_disjoint_features(strategy):
                 keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
             ]
         )
-        model.compile(keras.optimizers.SGD(1.0), loss="mse")
+        model.compile(keras.optimizers.SGD(1.0), loss="mse", jit_compile=jit_compile)
     model.fit(x, y, batch_size=4 * replicas, epochs=1, shuffle=False, verbose=0)
     return weights_of(model)
 

@@ -9,7 +9,7 @@ from scenarios.basics import random_data, use_rule
 from tf_adasum.compat import keras as keras_compat
 
 
-def dropped_units(strategy):
+def dropped_units(strategy, jit_compile):
     """Each replica's mask of one dropout, of 64 units of its own, from two equal trainings."""
     use_rule(strategy, "adasum")
     replicas = strategy.num_replicas_in_sync
@@ -22,7 +22,7 @@ def dropped_units(strategy):
             layers = [keras.layers.Input(x.shape[1:]), keras.layers.Dropout(0.5)]
             layers += [keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
             model = keras.Sequential(layers)
-            model.compile(keras.optimizers.SGD(0.1), "mse")
+            model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=jit_compile)
         model.fit(x, np.ones([replicas, 1]), batch_size=replicas, shuffle=False, verbose=0)
         masks.append(model.get_weights()[0].reshape(replicas, 64) != 0)
     return {"masks": np.array(masks)}

@@ -34,11 +34,11 @@ def fit(strategy, kind):
     return {**history, **first, **evaluated, **weights_of(model)}
 
 
-def reduced(reduction, outputs="built-in"):
-    """Return a model, its loss, and options of `compile`."""
+def compiled(reduction, outputs="built-in"):
+    """Return what XLA compiles: a model, its loss, and options of `compile`."""
     loss = keras.losses.MeanSquaredError(reduction=reduction)
     loss = {"a": loss, "b": "mae"} if outputs == "two outputs" else loss
-    return build(outputs), loss, {}
+    return build(outputs), loss, {"jit_compile": True}
 
 
 def synchronized(loss="mse", **options):
@@ -86,7 +86,7 @@ def own_losses():
     inputs = keras.Input([FEATURES])
     outputs = AddingLayer()(keras.layers.Dense(3, "tanh")(inputs))
     model = OwnLosses(inputs, keras.layers.Dense(1)(outputs))
-    return model, None, {}
+    return model, None, {"jit_compile": True}  # an own step is not compiled on replicas
 
 
 class OfRagged(keras.Model):
@@ -139,15 +139,15 @@ class TwoOptimizers(keras.Model):
 
 SUM = keras.losses.MeanSquaredError(reduction="sum")
 KINDS = {
-    "sum": lambda: reduced("sum"),
-    "none": lambda: reduced("none"),
-    "two outputs": lambda: reduced("sum_over_batch_size", "two outputs"),
-    "masked": lambda: reduced("sum_over_batch_size", "masked"),
+    "sum": lambda: compiled("sum"),
+    "none": lambda: compiled("none"),
+    "two outputs": lambda: compiled("sum_over_batch_size", "two outputs"),
+    "masked": lambda: compiled("sum_over_batch_size", "masked"),
     "synchronized": synchronized,
     "eagerly": lambda: synchronized(SUM, run_eagerly=True),
     "executions": lambda: synchronized(steps_per_execution=2),
     "more executions than steps": lambda: synchronized(steps_per_execution=10),
-    "without XLA": lambda: synchronized(jit_compile=True),
+    "not compiled": lambda: synchronized(jit_compile=True),
     "two optimizers": lambda: (TwoOptimizers(), "mse", {}),
     "recurrent": recurrent,
     "images": images,

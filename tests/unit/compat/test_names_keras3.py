@@ -4,7 +4,9 @@ If a new Keras has moved something, the failing test's name shows what. `test_in
 has the hooks.
 """
 
+import hashlib
 import importlib
+import inspect
 
 import pytest
 
@@ -23,7 +25,7 @@ from tf_adasum.compat.keras import private_names_keras3 as names_of_keras3
 
 OF_BOTH = "files losses optimizers phases statistics".split()
 OF_KERAS_3 = (
-    "build epochs fit layers local_predict loss_scaling losses phases py_datasets "
+    "build epochs fit jit layers local_predict loss_scaling losses phases py_datasets "
     "scopes updates wrapper"
 ).split()
 MODULES = [
@@ -34,6 +36,11 @@ MODULES = [
 
 # What `build.py` uses only if Keras has it.
 NOT_IN_KERAS = {"_autoconvert_optionals"} if keras.__version__.startswith("3.11.") else set()
+
+# Digests of the sources of Keras's steps, of which `jit.py` has a version in two parts. Those of
+# Keras 3.11 take the first input for the number of rows, and the others the first that there is.
+KERAS_STEPS = {"train_step": "debf0efab9d5794b", "test_step": "a8f04a25512e74e2"}
+KERAS_STEPS_OF_3_11 = {"train_step": "38eff65a3e8e6447", "test_step": "4af0440af44a0942"}
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +74,14 @@ def of_keras():
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.split("compat.")[-1])
 def test_every_private_name_of_a_module_is_there(module, of_keras):
     assert missing_names(module, of_keras) <= NOT_IN_KERAS
+
+
+def test_keras_steps_are_those_that_are_compiled_in_parts():
+    """What `jit.py` says in its own words: `TensorFlowTrainer.train_step` and `.test_step`."""
+    trainer = names_of_keras3.TensorFlowTrainer
+    digests = {
+        step.__name__: hashlib.sha256(inspect.getsource(step).encode()).hexdigest()[:16]
+        for step in (trainer.train_step, trainer.test_step)
+    }
+    expected = KERAS_STEPS_OF_3_11 if keras.__version__.startswith("3.11.") else KERAS_STEPS
+    assert digests == expected, "Keras's steps have changed: compare them with keras3/jit.py"

@@ -22,11 +22,13 @@ PACKAGE = Path(tf_adasum.__file__).parent
 PROGRAM = """
 import contextlib, io, json, warnings
 import keras, numpy as np, tensorflow as tf
+from keras.src.backend.common import masking
 from keras.src.trainers.data_adapters import py_dataset_adapter
 from tensorflow.python.data.ops import multi_device_iterator_ops
 
 keras.__version__ = "3.99.0"
 for owner, name in [
+    (masking, "set_keras_mask"),
     (py_dataset_adapter, "PyDatasetAdapter"),
     (multi_device_iterator_ops, "_create_device_dataset"),
 ]:
@@ -38,7 +40,7 @@ with warnings.catch_warnings(record=True) as caught:
         strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
     with strategy.scope():
         model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
+        model.compile("sgd", "mse", jit_compile=True)
     x = np.ones([8, 3], "float32")
     losses = model.fit(x, x.sum(1), batch_size=4, epochs=3, verbose=0).history["loss"]
 with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -70,18 +72,20 @@ def test_one_warning_names_the_features_of_each_library(outcome):
     _, messages, _, _ = outcome
     assert one(messages, "not been tested with Keras 3.99.0", SUPPORTED_VERSIONS)
     of_keras = one(messages, "Keras 3.99.0 lacks functions that some features need")
+    assert "- compile(jit_compile=True)" in of_keras and "masking.set_keras_mask)" in of_keras
     assert "- the same order on all workers for a keras.utils.PyDataset" in of_keras
     lines = of_keras.splitlines()
-    assert len([line for line in lines if MULTI_OPTIMIZER not in line]) == 3  # not in older ones
+    assert len([line for line in lines if MULTI_OPTIMIZER not in line]) == 4  # not in older ones
     of_tensorflow = one(messages, "TensorFlow", "lacks functions that some features need")
     assert "multi_device_iterator_ops._create_device_dataset)\n" in of_tensorflow
+    assert one(messages, "runs the train_step", "has no keras.src.backend.common.masking")
 
 
 def test_the_doctor_names_them_and_does_not_fail(outcome):
     _, _, code, lines = outcome
     assert code == 0
     assert one(lines, "warn  keras", "3.99.0 is newer than the newest tested version")
-    for feature in "PyDataset", "_create_device_dataset":
+    for feature in "compile(jit_compile=True)", "PyDataset", "_create_device_dataset":
         assert one(lines, "warn  hooks         off: ", feature)
 
 

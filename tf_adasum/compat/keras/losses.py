@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks, private_names
 from tf_adasum.compat.keras.optimizers import is_ours, our_replica_context
+from tf_adasum.compat.thread_flag import ThreadFlag
 from tf_adasum.errors import see
 
 
@@ -45,6 +46,19 @@ def of_all_replicas(loss, divisor=None):
     return scaled if _is_mean() else loss + tf.stop_gradient(scaled - loss)
 
 
+class NeedsReplicas(RuntimeError):
+    """A loss that XLA compiles needs a number of the other replicas."""
+
+
+class NeedsRows(NeedsReplicas):
+    """A loss that XLA compiles needs the number of rows of all replicas."""
+
+
+# A context manager in which losses raise `NeedsReplicas` if XLA cannot compile them.
+_compiles = ThreadFlag()
+compiling = _compiles.within
+
+
 def factor_of_loss(divisor=None):
     """Return the factor of `of_all_replicas`; None outside of our replicas, or with one replica."""
     context = our_replica_context()
@@ -60,6 +74,8 @@ def factor_of_loss(divisor=None):
                 "under the rule 'mean', but they run one after the other. Use another rule, the "
                 "reduction 'sum', or train without `virtual_replicas`. " + see("TFA-316")
             )
+        if _is_mean() and _compiles.value:
+            raise NeedsReplicas
         return None
     weight, factor = weight_of_replica(), float(replicas)
     if weight is not None:
@@ -73,7 +89,11 @@ def factor_of_loss(divisor=None):
 def weight_of_replica():
     """Return ``n_i N / Σ n_i`` of a replica; None if all have as many rows, or it is not known."""
     rows = tf.distribute.get_strategy()._empty_replicas
-    return rows.weight() if tensorflow_compat.can_reduce() or rows.has_total else None
+    if tensorflow_compat.can_reduce() or rows.has_total:
+        return rows.weight()
+    if _compiles.value and _is_mean():
+        raise NeedsRows
+    return None
 
 
 def sum_of_all_replicas(losses):

@@ -41,6 +41,11 @@ MultiOptimizer = name(
     "keras.src.optimizers.multi_optimizer", "MultiOptimizer", feature=MULTI_OPTIMIZER, since="3.15"
 )
 
+XLA = "compile(jit_compile=True): steps run without XLA"
+MASKS = "keras.src.backend.common.masking"
+get_keras_mask = name(MASKS, "get_keras_mask", feature=XLA)
+set_keras_mask = name(MASKS, "set_keras_mask", feature=XLA)
+
 CLASS_WEIGHTS = "the argument class_weight of train_on_batch, which raises an error"
 class_weight_to_sample_weights = name(
     f"{OF_ADAPTERS}.data_adapter_utils", "class_weight_to_sample_weights", feature=CLASS_WEIGHTS

@@ -1,5 +1,7 @@
 """Hooks into training with Keras 2."""
 
+import warnings
+
 import keras
 import tensorflow as tf
 
@@ -7,7 +9,7 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.optimizers import is_ours
 from tf_adasum.compat.keras.private_names_keras2 import TensorLikeDataAdapter
-from tf_adasum.compat.keras.xla import warn_of_no_xla
+from tf_adasum.errors import see
 
 # With Keras 2 all other callbacks write on all workers, because reading the statistics of replicas
 # needs all workers. All workers except worker 0 write to a temporary file.
@@ -38,7 +40,13 @@ def make_train_function(original, self, force=False):
     strategy = self.distribute_strategy
     if not is_ours(strategy):
         return original(self, force)
-    warn_of_no_xla(self)
+    if self.jit_compile and not self.run_eagerly:
+        warnings.warn(
+            "AdasumMirroredStrategy trains this model without XLA, because TensorFlow's "
+            "collectives have no XLA kernels. Compile the model with jit_compile=False to silence "
+            f"this warning. {see('TFA-304')}",
+            stacklevel=3,
+        )
     self.jit_compile = False
     is_new = self.train_function is None or force
     function = original(self, force)

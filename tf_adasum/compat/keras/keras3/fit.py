@@ -7,10 +7,13 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.batch_logs import has_keras_steps
 from tf_adasum.compat.keras.calls import count_step, reduces_logs
 from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.keras3.jit import compiled_where_possible
 from tf_adasum.compat.keras.keras3.logs import returning_logs, returning_own_logs
 from tf_adasum.compat.keras.optimizers import is_ours
-from tf_adasum.compat.keras.private_names_keras3 import ENDING_CALLS, Trainer
-from tf_adasum.compat.keras.xla import warn_of_no_xla
+from tf_adasum.compat.keras.private_names_keras3 import (
+    ENDING_CALLS,
+    Trainer,
+)
 
 # Callbacks that write to a path. One worker is enough to write.
 CALLBACKS_OF_WORKER_0 = (
@@ -27,10 +30,11 @@ STEPS_WITHOUT_SYNC = 64
 
 @hooks.replaces(Trainer, "_make_function")
 def make_function(original, self, step_function):
-    """Run steps without XLA, because TensorFlow's collectives have no XLA kernels.
+    """Let XLA compile only the forward and backward passes.
 
-    A step may return variables, such as the result of a metric. Each replica reads its own values
-    of these variables. If a gradient is not finite, `on_nonfinite="raise"` lets the step raise a
+    Keras would compile the whole step, but TensorFlow's collectives have no XLA kernels. A step may
+    return variables, such as the result of a metric. Each replica reads its own values of these
+    variables. If a gradient is not finite, `on_nonfinite="raise"` lets the step raise a
     FloatingPointError. If the step is a `tf.function`, its Python function is used, because
     replicas cannot exchange gradients inside a nested `tf.function`.
 
@@ -43,10 +47,10 @@ def make_function(original, self, step_function):
         return original(self, step_function)
     call = "evaluate" if step_function == self.test_step else "fit"
     step_function = tensorflow_compat.python_function_of(step_function)
-    if call == "fit":
-        warn_of_no_xla(self)
     is_requested, self.jit_compile = self.jit_compile, False
     try:
+        if is_requested and not self.run_eagerly:
+            step_function = compiled_where_possible(self, step_function)
         if call == "fit":
 
             def results():
