@@ -35,7 +35,6 @@ WARNED = {
     "tensors in a shard AUTO": "is already a part of the data",
     "tensors shuffled by own seeds AUTO": "in different orders",
 }
-REFUSED = {"one FILE": "Received: 1 file, 2 workers"}
 
 on_workers = pytest.mark.parametrize(
     "group", ["2x1", pytest.param("2x2", marks=pytest.mark.slow)], indirect=True, scope="module"
@@ -52,7 +51,7 @@ def epochs_of(results, case):
 @pytest.mark.keras3_only("Keras 2 shuffles by itself, and stops where unknown data ends")
 @pytest.mark.slow
 def test_every_row_is_seen_once_or_a_warning_names_the_reason(group, tmp_path):
-    cases = [*ONCE, *SHUFFLED, *WARNED, *REFUSED]
+    cases = [*ONCE, *SHUFFLED, *WARNED]
     arguments = {"cases": cases, "folder": str(tmp_path)}
     results = group.run(scenarios.rows_of_cases, timeout=500, **arguments)
     rows = list(range(scenarios.ROWS))
@@ -60,8 +59,7 @@ def test_every_row_is_seen_once_or_a_warning_names_the_reason(group, tmp_path):
     for actual in results:
         for case in cases:
             texts = str(actual[f"{case}/warned"]), str(actual[f"{case}/error"])
-            expected = WARNED.get(case, ""), REFUSED.get(case, "")
-            if any(text not in said for text, said in zip(expected, texts, strict=True)):
+            if WARNED.get(case, "") not in texts[0]:
                 problems[case] = texts
             if case in ONCE + SHUFFLED and any("workers" in text for text in texts):
                 problems[case] = texts

@@ -121,7 +121,7 @@ class Backup:
             end = begin + re.search(b"\n", data[begin:]).start()  # without a copy of the file
             facts = json.loads(bytes(data[begin:end]))
             return cls(facts, _arrays(facts.pop("arrays"), data, end + 1))
-        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except Exception as error:  # whatever follows from another format
             what = f"{type(error).__name__}: {error}"
             raise DamagedBackupError(f"{name} makes no sense ({what:.200})") from error
 

@@ -12,7 +12,7 @@ keras3_only = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
 
 def test_keras_2_needs_its_own_callback(tmp_path):
-    if keras_compat.KERAS_BACKUP_IS_SINGLE_WORKER:
+    if not keras_compat.IS_KERAS_2:
         assert isinstance(BackupAndRestore(tmp_path), keras.callbacks.BackupAndRestore)
     else:
         with pytest.raises(ValueError, match=r"use keras\.callbacks\.Backup"):
