@@ -137,11 +137,9 @@ class TrainingBackup:
             backup = self._with_batch_size(model, backup)
             self._restore(model, backup, is_within_epoch)
             self.position = epoch, batch = backup.progress
-            where = f"batch {batch + 1}"
-            if backup.facts.get("validating") or batch == (backup.facts.get("batches") or -1):
-                where = "after its last batch"
             if self._is_writer:  # Keras's "Epoch 1/4" does not show a resume
-                print(f"tf_adasum: resuming at epoch {epoch + 1}, {where}", flush=True)
+                where = f", after batch {batch}" * (batch > 0)
+                print(f"tf_adasum: resuming at epoch {epoch + 1}{where}", flush=True)
         elif self._workers.any(self._is_of_keras()):
             self._restore_as_keras(model)
             self.position = keras_compat.initial_epoch(model), 0
