@@ -375,11 +375,15 @@ class AdasumMirroredStrategy(
         An epoch ends on all workers together, with the longest dataset.
 
         Raises:
-            ValueError: on all workers, if some datasets are infinite and others end.
+            ValueError: on all workers, if some datasets are infinite and others end, or if
+                workers of one machine write the same file of `cache(filename)`.
         """
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return tensorflow_compat.without_autotuning(dataset_fn(context))
+            dataset = dataset_fn(context)
+            if isinstance(dataset, tf.data.Dataset) and tf.executing_eagerly():
+                self._sharding.check_cache(dataset)
+            return tensorflow_compat.without_autotuning(dataset)
 
         with tensorflow_compat.unseeded_datasets():  # each worker may shuffle as it likes
             distributed = super().distribute_datasets_from_function(make, options)

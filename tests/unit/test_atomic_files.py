@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 
@@ -32,6 +33,20 @@ def test_where_writing_fails_all_is_as_before(tmp_path, error):
             file.write("ne")
         raise error
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["a"]
+
+
+def test_a_folder_that_cannot_be_flushed_is_no_error(tmp_path, monkeypatch):
+    flush = os.fsync
+
+    def refuse_folders(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    with atomic_files.replacing(tmp_path / "a") as unfinished, open(unfinished, "w") as file:
+        file.write("new")
+    assert (tmp_path / "a").read_text() == "new"
 
 
 def test_a_link_stays_one(tmp_path):

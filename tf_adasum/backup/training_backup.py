@@ -121,11 +121,9 @@ class TrainingBackup:
             backup = self._with_batch_size(model, backup)
             self._restore(model, backup, is_within_epoch)
             self.position = epoch, batch = backup.progress
-            where = f"batch {batch + 1}"
-            if backup.facts.get("validating") or batch == (backup.facts.get("batches") or -1):
-                where = "after its last batch"
             if self._is_writer:  # Keras's "Epoch 1/4" does not show a resume
-                print(f"tf_adasum: resuming at epoch {epoch + 1}, {where}", flush=True)
+                where = f", after batch {batch}" * (batch > 0)
+                print(f"tf_adasum: resuming at epoch {epoch + 1}{where}", flush=True)
         elif self._workers.any(self.folder is not None and (self.folder / FILE_OF_KERAS).exists()):
             raise ValueError(
                 "`backup_dir` holds a backup of keras.callbacks.BackupAndRestore, and training "

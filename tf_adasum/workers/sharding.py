@@ -139,14 +139,13 @@ class Sharding:
             pipeline.begins_with_tensors and len(pipeline.tensors) > 0,
             digest(pipeline.seeds),
             digest(pipeline.selections),
-            digest([socket.gethostname(), pipeline.cache_files]) if pipeline.cache_files else 0,
+            _digest_of_cache(pipeline.cache_files),
         ]
         table, data = self._gather(own, pipeline.tensors)
         drawn, files, is_known, seeds, selections, caches = table.T
         self._seeds.drawn = int(drawn.max())  # so that the next datasets have the same seeds
 
-        if len({*caches[caches != 0]}) < np.count_nonzero(caches):
-            raise ValueError(f"{SAME_CACHE}Received: {pipeline.cache_files}")
+        _refuse_same_cache(caches, pipeline.cache_files)
         by_file = (files >= 0).all() and policy in (Policy.AUTO, Policy.FILE)
         if policy == Policy.OFF:
             copies = is_known.all() and _same(seeds) and _same(selections) and data.all_equal
@@ -167,6 +166,17 @@ class Sharding:
         if policy == Policy.FILE and not self.is_in_order:
             return dataset  # TensorFlow raises an error
         return _by_data(dataset, options)
+
+    def check_cache(self, dataset: tf.data.Dataset) -> None:
+        """Check that each worker caches a dataset of its own; all workers call this.
+
+        Raises:
+            ValueError: on all workers, if workers of one machine write the same file of
+                `cache(filename)`.
+        """
+        if self._workers.count > 1:
+            names = tensorflow_compat.pipeline_of(dataset).cache_files
+            _refuse_same_cache(self._workers.gather([_digest_of_cache(names)])[:, 0], names)
 
     def note_length(
         self, dataset: tf.data.Dataset, distributed: tf.distribute.DistributedDataset
@@ -239,6 +249,16 @@ class Sharding:
         table = self._workers.gather(own)
         of_all = np.ascontiguousarray(table[:, len(numbers) :]).view(np.float64)
         return table[:, : len(numbers)], RowSamples(of_all.reshape(len(table), *samples.shape))
+
+
+def _digest_of_cache(names: Sequence[str]) -> int:
+    return digest([socket.gethostname(), names]) if names else 0
+
+
+def _refuse_same_cache(digests: np.ndarray, names: Sequence[str]) -> None:
+    """Raise a ValueError if two workers' `_digest_of_cache` are the same."""
+    if len({*digests[digests != 0]}) < np.count_nonzero(digests):
+        raise ValueError(f"{SAME_CACHE}Received: {names}")
 
 
 def _same(column: np.ndarray) -> bool:

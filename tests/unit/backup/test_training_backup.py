@@ -116,6 +116,7 @@ def write(folder, rank, epoch, batch, value):
     [
         pytest.param([(0, 1, 5, 1.0), (1, 2, 0, 2.0)], (2.0, 2), id="the furthest"),
         pytest.param([(1, 1, 0, 1.0), (2, 1, 0, 2.0)], (1.0, 1), id="the first of equal ones"),
+        pytest.param([(0, 1, 5, 1.0)], (1.0, 1), id="within an epoch"),
         pytest.param([(0, 1, 0, 1.0), (1, 2, 0, DAMAGED)], (1.0, 1), id="no damaged one"),
         pytest.param([(1, 1, 0, 1.0), (1, 2, 0, OF_ANOTHER_MODEL)], (1.0, 1), id="no other's"),
         pytest.param([], (0.0, 0), id="none"),
@@ -132,8 +133,9 @@ def test_all_resume_from_the_same_one(written, expected, tmp_path, capsys, monke
     assert begin(tmp_path) == [expected] * 3
     refused = sum(value in (DAMAGED, OF_ANOTHER_MODEL) for *_, value in written)
     assert len(read) == refused + (written != [])
-    lines = capsys.readouterr().out.count(f"resuming at epoch {expected[1] + 1}, batch 1")
-    assert lines == (written != [])
+    where = ", after batch 5" * (written == [(0, 1, 5, 1.0)])
+    line = f"tf_adasum: resuming at epoch {expected[1] + 1}{where}\n"
+    assert capsys.readouterr().out == line * (written != [])
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,20 @@ def test_bits_count_and_not_numbers(recwarn):
     assert [len(array.copies) for array in state] == [2, 1, 2]
 
 
+def test_worker_0_alone_keeps_the_slots_of_all_replicas():
+    """The slots of all replicas may need much memory, and worker 0 alone writes them."""
+
+    def gathered(workers):
+        own, slot = (np.full(2, 10.0 * number + workers.rank) for number in (1, 2))
+        model = FakeModel([FakeVariable("own", own)], 3, slots=[FakeVariable("slot", slot)])
+        arrays = training_state.gather_state(model, workers, training_state.SECTIONS)
+        return [[copy[0] for copy in array.copies] for array in arrays]
+
+    first, *others = results_on_workers(3, gathered)
+    assert first == [[10, 11, 12], [20, 21, 22]]
+    assert others == [[[10, 11, 12], []]] * 2
+
+
 @pytest.mark.parametrize("copies", [3, 4])
 def test_another_number_of_replicas_takes_turns(copies):
     """Replica r takes the copy r modulo their number: here of two workers with two replicas."""

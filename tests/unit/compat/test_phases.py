@@ -5,6 +5,7 @@ import threading
 import types
 from unittest import mock
 
+import keras
 import pytest
 
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
@@ -130,6 +131,28 @@ def test_calls_of_another_thread_are_separate():
         thread.start()
         thread.join()
         assert (seen, calls.current_call()) == ([None], "fit")
+
+
+def test_progress_bars_are_hidden_in_every_thread(monkeypatch):
+    monkeypatch.setattr(calls._Running, "hides_progress_bars", False)
+    seen, is_shown = [], keras.utils.is_interactive_logging_enabled
+
+    def fit():
+        with phases.Phases().together(call_of(Model.fit, 1)):
+            seen.append(is_shown())
+
+    def in_a_thread():
+        thread = threading.Thread(target=fit)
+        thread.start()
+        thread.join()
+
+    in_a_thread()
+    try:
+        calls.hide_progress_bars()
+        in_a_thread()
+        assert seen == [True, False] and not is_shown()
+    finally:
+        keras.utils.enable_interactive_logging()
 
 
 def test_functions_run_when_fit_ends():
