@@ -19,6 +19,7 @@ from keras.src.backend.tensorflow import trainer as keras_trainer
 from support.private_names import missing_names
 
 import tf_adasum
+from tf_adasum._version import major_minor
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat.keras import keras3
 from tf_adasum.compat.keras import private_names_keras3 as names_of_keras3
@@ -34,8 +35,11 @@ MODULES = [
     for name in names
 ]
 
-# What `build.py` uses only if Keras has it.
-NOT_IN_KERAS = {"_autoconvert_optionals"} if keras.__version__.startswith("3.11.") else set()
+# What `build.py` uses only if Keras has it, and what `epochs.py` sets for newer versions.
+SINCE = {"_autoconvert_optionals": "3.12", "_epoch": "3.16"}
+NOT_IN_KERAS = {
+    name for name, first in SINCE.items() if major_minor(keras.__version__) < major_minor(first)
+}
 
 # Digests of the sources of Keras's steps, of which `jit.py` has a version in two parts. Those of
 # Keras 3.11 take the first input for the number of rows, and the others the first that there is.

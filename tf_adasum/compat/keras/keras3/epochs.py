@@ -129,6 +129,7 @@ class EpochIterator(TFEpochIterator):
         if is_ours(strategy) and shuffles and not order:
             seed = strategy._seeds.shared_if_needed()
         if seed is not None:
+            self.data_adapter._epoch = seed  # since Keras 3.16, the seed with which arrays shuffle
             with tensorflow_compat.seeded(seed):
                 dataset = self.data_adapter.get_tf_dataset()
             self._distributed_dataset = strategy.experimental_distribute_dataset(dataset)
