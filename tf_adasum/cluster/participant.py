@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import math
 import secrets
 import socket
 import sys
@@ -39,6 +40,8 @@ _SECONDS_FOR_THE_PORT = 3.0
 # After its timeout, a worker waits for this many more seconds, because worker 0 may have the same
 # timeout, and then sends an error that is more precise.
 _SECONDS_FOR_THE_RESULT = 2.0
+# For a worker that listens at its own address to prove the secret, which takes milliseconds.
+_SECONDS_TO_PROVE = 3.0
 # Two times in seconds for which worker 0 sends an error of each kind. It first waits for the first
 # time, so that all workers can connect. Then it waits until all workers have read the error, but
 # not longer than the second time.
@@ -73,6 +76,7 @@ class Participant:
         self._environment, self._secret = environment, secret.read(environment)
         self.payload: dict[str, Any] = {}
         self.is_over = False
+        self._in_use_since = math.inf  # see `_have_another_secret`
         self._settings: dict[str, Any] | None = None
         self._run = secrets.token_hex(8)  # the random name for this start
         self._lock = threading.Lock()
@@ -196,10 +200,11 @@ class Participant:
         """
         leader = self.round
         while leader.result is None and not is_done():
+            secrets_differ = self._have_another_secret()
             with self._lock:
                 if error := self.session.error():
                     leader.end(str(error), "elsewhere")
-                elif time.monotonic() > self._deadline:
+                elif time.monotonic() > self._deadline or (secrets_differ and leader.claimed()):
                     self._give_up()
                 report = self._absent_for_worker_0() if self._is_report_due() else None
             if report:
@@ -226,6 +231,19 @@ class Participant:
             leader.wait(POLL_SECONDS)
         if error:
             raise error
+
+    def _have_another_secret(self) -> bool:
+        """Return whether all missing workers have another secret than this one.
+
+        Any client without the secret can claim to be these workers. So also some program must have
+        listened at each worker's address for some time, as a worker does in `meet`.
+        """
+        with self._lock:
+            missing, claimed = self.round.missing(), self.round.claimed()
+        where = map(self.cluster.address, claimed)
+        is_in_use = claimed and claimed == missing and all(map(ports.is_in_use, where))
+        self._in_use_since = min(self._in_use_since, time.monotonic()) if is_in_use else math.inf
+        return time.monotonic() > self._in_use_since + _SECONDS_TO_PROVE
 
     def _give_up(self) -> None:
         if unproven := self.round.unproven():

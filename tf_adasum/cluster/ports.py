@@ -103,6 +103,14 @@ def listening_socket(cluster: Cluster) -> socket.socket:
     return listener
 
 
+def is_in_use(address: str) -> bool:
+    """Return whether a program accepts connections at an address, "host:port"."""
+    with contextlib.suppress(OSError, ValueError):
+        socket.create_connection(addresses.split(address), timeout=1).close()
+        return True
+    return False
+
+
 def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> None:
     """Wait until TensorFlow's server listens at an address; return after the timeout in any case.
 

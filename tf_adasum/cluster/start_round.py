@@ -228,10 +228,13 @@ class StartRound(Leader):
                 found.append(rank)
         return found
 
+    def claimed(self) -> list[int]:
+        """Return the ranks of missing workers that clients without the secret claim to be."""
+        return [rank for rank in self.missing() if rank in self.unauthenticated]
+
     def unproven(self) -> str:
         """Return the error about workers without the secret, as far as clients claim to be them."""
-        claims = self.unauthenticated
-        unproven = {self.named(rank): claims[rank] for rank in self.missing() if rank in claims}
+        unproven = {self.named(rank): self.unauthenticated[rank] for rank in self.claimed()}
         return different_secrets(self.named(0), self._has_secret, unproven) if unproven else ""
 
     def end(self, why: str, kind: str = "") -> None:

@@ -3,6 +3,7 @@ secret."""
 
 import contextlib
 import select
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -139,17 +140,31 @@ def test_tasks_with_different_secrets(environments, late):
             assert part in str(outcome)
 
 
+@pytest.mark.usefixtures("impatient")
+def test_worker_0_ends_soon_if_a_worker_at_its_address_has_another_secret():
+    outcomes, seconds = run(tasks(3), environments=[ONE, ONE, OTHER], delays=[0, 0, 1])
+    assert all(isinstance(each, ValueError) for each in outcomes), outcomes
+    assert max(seconds) < SOON / 2
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_caller_without_the_secret_neither_takes_part_nor_ends_the_others():
-    clusters = tasks(2)
+    """Also if it calls for longer than a worker needs to prove the secret."""
+    clusters, done = tasks(2), threading.Event()
 
     def call(place):
         with connected(clusters[0]):  # as soon as task 0 listens
             found = store_client.call(clusters[0].addresses[0], Secret(b"guess"), rank=1)
         assert found.channel is None and found.unauthenticated
+        while not done.wait(0.1):
+            store_client.call(clusters[0].addresses[0], Secret(b"guess"), rank=1)
 
     with ThreadPoolExecutor(3) as pool:
         calls = [pool.submit(call, place) for place in range(3)]
-        assert run(clusters, environments=[ONE, ONE], delays=[0, 0.5])[0] == [None, None]
+        try:
+            assert run(clusters, environments=[ONE, ONE], delays=[0, 2])[0] == [None, None]
+        finally:
+            done.set()
     for each in calls:
         each.result()
 
