@@ -14,7 +14,7 @@
 #                corners of one TensorFlow
 #   make lint    ruff, clang-format, and the import rules of pyproject.toml
 #   make types   mypy, on the public API, aggregation, ops, cluster, health, doctor and transport
-#   make sanitize  the tests of the CPU op under AddressSanitizer and UBSan, in build/sanitize
+#   make sanitize  the tests of the CPU op, and of the emulated CUDA kernels, with sanitizers, in build/sanitize
 #   make docs    builds the documentation site in build/docs/site; `make docs-browser` also opens
 #                every page in Chromium
 #   make wheels  builds dist/: the sdist, and one wheel with the op for every version of TensorFlow;

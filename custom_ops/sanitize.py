@@ -1,4 +1,4 @@
-"""Build the CPU op with AddressSanitizer and UBSan, and run its tests with it.
+"""Run the tests of the CPU op, and of the emulated CUDA kernels, with AddressSanitizer and UBSan.
 
     make sanitize
 
@@ -27,7 +27,9 @@ TESTS = ["ops/test_kernels.py", "ops/test_ops.py"]
 TESTS += ["aggregation/test_rules.py"]
 # These tests run workers in one process over UCX. They are skipped if UCX cannot be opened.
 TESTS += ["transport/test_collectives.py", "transport/test_fused.py"]
-CHOSEN = "((cpu or custom) and not tensorflow) or transport"
+# The CUDA kernels, which an emulation runs on the CPU.
+TESTS += ["ops/test_cuda_kernels.py"]
+CHOSEN = "((cpu or custom) and not tensorflow) or transport or cuda"
 CONTROLS = {
     "AddressSanitizer": (
         'extern "C" int f(int n) { int *p = new int[4]; int v = p[n]; delete[] p; return v; }'
@@ -55,6 +57,7 @@ def environment():
         "ASAN_OPTIONS": "detect_leaks=0,detect_odr_violation=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "TF_ADASUM_OPS": "custom",
+        "ADASUM_EMULATION_FLAGS": shlex.join(["-O1", "-w", *FLAGS]),
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
 

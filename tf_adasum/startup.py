@@ -118,18 +118,7 @@ def replicas_per_host(cluster: Cluster | None, devices: int) -> int | None:
     return workers and devices * workers
 
 
-# The most characters of the line that `report` prints, including the prefix "[worker 0] " of the
-# launcher.
-LONGEST_LINE = 100
-
-_PREFIX = "[worker 0] tf_adasum: "
 _log = logging.getLogger("tf_adasum")
-
-
-@functools.cache  # a program that creates many strategies logs each line once
-def log_details(line: str) -> None:
-    """Log the text of `details` at level INFO of the logger "tf_adasum"."""
-    _log.info(line)
 
 
 def summary(workers: int, devices: int, rule: AggregationRule, transport: str) -> str:
@@ -147,9 +136,7 @@ def summary(workers: int, devices: int, rule: AggregationRule, transport: str) -
     """
     over = f" over {transport}" if transport else ""
     topology = f"{_count(workers, 'worker')}, {_count(workers * devices, 'replica')}{over}"
-    line = f"{topology}, rule {type(rule).__name__}"
-    most = LONGEST_LINE - len(_PREFIX)
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return f"{topology}, rule {type(rule).__name__}"
 
 
 def details(source: str, workers: int, devices: int, scheme: Scheme, transport: str = "") -> str:
@@ -199,7 +186,7 @@ def report(
     is_by_hand = cluster is None and devices == 1 and LAUNCHER not in os.environ
     more = "; to use more, start it with tf-adasum-launch" if is_by_hand else ""
     hint(summary(workers, devices, scheme.rule, transport if workers > 1 else "") + more)
-    log_details(details(source, workers, devices, scheme, collectives.transport_summary))
+    _log.info(details(source, workers, devices, scheme, collectives.transport_summary))
 
 
 def start(
@@ -306,26 +293,6 @@ def _connect(extended, cluster, transport, health):
         devices=len(devices),
         first_replica=tensorflow_compat.first_replica(extended),
     )
-
-
-def name_failures(
-    extended: tensorflow_compat.GradientAggregatingExtended,
-    detecting_failures: Callable[[], contextlib.AbstractContextManager],
-    check_same_gradients: Callable[[list[str], list[str]], None],
-) -> None:
-    """Let the collectives of several workers raise errors that name the worker at fault.
-
-    Args:
-        extended: the strategy's `extended`.
-        detecting_failures: the strategy's method `detecting_failures`.
-        check_same_gradients: function that compares the gradients of all workers.
-    """
-    collectives = tensorflow_compat.cross_device_ops(extended)
-    if not collectives.all_local:
-        collectives.wait_context, collectives.check_same_gradients = (
-            detecting_failures,
-            check_same_gradients,
-        )
 
 
 def _end_collectives(message):

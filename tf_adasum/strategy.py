@@ -166,10 +166,12 @@ class AdasumMirroredStrategy(
         earlier = [each._sharding for each in live_strategies]
         self._sharding.share_seeds(self._health.seed, earlier)
         self._same_gradients = agreement.SameGradients(self._workers)
-        startup.name_failures(extended, self._detecting_failures, self._same_gradients.check)
         self._virtual_replicas = VirtualReplicas(self, virtual_replicas)
         self._empty_replicas = EmptyReplicas(self._virtual_replicas.steps)
         collectives = tensorflow_compat.cross_device_ops(extended)
+        if not collectives.all_local:  # their errors name the worker at fault
+            collectives.wait_context = self._detecting_failures
+            collectives.check_same_gradients = self._same_gradients.check
         collectives.rows_of = self._empty_replicas.rows_of_replica
         collectives.check_exchange = self._virtual_replicas.check_exchange
         self._orders_rows = orders_rows and count > 1 and len(names) > 1

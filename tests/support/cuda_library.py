@@ -8,6 +8,7 @@ Shape letters: S segments, R rows (replicas), N elements in a row.
 
 import ctypes
 import functools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,9 @@ TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
 CHOOSE_BY_SIZE, TWO_PASSES, SINGLE_PASS = 0, 1, 2
 
 UNWRITTEN = 0xFF  # in every byte; a NaN in each of the four types
-GUARD_BYTES = 256
+# `make sanitize` sets flags of sanitizers, which see both ends of a buffer if it has no guards.
+FLAGS = os.environ.get("ADASUM_EMULATION_FLAGS", "-O1").split()
+GUARD_BYTES = 0 if "ADASUM_EMULATION_FLAGS" in os.environ else 256
 PACKET_BYTES = 16
 
 PIECE = np.dtype(
@@ -36,18 +39,19 @@ def emulated_library() -> Path:
     """Return the path of the library that runs the kernels on the CPU; compile it if needed."""
     options = subprocess.check_output(["g++", "-v"], text=True, stderr=subprocess.STDOUT)
     sources = [build_cuda.SOURCES, *build_cuda.SOURCES.parent.glob("*.[hp]*")]
-    folder = built_once("emulation", sources, [options], functools.partial(build, emulated=True))
+    options = [options, *FLAGS]
+    folder = built_once("emulation", sources, options, functools.partial(build, emulated=True))
     return folder / build_cuda.HOST_LIBRARY
 
 
-def build(folder: Path, flags=("-O1",), *, emulated: bool) -> Path:
+def build(folder: Path, *, emulated: bool) -> Path:
     """Compile the library in `folder`, with warnings as errors; return its path.
 
     The emulation takes about 15 seconds: see `emulated_library`.
     """
     folder.mkdir(exist_ok=True)
     warnings = ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]  # #pragma unroll
-    return build_cuda.compile_host(folder, flags=[*warnings, *flags], emulated=emulated)
+    return build_cuda.compile_host(folder, flags=[*warnings, *FLAGS], emulated=emulated)
 
 
 class PlanOptions(ctypes.Structure):
@@ -77,7 +81,8 @@ class Buffer:
     def __init__(self, byte_count, offset=0):
         self.memory = self.new_memory(byte_count + offset + 2 * GUARD_BYTES)
         address = self.address()
-        self._begin = GUARD_BYTES - address % 64 + offset
+        self._begin = GUARD_BYTES and GUARD_BYTES - address % 64
+        self._begin += offset
         self.bytes = self.memory[self._begin : self._begin + byte_count]
         self.pointer = address + self._begin
 

@@ -11,18 +11,11 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 Options = tf.distribute.experimental.CommunicationOptions
 
 
-class Talked(Exception):
-    """Raised where the strategy would begin to talk to other workers."""
-
-
 @pytest.fixture
 def no_start(monkeypatch):
     """Let no strategy start TensorFlow's collectives."""
-
-    def talk(*arguments, **options):
-        raise Talked
-
-    monkeypatch.setattr(tensorflow_compat.GradientAggregatingExtended, "__init__", talk)
+    name = "GradientAggregatingExtended"
+    monkeypatch.setattr(tensorflow_compat, name, lambda *_, **__: pytest.fail("it starts"))
 
 
 @pytest.fixture(autouse=True)
@@ -52,15 +45,6 @@ WRONG = [
 @pytest.mark.parametrize(("arguments", "message"), WRONG, ids=[str(each) for each, _ in WRONG])
 def test_wrong_arguments_are_refused(no_start, arguments, message):
     with pytest.raises(ValueError, match=message):
-        make(**arguments)
-
-
-@pytest.mark.parametrize(
-    "arguments", [{}, {"radix_plan": (1,)}, {"communication_options": Options(0, 3.0)}]
-)
-def test_good_arguments_are_accepted(no_start, arguments):
-    # The test above would pass, too, if everything were refused.
-    with pytest.raises(Talked):
         make(**arguments)
 
 
@@ -98,7 +82,7 @@ def test_one_device(rule, capfd):
         f"tf_adasum: 1 worker, 1 replica, rule {type(made.aggregation).__name__}; "
         "to use more, start it with tf-adasum-launch\n"
     )
-    assert len(line) <= startup.LONGEST_LINE
+    assert len(line) <= 100
     assert capfd.readouterr().err.count(line) == 1
     assert isinstance(made, tf.distribute.MultiWorkerMirroredStrategy)
     assert (made.rank, made.num_workers, made.is_first_worker) == (0, 1, True)

@@ -112,14 +112,6 @@ class CollectiveGroup:
         return tf.ensure_shape(_ordered(gathered, self._rank_of_member), [self.size, *value.shape])
 
 
-class LocalGroup:
-    """A group whose replicas are all in this process, so this process has all their values."""
-
-    def all_gather(self, values: list[tf.Tensor]) -> tf.Tensor:
-        """Return the values of the R replicas as one tensor ``[R, *shape]``."""
-        return tf.stack(values)
-
-
 def _ordered(rows: tf.Tensor, order: np.ndarray) -> tf.Tensor:
     """Return ``rows[order]``, without a copy if the rows are already in this order."""
     return rows if (order == np.arange(len(order))).all() else tf.gather(rows, order)

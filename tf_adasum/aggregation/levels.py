@@ -8,6 +8,7 @@ the combinations ``[W]``.
 Shape legend: S segments, R members of the group, W elements that a member combines.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,13 +17,6 @@ import tensorflow as tf
 from tf_adasum import ops
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.rules import AggregationRule
-
-
-class Gathers(Protocol):
-    """A group that can gather its members' values; each class of groups defines a value's type."""
-
-    def all_gather(self, value: Any) -> tf.Tensor:
-        """Return the values of all members, as ``[R, …]``."""
 
 
 class Level(Protocol):
@@ -53,7 +47,8 @@ class AllGatherLevel(Level):
 
     Args:
         rule: the `AggregationRule` of this level.
-        group: the group of replicas whose vectors are combined.
+        all_gather: function that returns the vectors of all members as ``[R, …]``: `tf.stack` if
+            this process has a list of them, or the collective of a group.
 
     With R = 3, `n (R-1)` elements are sent per replica:
 
@@ -62,13 +57,13 @@ class AllGatherLevel(Level):
         combined    s             s             s
     """
 
-    def __init__(self, rule: AggregationRule, group: Gathers):
+    def __init__(self, rule: AggregationRule, all_gather: Callable[[Any], tf.Tensor]):
         self.rule = rule
-        self._group = group
+        self._all_gather = all_gather
 
     def scatter(self, vector: Any, segments: Any) -> tuple[tf.Tensor, Any]:
         """Return the rows, and their segments. A vector may be a matrix of several rows."""
-        rows = self._group.all_gather(vector)
+        rows = self._all_gather(vector)
         return (rows if rows.shape.rank == 2 else _as_rows(rows)), segments
 
     def all_reduce_gram(self, gram: tf.Tensor) -> tf.Tensor:
@@ -114,17 +109,14 @@ class ReduceScatterLevel(Level):
 
         A vector may be a matrix of several rows, which count as vectors of so many members.
         """
-        if vector.shape.rank == 2:
-            shards = tf.reshape(vector, [vector.shape[0], self._column.size, -1])
-            width = shards.shape[2]
-            own = shard_segments(segments, self._column.member * width, width)
-            shards_RW = tf.reshape(tf.transpose(shards, [1, 0, 2]), [self._column.size, -1])
-            rows = self._column.all_to_all(shards_RW)
-            return _as_rows(tf.reshape(rows, [self._column.size, -1, width])), own
-        shards_RW = tf.reshape(vector, [self._column.size, -1])
-        width = shards_RW.shape[1]
+        own_rows = vector.shape[0] if vector.shape.rank == 2 else 1
+        shards = tf.reshape(vector, [own_rows, self._column.size, -1])
+        width = shards.shape[2]
+        # TensorFlow does not copy a single row when it transposes it.
+        shards_RW = tf.reshape(tf.transpose(shards, [1, 0, 2]), [self._column.size, -1])
+        rows = self._column.all_to_all(shards_RW)
         own = shard_segments(segments, self._column.member * width, width)
-        return self._column.all_to_all(shards_RW), own
+        return _as_rows(tf.reshape(rows, [self._column.size, own_rows, width])), own
 
     def all_reduce_gram(self, gram: tf.Tensor) -> tf.Tensor:
         """Sum the shards' Gram matrices ``[S, R, R]``; only their upper halves are sent."""

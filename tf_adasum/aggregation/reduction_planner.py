@@ -31,7 +31,7 @@ from tf_adasum import ops
 from tf_adasum.aggregation import buckets
 from tf_adasum.aggregation.buckets import Bucket
 from tf_adasum.aggregation.fused import FusedReduceScatterLevel
-from tf_adasum.aggregation.groups import CollectiveGroup, LocalGroup
+from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.levels import AllGatherLevel, Level, ReduceScatterLevel, shard_segments
 from tf_adasum.aggregation.scheme import Scheme
 
@@ -136,7 +136,6 @@ class LocalReductionPlanner:
 
     def __init__(self, scheme: Scheme):
         self.scheme = scheme
-        self.group = LocalGroup()
 
     def plan(self, bucket: Bucket, needs_full_gram: bool) -> BucketPlan:
         """Return the plan for a `Bucket`.
@@ -150,7 +149,7 @@ class LocalReductionPlanner:
         is_halving = set(radix_plan) == {2} and self.scheme.local_reduction_size == 1
         if is_halving and self.scheme.rule.is_tree_of_pairs and not needs_full_gram:
             return PairwisePlan(bucket, levels=[])
-        return LocalPlan(bucket, [AllGatherLevel(self.scheme.single_level_rule, self.group)])
+        return LocalPlan(bucket, [AllGatherLevel(self.scheme.single_level_rule, tf.stack)])
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:
         """Return, for each sparse variable, the list of all replicas' gradients."""
@@ -195,7 +194,7 @@ class CollectiveReductionPlanner:
         size = bucket.size * (wire_dtype or bucket.dtype).size
         received = self.scheme.replicas * size * self.scheme.replicas_per_host
         if received <= self._all_gather_threshold_bytes:
-            together = AllGatherLevel(self.scheme.single_level_rule, self.group)
+            together = AllGatherLevel(self.scheme.single_level_rule, self.group.all_gather)
             return BucketPlan(bucket, [together], wire_dtype=wire_dtype)
 
         levels: list[Level] = []

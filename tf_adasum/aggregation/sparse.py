@@ -18,7 +18,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_adasum.aggregation.buckets import Gradient
-from tf_adasum.aggregation.groups import LocalGroup
 from tf_adasum.aggregation.levels import AllGatherLevel
 from tf_adasum.aggregation.reduction_planner import ReductionPlanner
 from tf_adasum.aggregation.rules import AggregationRule
@@ -42,7 +41,7 @@ class SparsePlan:
         rule: AggregationRule,
     ):
         self.indices = (index,)
-        self.levels = [AllGatherLevel(rule, LocalGroup())]
+        self.levels = [AllGatherLevel(rule, tf.stack)]
         self._like = like
         self._slices = slices
         self._union = tf.sort(tf.unique(tf.concat([i for i, _ in slices], axis=0))[0])

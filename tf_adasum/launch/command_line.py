@@ -102,13 +102,8 @@ def _launch(command: Sequence[str], options: argparse.Namespace) -> int:
             )
         coordinator = options.coordinator
         return elastic.launch_elastic(command, workers, devices, nnodes, coordinator, **settings)
-    if options.node_rank is None and nnodes > 1:
-        raise ValueError(
-            f"--node-rank: expected a number from 0 to {nnodes - 1}, different on each "
-            "machine. "
-            f"Received: --nnodes {nnodes} without it"
-        )
-    nodes = Nodes(nnodes, options.node_rank or 0, options.coordinator)
+    rank = 0 if nnodes == 1 and options.node_rank is None else options.node_rank
+    nodes = Nodes(nnodes, rank, options.coordinator)
     return launch(command, workers, devices, nodes=nodes, **settings)
 
 

@@ -6,7 +6,8 @@ import argparse
 import difflib
 import sys
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from importlib import metadata
+from typing import NoReturn
 
 from tf_adasum._version import __version__
 
@@ -15,7 +16,8 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--version`` to the parser of a command."""
     parser.add_argument(
         "--version",
-        action=_Version,
+        action="version",
+        version=_versions(),
         help="print the versions of tf_adasum, TensorFlow and Python, and exit",
     )
 
@@ -41,10 +43,8 @@ def examples(commands: Iterable[tuple[str, str]]) -> str:
     return "examples:\n" + "\n".join(f"  {command}\n      {does}" for command, does in commands)
 
 
-def versions() -> str:
+def _versions() -> str:
     """Return the versions that an issue report needs, without importing TensorFlow."""
-    from importlib import metadata  # slow to import, and needed for nothing else
-
     found = []
     for name in ("tensorflow", "tensorflow-cpu"):
         try:
@@ -54,12 +54,3 @@ def versions() -> str:
             pass
     python = ".".join(map(str, sys.version_info[:3]))
     return f"tf_adasum {__version__} ({', '.join([*found, f'Python {python}'])})"
-
-
-class _Version(argparse.Action):
-    def __init__(self, **options: Any):
-        super().__init__(nargs=0, **options)
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        print(versions())
-        parser.exit()

@@ -40,7 +40,7 @@ class Nodes:
         """Check the values."""
         if self.count < 1:
             raise ValueError(f"--nnodes: expected at least 1. Received: --nnodes {self.count}")
-        if not 0 <= self.rank < self.count:
+        if self.rank is None or not 0 <= self.rank < self.count:
             raise ValueError(
                 f"--node-rank: expected 0 to {self.count - 1} with --nnodes {self.count}. "
                 f"Received: --node-rank {self.rank}"

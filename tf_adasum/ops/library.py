@@ -215,17 +215,4 @@ def _is_release(version: str) -> bool:
 _installed = OpLibrary(Path(__file__).parent)
 
 
-def load(device_type: str | None = "CPU") -> types.ModuleType | None:
-    """Load the installed library; see `OpLibrary.load`."""
-    return _installed.load(device_type)
-
-
-def status() -> Status:
-    """Return the state of the installed library; see `OpLibrary.status`.
-
-    Example:
-        >>> from tf_adasum.ops import library
-        >>> library.status().loaded  # needs a compiler  # doctest: +SKIP
-        True
-    """
-    return _installed.status()
+load, status = _installed.load, _installed.status

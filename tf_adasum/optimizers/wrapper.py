@@ -180,15 +180,11 @@ def validated_optimizer(wrapper, optimizer):
             "Received: optimizer=LossScaleOptimizer(…)"
         )
     # As MultiOptimizer has, of Keras and of TensorFlow Addons.
-    if hasattr(optimizer, "optimizers") or hasattr(optimizer, "optimizer_specs"):
+    is_several = hasattr(optimizer, "optimizers") or hasattr(optimizer, "optimizer_specs")
+    if is_several or len(keras_compat.optimizers_within(optimizer)) > 1:
         raise ValueError(
-            f"{wrapper} wraps one optimizer, not several optimizers for different variables. "
-            f"Received: optimizer={type(optimizer).__name__}(…)"
-        )
-    if len(keras_compat.optimizers_within(optimizer)) > 1:
-        raise ValueError(
-            f"{wrapper} cannot wrap another wrapper. "
-            f"Received: optimizer={type(optimizer).__name__}(…)"
+            f"{wrapper} wraps one optimizer, not several optimizers for different variables or "
+            f"another wrapper. Received: optimizer={type(optimizer).__name__}(…)"
         )
     if keras_compat.is_wrapped(optimizer):
         raise ValueError(

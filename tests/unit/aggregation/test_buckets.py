@@ -1,10 +1,9 @@
-"""Buckets: which gradients are packed together, and that each is unpacked as it was."""
+"""Buckets: which gradients are packed together. test_levels.py unpacks them."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.all_pairs import parametrize_all_pairs
-from support.scheme_oracle import DTYPES, gradients_of
+from support.scheme_oracle import DTYPES
 
 from tf_adasum.aggregation import buckets
 
@@ -77,35 +76,6 @@ def test_offsets_beyond_32_bits():
     big = tf.TensorSpec([2**20, 2**12], tf.float16)
     bucket = buckets.Bucket.from_gradients([1, 0], [big, big])
     assert bucket.segments.tolist() == [0, 2**32, 2**33] and bucket.segments.dtype == np.int64
-
-
-SHAPES = [(3, 4), (), (1,), (0, 2), (2, 3, 5), (17,), (1, 1)]
-
-
-@parametrize_all_pairs(
-    dtype=DTYPES, bucket_bytes=[1, 50, None], in_graph=[False, True], extra=[0, 5]
-)
-def test_packed_gradients_are_unpacked_unchanged(dtype, bucket_bytes, in_graph, extra):
-    (gradients,) = gradients_of(SHAPES, 1, dtype)
-    plan = buckets.assign([tf.constant(gradient) for gradient in gradients], bucket_bytes)
-
-    def there_and_back(gradients):
-        buffers = [bucket.pack(gradients, bucket.size + extra) for bucket in plan]
-        return buffers, [dict(b.unpack(buffer)) for b, buffer in zip(plan, buffers, strict=True)]
-
-    buffers, pieces = (tf.function(there_and_back) if in_graph else there_and_back)(gradients)
-    returned = {}
-    for bucket, buffer, own in zip(plan, buffers, pieces, strict=True):
-        expected = np.zeros(bucket.segments[-1] + extra, dtype.as_numpy_dtype)
-        for index, start in zip(bucket.indices, bucket.segments, strict=False):
-            flat = gradients[index].ravel()
-            expected[start : start + flat.size] = flat
-        assert buffer.numpy().tobytes() == expected.tobytes(), "in the bucket's order, and zeros"
-        returned.update(own)
-    assert sorted(returned) == [0, 1, 2, 4, 5, 6]
-    for index, gradient in returned.items():
-        assert gradient.shape == SHAPES[index] and gradient.dtype == dtype
-        assert gradient.numpy().tobytes() == gradients[index].tobytes()
 
 
 # ---- arguments ---------------------------------------------------------------------------------

@@ -4,13 +4,12 @@ Shape letters: R replicas, N elements.
 """
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from support import oracle, scheme_oracle
 from support.all_pairs import parametrize_all_pairs
 
 from tf_adasum.aggregation.rules import Adasum, Mean, Sum
-from tf_adasum.aggregation.rules.nested import Nested, nested
+from tf_adasum.aggregation.rules.nested import Nested
 
 # Float64 inner products, 1e-16·√n, which the levels amplify where gradients nearly cancel; the
 # seeds give nothing closer than a hundredth. A wrong group or order is an error of size 1.
@@ -37,31 +36,6 @@ def total(rows):
 
 
 # ---- against the vectors -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "levels",
-    [
-        [(2, Adasum()), (2, Adasum())],
-        [(3, Adasum()), (3, Adasum()), (2, Adasum())],
-        [(2, Mean()), (3, Adasum())],
-        [(1, Mean()), (4, Adasum())],
-        [(4, Mean()), (1, Adasum())],
-        [(2, Mean()), (3, Adasum()), (2, Adasum())],
-        [(2, Sum()), (3, Mean())],
-        [(2, Adasum()), (3, Sum())],
-        [(3, Adasum()), (2, Mean()), (2, Adasum())],
-    ],
-    ids=str,
-)
-def test_equals_the_combinations_of_combinations(levels):
-    replicas = int(np.prod([radix for radix, _ in levels]))
-    for rule in (nested(levels), Nested(levels)):
-        for seed in range(3):
-            rows = rows_of(replicas, seed)
-            combined = rule.coefficients(gram_of(rows)).numpy()[0] @ rows
-            wanted = by_vectors(rows, levels)
-            np.testing.assert_allclose(combined, wanted, rtol=0, atol=TOLERANCE * total(rows))
 
 
 # ---- cancellation ------------------------------------------------------------------------------

@@ -1,37 +1,18 @@
-"""Rules, `aggregate` on local replicas, and `adasum`, against the NumPy oracle on the vectors."""
+"""Rules and `adasum`, against the NumPy oracle on the vectors; test_levels.py has `aggregate`."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import oracle, scheme_oracle
+from support import oracle
 from support.all_pairs import BACKENDS, parametrize_all_pairs
 from support.scheme_oracle import DTYPES, assert_rounded, gradients_of
 
 import tf_adasum
-from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate, rules
+from tf_adasum.aggregation import rules
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
 
 SHAPES = [(), (1,), (17,), (0,), (3, 5), (18011,), (2, 0, 3), ()]
-
-
-# ---- against the oracle ------------------------------------------------------------------------
-
-
-@parametrize_all_pairs(
-    backend=BACKENDS,
-    dtype=DTYPES,
-    replicas=[*range(1, 10), 16],
-    rule=[Adasum(), Sum(), Mean()],
-    bucket_bytes=[None, 64, 1],
-)
-def test_aggregate_equals_the_oracle(backend, dtype, replicas, rule, bucket_bytes):
-    gradients, scheme = gradients_of(SHAPES, replicas, dtype), Scheme(rule, replicas)
-    combined = aggregate(gradients, LocalReductionPlanner(scheme), bucket_bytes)
-    of_variables = zip(*gradients, strict=True)
-    wanted = scheme_oracle.combined(gradients, scheme)
-    for actual, own, one in zip(combined, of_variables, wanted, strict=True):
-        assert_rounded(actual, one, own)
 
 
 # ---- cancellation; see also test_nested.py ----------------------------------------------------
@@ -135,21 +116,6 @@ def test_adasum_is_compiled_by_xla(backend):
         np.testing.assert_allclose(one, wanted, rtol=1e-6)
 
 
-@parametrize_all_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[1, 2, 3, 7, 16])
-def test_of_identical_gradients_is_the_gradient(backend, dtype, replicas):
-    (own,) = gradients_of([(37,)] * 8, 1, dtype)
-    # The coefficients add up to 1 within 1e-15, which rounds away except in float64.
-    tolerance = 2e-15 if dtype == tf.float64 else 0
-    for combined, gradient in zip(tf_adasum.adasum([own] * replicas), own, strict=True):
-        actual, wanted = combined.numpy().astype(np.float64), gradient.astype(np.float64)
-        np.testing.assert_allclose(actual, wanted, rtol=tolerance)
-
-
-def correlated(dtype, replicas, size, seed=0):
-    """For each replica a gradient, with a part in common."""
-    return [own for (own,) in gradients_of([(size,)], replicas, dtype, seed)]
-
-
 @parametrize_all_pairs(backend=BACKENDS, dtype=DTYPES, replicas=[2, 3, 4, 5])
 def test_zero_tiny_and_huge_gradients(backend, dtype, replicas):
     # Squares of float64 have to be normal numbers and finite; the other types are squared in
@@ -160,12 +126,12 @@ def test_zero_tiny_and_huge_gradients(backend, dtype, replicas):
         tf.float32: (2.0**-100, 2.0**100),
         tf.float64: (2.0**-230, 2.0**490),
     }[dtype]
-    zero = [(0,), (0, 1), (1, 0), (1, 1, 0)]
+    zero, correlated = [(0,), (0, 1), (1, 0), (1, 1, 0)], gradients_of([(40,)], replicas, dtype)
     for pattern in (*zero, (tiny,), (huge,), (tiny, huge), (huge, tiny, tiny)):
         scales = (pattern * replicas)[:replicas]
         own = [
             gradient * gradient.dtype.type(scale)
-            for gradient, scale in zip(correlated(dtype, replicas, 40), scales, strict=True)
+            for (gradient,), scale in zip(correlated, scales, strict=True)
         ]
         wanted = oracle.adasum(own)
         assert np.isfinite(wanted).all()

@@ -8,7 +8,6 @@ import tensorflow as tf
 from support import scheme_oracle
 from support.all_pairs import BACKENDS, parametrize_all_pairs
 from support.fake_collectives import exchanged
-from support.scheme_oracle import gradients_of
 
 from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
@@ -105,16 +104,6 @@ def test_two_sparse_gradients(scheme, indices, row_shape, dtype, index_dtype, ba
         assert_combined(results, gradients, scheme, tolerance=tolerance)
 
 
-def test_the_mean_keeps_repeated_rows():
-    """As the gradient of one device, which Adam squares row by row."""
-    gradients = replicas_of(INDICES[:4])
-    for results in everywhere(gradients, Scheme(Mean(), 4)):
-        for (combined,) in results:
-            assert combined.indices.numpy().tolist() == [*itertools.chain(*INDICES[:4])]
-            expected = np.concatenate([own.values.numpy() for (own,) in gradients]) / 4
-            np.testing.assert_array_equal(combined.values, expected)
-
-
 # ---- details -----------------------------------------------------------------------------------
 
 
@@ -154,37 +143,6 @@ def test_only_the_rows_of_a_variable_are_sent(indices):
     for calls in hub.calls:
         shapes = [(kind, shape.as_list()) for kind, shape in calls]
         assert shapes == [("all_gather", [1, *s]) for s in ([1], [most], [most, 4])]
-
-
-@pytest.mark.parametrize("way", ["collectives", "local"])
-def test_a_graph_for_any_number_of_rows(way):
-    row_shape, scheme = (2, 3), Scheme(Adasum(), 3)
-    specs = [
-        (
-            tf.TensorSpec([None, *row_shape], tf.float32),
-            tf.TensorSpec([None], tf.int64),
-            tf.TensorSpec([2, 3], tf.float32),
-        )
-    ] * 3
-
-    @tf.function(input_signature=[specs], autograph=False)
-    def step(replicas):
-        shape = tf.constant([ROWS, *row_shape], tf.int64)
-        gradients = [
-            [tf.IndexedSlices(values, indices, shape), dense_gradient]
-            for values, indices, dense_gradient in replicas
-        ]
-        if way == "local":
-            return [aggregate(gradients, LocalReductionPlanner(scheme))]
-        return exchanged(gradients, scheme)[0]
-
-    for indices in (INDICES[:3], INDICES[1:4], [[]] * 3, [[1, 2]] * 3):
-        sparse = replicas_of(indices, row_shape=row_shape)
-        others = gradients_of([(2, 3)], 3)
-        gradients = [[*own, tf.constant(one)] for own, (one,) in zip(sparse, others, strict=True)]
-        results = step([(own.values, own.indices, one) for own, one in gradients])
-        assert_combined(results, gradients, scheme)
-    assert step.experimental_get_tracing_count() == 1
 
 
 @pytest.mark.parametrize(

@@ -112,16 +112,13 @@ def shares(num_gpus, num_workers, per_worker):
         (4, 1, 3, ["0,1,2"]),
         (4, 1, None, ["0,1,2,3"]),  # nothing to divide
         (0, 2, 2, ["", ""]),  # CPUs
+        *((*too_few, None) for too_few in ((1, 2, None), (3, 2, 2), (1, 1, 2))),
     ],
 )
 def test_gpus_are_divided_between_the_workers(num_gpus, num_workers, per_worker, expected):
-    assert shares(num_gpus, num_workers, per_worker) == expected
-
-
-@pytest.mark.parametrize(
-    ("num_gpus", "num_workers", "per_worker"), [(1, 2, None), (3, 2, 2), (1, 1, 2)]
-)
-def test_too_few_gpus_are_an_error(num_gpus, num_workers, per_worker):
+    if expected is not None:
+        assert shares(num_gpus, num_workers, per_worker) == expected
+        return
     with pytest.raises(ValueError, match=rf"Received: {num_gpus} visible GPUs"):
         shares(num_gpus, num_workers, per_worker)
 

@@ -11,6 +11,7 @@ tested instead of newly compiled ones.
 test_kernels.py tests the same kernels under TensorFlow, with the default plans.
 """
 
+import ctypes.util
 import itertools
 import os
 import shutil
@@ -26,6 +27,7 @@ from support.cuda_library import (
     TWO_PASSES,
     TYPES,
     CudaLibrary,
+    LibraryError,
 )
 
 pytestmark = pytest.mark.version_independent
@@ -69,6 +71,16 @@ def compiled_library(tmp_path_factory):
     if shutil.which("g++") is None:
         pytest.skip("there is no g++ to compile the emulation")
     return CudaLibrary(cuda_library.emulated_library())
+
+
+def test_without_the_cuda_driver(tmp_path):
+    if ctypes.util.find_library("cuda") is not None:
+        pytest.skip("this machine has the CUDA driver")
+    if shutil.which("g++") is None:
+        pytest.skip("there is no g++")
+    library = CudaLibrary(cuda_library.build(tmp_path, emulated=False))
+    with pytest.raises(LibraryError, match=r"CUDA driver libcuda\.so\.1"):
+        library.plan(SEGMENT_WEIGHTED_SUM, TYPES["float32"], 2, [0, 64])
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import keras_versions
+from support.two_variables import SHAPES, assert_equal, model_of, variables_of
 
 import tf_adasum
 from tf_adasum import optimizers
@@ -27,14 +28,8 @@ def gradients_of(calls, seed=0):
     """For each call the gradients of two variables, a matrix and a vector."""
     random = np.random.default_rng(seed)
     return [
-        [(random.standard_normal(shape) + 0.7).astype("float32") for shape in ((4, 3), (5,))]
+        [(random.standard_normal(shape) + 0.7).astype("float32") for shape in SHAPES]
         for _ in range(calls)
-    ]
-
-
-def variables_of():
-    return [
-        keras_versions.Variable(value, name=f"v{i}") for i, value in enumerate(*gradients_of(1, 1))
     ]
 
 
@@ -48,11 +43,6 @@ def stepped(optimizer, gradients, **hooks):
 
 def values(variables):
     return [np.array(variable.numpy()) for variable in variables]
-
-
-def assert_equal(actual, expected):
-    for one, other in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def accumulating(steps=2, learning_rate=0.05, cls=SGD, **options):
@@ -155,10 +145,7 @@ def test_loss_scale_factor_is_taken_out_of_the_gradients():
 
 
 def fitted(**options):
-    keras.utils.set_random_seed(3)
-    layers = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)]
-    model = keras.Sequential([keras.Input([3]), *layers])
-    model.compile(AdaScale(accumulating()), "mse", **options)
+    model = model_of(AdaScale(accumulating()), **options)
     random = np.random.default_rng(8)
     x, noise = (random.standard_normal([24, size]).astype("float32") for size in (3, 1))
     fit = {

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import keras_versions, ways_to_restart
+from support.two_variables import SHAPES, assert_equal, values_of, variables_of
+from support.two_variables import model_of as compiled
 
 import tf_adasum
 from tf_adasum.compat import keras as keras_compat
@@ -15,8 +17,6 @@ from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
 SGD, Adam = keras.optimizers.SGD, keras.optimizers.Adam
 SCHEDULE = keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5)
 STEPS = 6
-SHAPES = [(4, 3), (5,)]
-
 pytestmark = pytest.mark.filterwarnings("ignore:AdaScale around")
 
 WRAPPERS = {
@@ -41,17 +41,6 @@ def strategy(adasum_strategy, wrapper):
     return tf.distribute.get_strategy() if wrapper is AdaScale else adasum_strategy
 
 
-def values_of(seed):
-    random = np.random.default_rng(seed)
-    return [random.standard_normal(shape).astype("float32") for shape in SHAPES]
-
-
-def variables_of():
-    return [
-        keras_versions.Variable(value, name=f"v{index}") for index, value in enumerate(values_of(0))
-    ]
-
-
 def stepped(strategy, make, steps=STEPS, scale=1.0, after=lambda variables: None):
     """Takes steps on given gradients; returns the optimizer and the variables."""
     with strategy.scope():
@@ -66,21 +55,12 @@ def stepped(strategy, make, steps=STEPS, scale=1.0, after=lambda variables: None
     return optimizer, variables
 
 
-def assert_equal(actual, expected):
-    for one, other in zip(actual, expected, strict=True):
-        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
-
-
 X = np.random.default_rng(8).standard_normal([20, 3]).astype("float32")
 Y = X[:, :1] * 2
 
 
 def model_of(optimizer):
-    keras.utils.set_random_seed(3)
-    layers = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)]
-    model = keras.Sequential([keras.Input([3]), *layers])
-    model.compile(optimizer, "mse", run_eagerly=keras_versions.RUNS_EAGERLY)
-    return model
+    return compiled(optimizer, run_eagerly=keras_versions.RUNS_EAGERLY)
 
 
 def fit(model, epochs, **options):
@@ -99,7 +79,7 @@ def test_another_object_than_an_optimizer_is_refused(wrapper, given):
 @pytest.mark.parametrize("inner", [AdaScale, DeltaAdasum])
 def test_a_wrapper_in_a_wrapper_is_refused(wrapper, inner):
     name, optimizer = wrapper(SGD()).__class__.__name__, SGD()
-    message = rf"{name} cannot wrap another wrapper.* Received.*{inner.__name__}\("
+    message = rf"{name} wraps one optimizer, not .* another wrapper.* Received.*{inner.__name__}\("
     with pytest.raises(ValueError, match=message):
         wrapper(inner(optimizer))
     with pytest.raises(ValueError, match=f"already wrapped: pass a new optimizer to {name}"):

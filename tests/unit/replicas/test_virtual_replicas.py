@@ -6,9 +6,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import oracle
+from support import optimizer_oracles, oracle
 
 import tf_adasum
+from tf_adasum.replicas.virtual_replicas import validated_count
 
 pytestmark = pytest.mark.keras3_only("virtual replicas need Keras 3")
 
@@ -70,36 +71,20 @@ def assert_weights(model, expected):
         np.testing.assert_allclose(own, one, rtol=0, atol=1e-5)
 
 
-def test_plain_fit(strategy):
+@pytest.mark.parametrize(
+    ("missing", "clip", "steps_per_execution"),
+    [(0, None, 1), (1, None, 1), (13, None, 1), (22, None, 1), (0, 0.3, 1), (0, None, 2)],
+)
+def test_fit(strategy, missing, clip, steps_per_execution):
+    """With a last batch that does not fill all; clipping is per virtual replica."""
     replicas = strategy.num_virtual_replicas
-    model, (x, y) = linear(strategy, metrics=["mae"]), data(3 * ROWS * replicas)
+    sgd, options = keras.optimizers.SGD(RATE, global_clipnorm=clip), {"metrics": ["mae"]}
+    model = linear(strategy, sgd, steps_per_execution=steps_per_execution, **options)
+    x, y = data(4 * ROWS * replicas - missing)
     history = model.fit(x, y, batch_size=ROWS * replicas, shuffle=False, verbose=0).history
-    assert_weights(model, expected_weights(x, y, replicas))
-    assert int(model.optimizer.iterations.numpy()) == 3
+    assert_weights(model, expected_weights(x, y, replicas, clip=clip))
+    assert int(model.optimizer.iterations.numpy()) == 4
     assert history.keys() == {"loss", "mae"}
-
-
-@pytest.mark.parametrize("missing", [1, 13, 22])
-def test_a_last_batch_that_does_not_fill_all(strategy, missing):
-    replicas = strategy.num_virtual_replicas
-    model, (x, y) = linear(strategy), data(2 * ROWS * replicas - missing)
-    model.fit(x, y, batch_size=ROWS * replicas, shuffle=False, verbose=0)
-    assert_weights(model, expected_weights(x, y, replicas))
-
-
-def test_clipping_is_per_virtual_replica(strategy):
-    replicas = strategy.num_virtual_replicas
-    model = linear(strategy, keras.optimizers.SGD(RATE, global_clipnorm=0.3))
-    x, y = data(2 * ROWS * replicas)
-    model.fit(x, y, batch_size=ROWS * replicas, shuffle=False, verbose=0)
-    assert_weights(model, expected_weights(x, y, replicas, clip=0.3))
-
-
-def test_several_steps_per_execution(strategy):
-    replicas = strategy.num_virtual_replicas
-    model, (x, y) = linear(strategy, steps_per_execution=2), data(4 * ROWS * replicas)
-    model.fit(x, y, batch_size=ROWS * replicas, shuffle=False, verbose=0)
-    assert_weights(model, expected_weights(x, y, replicas))
 
 
 def test_mean_is_one_device_with_the_whole_batch():
@@ -109,20 +94,6 @@ def test_mean_is_one_device_with_the_whole_batch():
     alone = linear(tf.distribute.get_strategy())
     alone.fit(x, y, batch_size=ROWS * 4, shuffle=False, verbose=0)
     assert_weights(model, alone.get_weights())
-
-
-def test_moving_statistics_are_those_of_the_average(strategy):
-    replicas = strategy.num_virtual_replicas
-    layer = keras.layers.BatchNormalization(momentum=0.9)
-    model, (x, y) = linear(strategy, layers=[layer]), data(2 * ROWS * replicas)
-    model.fit(x, y, batch_size=ROWS * replicas, shuffle=False, verbose=0)
-    mean, variance = np.zeros(FEATURES), np.ones(FEATURES)
-    for batch in np.split(x.astype("float64"), 2):
-        parts = np.split(batch, replicas)
-        mean = 0.9 * mean + 0.1 * np.mean([each.mean(0) for each in parts], axis=0)
-        variance = 0.9 * variance + 0.1 * np.mean([each.var(0) for each in parts], axis=0)
-    np.testing.assert_allclose(layer.moving_mean, mean, atol=1e-5)
-    np.testing.assert_allclose(layer.moving_variance, variance, atol=1e-5)
 
 
 def test_each_virtual_replica_drops_other_units(strategy):
@@ -222,33 +193,24 @@ def test_adascale_counts_virtual_replicas():
     for own, targets in zip(np.split(x.astype("float64"), 4), np.split(y, 4), strict=True):
         kernels.append(-2 * own.T @ targets / ROWS)
         biases.append(-2 * targets.mean(0))
-    all_ = np.concatenate([np.reshape(kernels, [4, -1]), biases], axis=1)
-    mean_square, square_of_mean = np.mean(np.sum(all_**2, 1)), np.sum(all_.mean(0) ** 2)
-    variance = 4 / 3 * (mean_square - square_of_mean)
-    squared = square_of_mean - variance / 4
-    assert squared > 0
-    gain = (variance + squared) / (variance / 4 + squared)
-    np.testing.assert_allclose(float(optimizer.gain), gain, rtol=1e-4)
+    expected = optimizer_oracles.AdaScaleOracle(np.zeros(FEATURES + 1), RATE, 4)
+    expected.step(np.concatenate([np.reshape(kernels, [4, -1]), biases], axis=1))
+    assert 1 < expected.gain < 4
+    np.testing.assert_allclose(float(optimizer.gain), expected.gain, rtol=1e-4)
 
 
-REFUSED = {
-    "must be an int": {"virtual_replicas": 0},
-    "AdaCons": {"virtual_replicas": 8, "aggregation": "adacons"},
-    "local_reduction": {"virtual_replicas": 8, "local_reduction": "mean"},
-}
-
-
-@pytest.mark.parametrize("words", REFUSED)
-def test_refused_arguments(words):
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((0, 1, tf_adasum.rules.Adasum(), None), "must be an int"),
+        ((8, 1, tf_adasum.rules.AdaCons(), None), "AdaCons"),
+        ((8, 1, tf_adasum.rules.Adasum(), "mean"), "local_reduction"),
+        ((14, 3, tf_adasum.rules.Adasum(), None), "virtual_replicas=15, or a number"),
+    ],
+)
+def test_refused_arguments(arguments, words):
     with pytest.raises(ValueError, match=words):
-        tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], **REFUSED[words])
-
-
-def test_numbers_that_do_not_divide():
-    from tf_adasum.replicas.virtual_replicas import validated_count
-
-    with pytest.raises(ValueError, match="virtual_replicas=15, or a number of devices that div"):
-        validated_count(14, 3, tf_adasum.rules.Adasum(), None)
+        validated_count(*arguments)
     assert validated_count(None, 3, tf_adasum.rules.AdaCons(), None) == 3
 
 
@@ -286,10 +248,8 @@ def test_what_cannot_be_supported_says_so():
     ],
 )
 def test_steps_of_delta_adasum_that_cannot_be_undone(options, message):
-    strategy, (x, y) = (
-        make(4, on_nonfinite=options.get("on_nonfinite", "propagate")),
-        data(ROWS * 4),
-    )
+    (x, y), action = data(ROWS * 4), options.get("on_nonfinite", "propagate")
+    strategy = make(4, on_nonfinite=action)
     with strategy.scope():
         optimizer = tf_adasum.optimizers.DeltaAdasum(
             keras.optimizers.Adam(), local_steps=options.get("local_steps", 1)
@@ -365,8 +325,7 @@ def test_an_estimate_counts_steps_that_were_not_measured():
     assert tracker.estimate([4]) == {4: 3}
 
 
-@pytest.mark.parametrize("rule", ["adasum", "mean"])
-@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize(("rule", "is_known"), [("adasum", False), ("mean", True)])
 def test_evaluate_sums_over_the_rows_of_all(rule, is_known):
     strategy = make(4, aggregation=rule)
     with strategy.scope():
