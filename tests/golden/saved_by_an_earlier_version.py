@@ -4,7 +4,7 @@
 
 It restores what lies in a folder, with the tf_adasum that is installed, trains two further steps,
 and prints the numbers as JSON. `tests/unit/backup/test_saved_by_an_earlier_version.py` compares
-them.
+them, and `tests/multi_worker/scenarios/elastic.py` resumes with it on other replicas.
 """
 
 import json
@@ -50,12 +50,12 @@ def data():
     return x, (x.sum(axis=1, keepdims=True) + noise).astype("float32")
 
 
-def compiled(name, seed):
+def compiled(name, seed, devices=DEVICES):
     """Returns a strategy and a model of few weights, with statistics of its own."""
     rule, make = TRAININGS[name]
     keras.backend.clear_session()  # names are counted from the start
     keras.utils.set_random_seed(seed)
-    strategy = tf_adasum.AdasumMirroredStrategy(devices=DEVICES, aggregation=rule)
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=devices, aggregation=rule)
     with strategy.scope():
         model = keras.Sequential(
             [
@@ -106,15 +106,15 @@ def resume(folder):
         dict from names to dicts from forms to dicts: the state that was restored, the losses and
         the state at the end.
     """
-    return {name: {form: _go_on(folder / name, name, form) for form in FORMS} for name in TRAININGS}
+    return {name: {form: go_on(folder / name, name, form) for form in FORMS} for name in TRAININGS}
 
 
-def _go_on(place, name, form):
-    strategy, model = compiled(name, seed=2)
+def go_on(place, name, form, devices=DEVICES):
+    strategy, model = compiled(name, 2, devices)
     if form == "backup":
         seen = StateAtFirstBatch()
         losses = fit(model, callbacks=[backup_in(place), seen])
-        return {"restored": seen.state, "losses": losses, "end": state_of(model)}
+        return numbers_of(model, seen.state, losses)
     with strategy.scope():
         if form == "model.keras":
             model = keras.models.load_model(place / form)
@@ -127,7 +127,12 @@ def _go_on(place, name, form):
             checkpoint.read(str(place / form)).assert_existing_objects_matched()
     restored = state_of(model)
     losses = fit(model, SAVED_AFTER, STEPS - SAVED_AFTER)
-    return {"restored": restored, "losses": losses, "end": state_of(model)}
+    return numbers_of(model, restored, losses)
+
+
+def numbers_of(model, restored, losses):
+    scale = getattr(model.optimizer, "scale", None)  # of AdaScale
+    return {"restored": restored, "losses": losses, "end": state_of(model), "scale": scale}
 
 
 class StateAtFirstBatch(keras.callbacks.Callback):
