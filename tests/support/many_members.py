@@ -1,95 +1,151 @@
-"""Many workers that all wait, as threads of a process, for worker 0 of the failure detector.
+"""Many simulated workers that all wait, for one real worker 0 of the failure detector.
 
     python tests/support/many_members.py COUNT SECONDS
 
-prints as JSON: the CPU seconds per second of worker 0's two threads, the bytes of the longest value
-that it sends, and how many statuses arrive per second.
+prints as JSON: the CPU seconds per second of worker 0's two threads, the bytes of the longest line
+that it sends, and how many statuses arrive per second. The simulated workers run in another
+process, so that they do not count.
 """
 
+import itertools
 import json
 import multiprocessing
 import random
 import resource
+import select
+import socket
 import subprocess
 import sys
-import threading
 import time
 
-from tf_adasum.cluster import ports
-from tf_adasum.cluster.participant import Participant
+from tf_adasum.cluster import participant
+from tf_adasum.cluster.channel import Channel
+from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.start_round import HAS_RESULT
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS
 from tf_adasum.health import call_site, connections, monitor
 
-ENVIRONMENT = {"TF_ADASUM_SECRET": "key"}
+SECRET = Secret(b"key")
 PLACES = ("train.py:41 (main)", "train.py:57 (main)", "evaluate.py:8 (scores)")
-CALLS = json.dumps([[number, 7**number % 2**31, "begins epoch 3 of fit"] for number in range(8)])
 SECONDS_TO_JOIN = 60.0
 
 
-def met_at(cluster):
-    """Return the `Participant` of a worker that has met the others."""
-    met = Participant(cluster, ENVIRONMENT)
-    met._own["cluster"].clear()  # the same long list on all
-    met.meet({}, {}, SECONDS_TO_JOIN)
-    return met
+def allow_open_files(count):
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2 * count + 200), hard))
 
 
-def send_statuses(cluster):
-    """Send a worker's status once a second, until the process ends."""
-    session = met_at(cluster).session
-    waits_since = time.monotonic() - random.Random(cluster.rank).uniform(0, 3)
-    while True:
-        status = {
-            "state": "running",
-            "call": 1,
-            "in_call": 1,
-            "collectives_entered": 40,
-            "waiting_seconds": time.monotonic() - waits_since,
-            "location": f"{PLACES[cluster.rank % len(PLACES)]}, in fit, epoch 3",
-            "calls": CALLS,
-        }
-        session.set({"status": status})
-        time.sleep(1.0)
+def wait_until_listening(port, deadline):
+    """Wait for worker 0, which may be slower than its child. A caller may even meet itself."""
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        while not any(f":{port:04X} 00000000:0000 0A" in line for line in table):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nobody listens at port {port}")
+            time.sleep(0.01)
+            table.seek(0)
 
 
-def members(clusters, is_over):
-    for cluster in clusters:
-        threading.Thread(target=send_statuses, args=(cluster,), daemon=True).start()
-        time.sleep(0.005)  # the store drops who is silent for the time of a lease
-    is_over.wait()
+def members(port, count, last, longest):
+    """Connect workers 1 to `count` - 1, and send their statuses once a second until `last`."""
+    allow_open_files(count)
+    rng, since = random.Random(0), time.monotonic()
+    poll, channels, lines, ranks = select.poll(), {}, {}, {}
+    key, description = (
+        f"member/%d/{16 * '0'}",
+        {"cluster": {}, "settings": {}},
+    )
+    wait_until_listening(port, since + SECONDS_TO_JOIN)
+    described, told, beat_at = set(), set(), since
+    while len(told) < count - 1 and time.monotonic() < since + SECONDS_TO_JOIN:
+        # The store drops who is silent for the time of a lease: few at a time, and with heartbeats.
+        missing = (each for each in range(1, count) if each not in channels)
+        for rank in itertools.islice(missing, 100 + len(described) - len(channels)):
+            connection = socket.create_connection(("127.0.0.1", port))
+            lines[connection.fileno()], ranks[connection.fileno()] = 0, rank
+            poll.register(connection, select.POLLIN)
+            channels[rank] = Channel(connection, SECRET, is_server=False, rank=rank)
+        if time.monotonic() > beat_at:
+            beat_at = time.monotonic() + HEARTBEAT_SECONDS
+            for rank in described:
+                channels[rank].send({"op": "heartbeat"})
+        for number, _ in poll.poll(100):
+            rank, value = ranks[number], None
+            messages = channels[rank].receive()
+            if not channels[rank].is_open:  # it was too slow; this worker connects again
+                poll.unregister(number)
+                channels.pop(rank).close()
+                described.discard(rank), told.discard(rank)
+                continue
+            if channels[rank].is_authenticated and rank not in described:
+                described.add(rank)
+                value = description
+            if any(message.get("key") == "result" for message in messages):
+                told.add(rank)
+                value = HAS_RESULT
+            if value:
+                channels[rank].send({"op": "set", "key": key % rank, "value": value})
+    waits = {rank: since - rng.uniform(0, 3) for rank in channels}
+    send_at = {rank: since + rng.uniform(0, 1) for rank in channels}
+    calls = json.dumps(
+        [[number, 7**number % 2**31, "begins epoch 3 of fit"] for number in range(8)]
+    )
+    while (now := time.monotonic()) < last.value:
+        for rank, channel in channels.items():
+            if now >= send_at[rank]:
+                send_at[rank] = now + 1.0
+                status = {
+                    "state": "running",
+                    "call": 1,
+                    "in_call": 1,
+                    "collectives_entered": 40,
+                    "waiting_seconds": now - waits[rank],
+                    "location": f"{PLACES[rank % len(PLACES)]}, in fit, epoch 3",
+                    "calls": calls,
+                }
+                value = {"status": status}
+                channel.send({"op": "set", "key": key % rank, "value": value})
+        for number, _ in poll.poll(20):
+            piece = channels[ranks[number]].socket.recv(1 << 20)
+            *ended, rest = piece.split(b"\n")
+            for part in ended:
+                longest.value = max(longest.value, lines[number] + len(part))
+                lines[number] = 0
+            lines[number] += len(rest)
 
 
 def measured(count, seconds):
-    """Return CPU seconds per second, the bytes of the longest value, and statuses per second."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 3 * count + 200), hard))
+    """Return the CPU seconds per second, the bytes of the longest line, and statuses per second."""
+    allow_open_files(count)
     names = tuple(f"worker {rank}" for rank in range(count))
-    with ports.free_ports(1) as (port,):
-        pass
-    addresses = tuple(f"127.1.{rank // 250}.{rank % 250 + 1}:{port}" for rank in range(count))
-    clusters = [Cluster(addresses, names, rank) for rank in range(count)]
+    addresses = (f"10.0.{rank // 250}.{rank % 250}:2222" for rank in range(1, count))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    cluster = Cluster((f"127.0.0.1:{port}", *addresses), names, 0)
+    met = participant.Participant(cluster, {"TF_ADASUM_SECRET": SECRET.key.decode()})
+    met._own["cluster"].clear()  # the simulated workers do not send the addresses
     context = multiprocessing.get_context("fork")
-    is_over = context.Event()
-    others = context.Process(target=members, args=(clusters[1:], is_over))
+    last, longest = context.Value("d", float("inf")), context.Value("q", 0)
+    others = context.Process(target=members, args=(port, count, last, longest))
     others.start()
     try:
-        met = met_at(clusters[0])
-        server = connections.OfWorker0(met)
-        received, longest = [], []
-        receive, send = server.receive, server.send
+        met.meet({}, {}, SECONDS_TO_JOIN)
+    except TimeoutError:
+        others.kill()
+        raise
+    server = connections.OfWorker0(met)
+    received, receive = [0], server.receive
 
-        def counted():
-            received.extend(messages := receive())
-            return messages
+    def counted():
+        messages = receive()
+        received[0] += len(messages)
+        return messages
 
-        def weighed(message):
-            longest.append(len(json.dumps(message)))
-            send(message)
-
-        server.receive, server.send = counted, weighed
-        own = monitor.HealthMonitor(clusters[0], server)
-        own._reachability.try_now_and_then = lambda: None  # nobody listens there any more
-        call_site.of_thread = lambda _: (1, PLACES[0])
+    server.receive = counted
+    own = monitor.HealthMonitor(cluster, server)
+    own._reachability.try_now_and_then = lambda: None  # the addresses do not exist
+    call_site.of_thread = lambda _: (1, PLACES[0])
+    try:
         own.start()
         own.started(lambda: (40, 39, 0), lambda cause: None)
         deadline = time.monotonic() + SECONDS_TO_JOIN
@@ -99,17 +155,18 @@ def measured(count, seconds):
             time.sleep(0.1)
         own._update_status(call=1, in_call=1)
         time.sleep(3.0)
-        clocks = [time.pthread_getcpuclockid(t.ident) for t in (own._thread, met.server._thread)]
-        begun, used = time.monotonic(), sum(map(time.clock_gettime, clocks))
-        received.clear(), longest.clear()
+        threads = own._thread, met.server._thread
+        clocks = [time.pthread_getcpuclockid(each.ident) for each in threads]
+        begun, used, longest.value = time.monotonic(), sum(map(time.clock_gettime, clocks)), 0
+        received[0] = 0
         time.sleep(seconds)
         used, took = sum(map(time.clock_gettime, clocks)) - used, time.monotonic() - begun
+        return used / took, longest.value, received[0] / took
+    finally:
+        last.value = 0.0
+        others.join()
         own.cause = own.cause or ""  # nobody is told
         own.stop()
-        return used / took, max(longest), len(received) / took
-    finally:
-        is_over.set()
-        others.join()
 
 
 def run(count, seconds):
