@@ -1,7 +1,5 @@
 """The benchmarks, as far as a machine without a GPU can run them."""
 
-import collections
-import math
 import pathlib
 import re
 import shutil
@@ -64,59 +62,6 @@ def test_gpu_report_runs_dry_and_says_what_it_skipped(tmp_path):
     assert row.endswith("| yes / yes |")
     assert "nan" not in row
     assert "- Tests of the op: no GPU" in report
-
-
-class Recorder:
-    """Collectives of replica 0 in one group, which record the phases of the simulation."""
-
-    def __init__(self, phases, stride, radix):
-        self.phases, self.stride, self.radix = phases, stride, radix
-
-    def all_to_all(self, shards):
-        self.record(size_of(shards) / self.radix, 1)
-        return shards
-
-    def all_reduce(self, value):
-        self.record(size_of(value) / self.radix, 2)
-        return value
-
-    def all_gather(self, value):
-        import tensorflow as tf
-
-        self.record(size_of(value), 1)
-        return tf.concat([value] * self.radix, axis=0)
-
-    def record(self, size, times):
-        self.phases["direct", self.stride, self.radix, size] += times
-
-
-def size_of(tensor):
-    return tensor.shape.num_elements() * tensor.dtype.size
-
-
-@pytest.mark.parametrize("plan", [(8,), (4, 2), (2, 2, 2), (16, 64)])
-def test_simulated_schedules_are_those_of_the_package(load, plan):
-    import tensorflow as tf
-
-    from tf_adasum.aggregation import CollectiveReductionPlanner, Scheme, aggregate
-    from tf_adasum.aggregation.groups import CollectiveGroup
-    from tf_adasum.aggregation.rules import Adasum
-
-    traced, replicas = collections.Counter(), math.prod(plan)
-
-    def group_of(stride, radix):
-        return CollectiveGroup(Recorder(traced, stride, radix), range(radix), 0)
-
-    planner = CollectiveReductionPlanner(Scheme(Adasum(), replicas, radix_plan=plan), group_of)
-    with tf.Graph().as_default():
-        shapes = [[2**15], [2**14]]
-        gradients = [tf.compat.v1.placeholder(tf.float32, shape) for shape in shapes]
-        aggregate([gradients], planner, 2**40)
-    simulated = collections.Counter()
-    segments = [2] * len(plan)
-    for phase, times in load("simulate_clusters").schedule(plan, 4 * (2**15 + 2**14), segments):
-        simulated[phase] += times
-    assert simulated == traced
 
 
 @pytest.fixture

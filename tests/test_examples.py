@@ -12,7 +12,6 @@ import tensorflow as tf
 from support import keras_versions
 from support.launching import output_of
 
-import tf_adasum
 from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -90,28 +89,6 @@ def test_the_custom_rule_bears_a_broken_replica():
     mean, clipped = run("custom_rule.py", "--epochs", 2)
     accuracy = {line.split("  ")[0].strip(): float(line.split()[-1]) for line in (mean, clipped)}
     assert accuracy["mean"] < 0.5 and accuracy["median clip"] > 0.75
-
-
-@pytest.mark.parametrize("step", ["distance", "loss"])
-def test_the_regression_takes_the_step_it_says(load, step):
-    """One worker, against the same in NumPy on the same random numbers."""
-    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], aggregation="sum")
-    settings = {"batch": 6, "iterations": 8, "step": step, "seed": 5}
-    loss = load("adacons_linear_regression").train(strategy, **settings)
-
-    w = tf.random.stateless_uniform([1000], [5, -1], minval=-5, maxval=5).numpy().astype(np.float64)
-    for update in range(4):
-        x = tf.random.stateless_uniform([12, 1000], [5, update]).numpy().astype(np.float64)
-        predicted = x @ w
-        expected = np.mean(predicted**2) / 2
-        direction = x.T @ predicted
-        along = x @ direction
-        if step == "distance":  # the projection of w on the direction
-            w -= direction * (w @ direction) / (direction @ direction)
-        else:  # the least squares of x·w - η x·d
-            w -= direction * np.linalg.lstsq(along[:, None], predicted, rcond=None)[0]
-    # float32 in sums of 1000 terms that partly cancel, over four updates.
-    assert loss == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.version_independent

@@ -13,22 +13,6 @@ pytestmark = [
 ]
 
 
-def test_results_are_there_again_and_a_line_that_was_cut_off_is_not(load, tmp_path):
-    path = tmp_path / "folder" / "runs.jsonl"
-    results = load("experiments.results").Results(path)
-    results.append({"rule": "mean", "rate": 0.1}, {"loss": 1.5}, 2.0)
-    results.append({"rule": "mean", "rate": 0.2}, {"loss": 2.5}, 3.0)
-    with path.open("a") as file:
-        file.write('{"case": {"rule"')
-    again = load("experiments.results").Results(path)
-    assert len(again) == 2 and again.seconds == 5.0
-    assert again[{"rate": 0.2, "rule": "mean"}] == {"loss": 2.5}
-    assert {"rule": "mean", "rate": 0.4} not in again
-    again.append({"rule": "mean", "rate": 0.4}, {"loss": 0.5}, 1.0)
-    rates = [json.loads(line)["case"]["rate"] for line in path.read_text().splitlines()]
-    assert rates == [0.1, 0.2, 0.4]
-
-
 class Valley:
     """An experiment whose accuracy is best at a known rate for each rule."""
 
@@ -115,18 +99,6 @@ def test_the_paired_test_and_holms_correction(load):
     assert comparison.first_reaching([2, 4], [0.1, 0.2], 0.5) is None
 
 
-def test_ranks_of_neighbours(load):
-    """By angles: 0°, 10°, 90°, 100° and a long vector at 15°."""
-    angles, lengths = np.radians([0, 10, 90, 100, 15]), np.array([1, 1, 1, 1, 50])
-    table = (lengths * [np.cos(angles), np.sin(angles)]).T
-    ranks = load("experiments.word2vec.experiment").ranks
-    # Of 10° the nearest is 15°.
-    expected = [[1, 2], [2, 2], [4, 4], [1, 1]]
-    assert ranks(table, np.array([[0, 1], [0, 4], [0, 3], [2, 3]])).tolist() == expected
-    table[0, 0] = np.nan
-    assert ranks(table, np.array([[0, 1]])).tolist() == [[4, 4]]
-
-
 def test_replicas_with_different_weights_have_their_own_gradients(load):
     tf = pytest.importorskip("tensorflow")
     model = load("experiments.models.cnn").CNN()
@@ -153,50 +125,12 @@ def test_the_auc_is_the_share_of_pairs_in_the_right_order(load):
     assert float(found) == pytest.approx(pairs.mean(), abs=1e-12)
 
 
-def test_pairs_are_the_words_within_windows(load):
-    """Against a loop over all pairs of places."""
-
-    class Widths:
-        def integers(self, low, high, count):
-            return np.resize([1, 3, 2], count)
-
-    read, widths = np.arange(10, 18), np.resize([1, 3, 2], 8)
-    places = itertools.permutations(range(len(read)), 2)
-    expected = [(read[i], read[j]) for i, j in places if abs(i - j) <= widths[i]]
-    found = load("experiments.word2vec.text")._near(read, Widths())
-    assert sorted(map(tuple, found.tolist())) == sorted(expected)
-
-
-def test_the_clicks_are_those_of_the_stated_model(load):
-    clicks = load("experiments.data").clicks()
-    train, held, test = clicks.train, clicks.validation, clicks.test
-    assert [len(own[1]) for own in (train, held, test)] == [163_840, 8192, 8192]
-    x, y = train
-    assert (x >= 0).all() and (x[:, 4:].max(0) == [511, 255, 127, 63, 31]).all()
-    # Zipf's law: twice as often as the next value, four times as often as the fourth.
-    counts = np.bincount(x[:, 4])
-    assert counts[0] / counts[[1, 3]] == pytest.approx([2, 4], rel=0.1)
-    assert 0.2 < y.mean() < 0.3
-    # ⌊exp(1 + z)⌋ ≤ 1 where z < log 2 - 1.
-    assert (x[:, 0] <= 1).mean() == pytest.approx(0.3795, abs=0.01)
-
-
-SLOW = [
-    pytest.param(name, marks=pytest.mark.slow)
-    for name in ("word2vec", "residual", "transformer", "adascale", "adacons")
-]
+SLOW = ("cnn", "local_steps", "jobs", "word2vec", "residual", "transformer", "adascale", "adacons")
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param("cnn", marks=pytest.mark.slow),
-        "orthogonality",
-        "sequential",
-        pytest.param("local_steps", marks=pytest.mark.slow),
-        pytest.param("jobs", marks=pytest.mark.slow),
-        *SLOW,
-    ],
+    ["orthogonality", "sequential", *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)],
 )
 def test_smoke(load, name, monkeypatch, capsys):
     program = load("experiments.__main__")

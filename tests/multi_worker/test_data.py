@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from scenarios import data as scenarios
-from scenarios import rows_by_step
+from scenarios import on, rows_by_step
+from support import keras_versions
 
 ONCE = [
     "tensors in a shard OFF",
@@ -71,6 +72,20 @@ def test_every_row_is_seen_once_or_a_warning_names_the_reason(group, tmp_path):
         if is_kept or any(sorted(each) != rows for each in epochs):
             problems[case] = epochs
     assert not problems
+
+
+@on("1x2", "2x2")
+@pytest.mark.parametrize("seeds", ["none", "same", "different"])
+def test_arrays_are_shuffled_by_one_seed(group, tmp_path, seeds):
+    """With a seed of the user's Keras repeats a permutation; Keras 2 repeats those of a `fit`."""
+    fits = ["arrays", "arrays again"]
+    results = group.run(scenarios.rows_of_cases, cases=fits, seeds=seeds, folder=str(tmp_path))
+    rows = list(range(scenarios.ROWS))
+    epochs = [each.tolist() for fit in fits for each in epochs_of(results, fit)]
+    assert all(sorted(each) == rows != each for each in epochs)
+    is_users = seeds == "same" or (seeds == "different" and group.workers == 1)
+    repeated = 2 if keras_versions.IS_KERAS_2 else 1
+    assert len(set(map(tuple, epochs))) == (repeated if is_users else 4)
 
 
 @on_workers

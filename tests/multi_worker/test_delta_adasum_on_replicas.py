@@ -9,6 +9,8 @@ from support import keras_versions
 # The way gone is a difference of float32 weights near 1, whose direction Adasum takes.
 TOLERANCE = {"rtol": 2e-5, "atol": 5e-6}
 
+STATISTICS = slice(12, 24)  # in `fit_and_evaluate`
+
 ACCUMULATED = {"options": {"gradient_accumulation_steps": 2}}
 
 CASES = [
@@ -65,12 +67,17 @@ def test_each_replica_has_an_optimizer_and_their_steps_are_combined(group, name,
 
 
 @on("2x1", "1x2")
-def test_local_steps_end_before_evaluation(group):
+def test_local_steps_end_before_evaluation_and_statistics_are_averaged(group):
     results = group.run(scenarios.fit_and_evaluate)
     for point in results[0]:
         if point.startswith(("validation", "before", "after")):
             replicas = np.concatenate([actual[point] for actual in results])
             assert (np.ptp(replicas, axis=0).max() > 0) == point.startswith("before"), point
+            if point.startswith("before"):
+                own = replicas[:, STATISTICS]
+                after = results[0][point.replace("before", "after")][0, STATISTICS]
+                assert np.ptp(own, axis=0).min() > 0
+                np.testing.assert_allclose(own.mean(axis=0), after, rtol=1e-5, atol=1e-6)
     for actual in results:
         for name in ("evaluate", "predict"):
             np.testing.assert_array_equal(actual[name], results[0][name], err_msg=name)

@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("keras", minversion="3")  # Keras 2 backs up all workers by itself
 
+from golden import saved_by_an_earlier_version
 from scenarios import elastic as scenarios
 
 
@@ -20,12 +21,12 @@ from scenarios import elastic as scenarios
 def test_goes_on(group, kind, saved_on, restored_on, tmp_path):
     options = {"saved_on": saved_on, "restored_on": restored_on, "folder": str(tmp_path)}
     (actual,) = group.run(scenarios.change_replicas, kind=kind, **options)
-    for form in scenarios.FORMS:
+    is_reset = kind in ("adacons", "delta") and saved_on != restored_on  # the state of AdaCons
+    for form in saved_by_an_earlier_version.FORMS:
         assert actual[f"{form} same"], form
-        assert actual[f"{form} iterations"] == 2, form
+        assert (actual[f"{form} iterations"] == 2).all(), form
         assert actual[f"{form} finite"], form
-        is_anew = kind == "adacons" and actual[f"{form} state"] and saved_on != restored_on
-        assert actual[f"{form} anew"] == is_anew, form
+        assert actual[f"{form} anew"] == is_reset, form
         if saved_on == restored_on:
             assert actual[f"{form} all same"], form
             # Only a backup has the slots of all replicas.

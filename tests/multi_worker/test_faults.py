@@ -10,6 +10,7 @@ TIMEOUT = 10 * PACE
 DETECTION_SECONDS = 8 * PACE
 
 slow, always = pytest.mark.slow, pytest.mark.always
+LOST = "was lost: its process ended without reporting an error"
 FAULT = "ArithmeticError: the fault of this worker"
 
 
@@ -38,7 +39,7 @@ def test_a_killed_worker_is_named(tmp_path, fault, injection_point, victim, work
     outcomes = faults.run(
         tmp_path, fault=fault, injection_point=injection_point, victim=victim, workers=workers
     )
-    texts = f"worker {victim} (127.0.0.1:", "was lost: its process ended without reporting an error"
+    texts = f"worker {victim} (127.0.0.1:", LOST
     assert_ends(outcomes, *texts, within=DETECTION_SECONDS, workers=workers)
 
 

@@ -2,9 +2,9 @@
 
 import contextlib
 import subprocess
-import sys
 
 import pytest
+from support import launching
 from support.pace import PACE
 from support.worker_group import free_ports, worker_environment
 
@@ -20,17 +20,9 @@ def launched(tmp_path):
             environment = worker_environment([], 0, devices=1)
             del environment["TF_CPP_MIN_LOG_LEVEL"]  # as a user's
             environment["TMPDIR"] = str(tmp_path)
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-m", "tf_adasum.launch", *options.split(), path, *arguments],
-                    env=environment,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            stack.callback(process.kill)
-            return process
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            command = [*options.split(), path, *arguments]
+            return stack.enter_context(launching.running(*command, env=environment, **pipes))
 
         yield start
 

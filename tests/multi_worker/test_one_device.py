@@ -10,17 +10,13 @@ from support import keras_versions
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
-@on("1x2", "2x1")
+@on("2x1")
 @pytest.mark.slow
 def test_the_mean_equals_one_device(group):
-    """All pairs of reduction, rows and clipping; mean_table.py has all pairs of settings."""
-    cases = one_device.few_cases()
-    expected = one_device.train_all(None, cases)
-    for actual in group.run(one_device.train_all, timeout=600, cases=cases):
-        for number, case in enumerate(cases):
-            found = one_device.differences(expected, actual, number)
-            is_close = [isinstance(each, float) and each < 1e-5 for each in found]
-            assert all(is_close), (case, found)
+    """Every two settings occur together."""
+    cases = one_device.cases()
+    results = group.run(one_device.train_all, timeout=1200, cases=cases)
+    assert_close(results, one_device.train_all(None, cases), **CLOSE)
 
 
 @on("2x1")
@@ -36,9 +32,8 @@ def test_logs_under_adasum_cover_all_rows(group):
     cases = [("two outputs", "sum", "partial", "", "SGD")]
     starts = [one_device.weights_in(one_device.train_all(None, cases), 0)]
     expected = one_device.train_all(None, cases, starts=starts)
-    for actual in group.run(one_device.train_all, cases=cases, rule="adasum", starts=starts):
-        found = one_device.differences(expected, actual, 0)
-        assert max(found) < 1e-5, found
+    results = group.run(one_device.train_all, cases=cases, rule="adasum", starts=starts)
+    assert_close(results, expected, **CLOSE)
 
 
 @on("2x1")
@@ -64,12 +59,6 @@ def test_a_loop_combines_and_clips(group):
     # Clipped, a sum is as long as a mean; combined again, it would be longer.
     expected = one_device.loop_that_clips(None, rows=8)
     assert_close(group.run(one_device.loop_that_clips, rule="sum", rows=8), expected, **CLOSE)
-
-
-@on("1x2", "2x2")
-def test_a_metric_that_keeps_extremes(group):
-    expected = one_device.fit_with_extremes(None)
-    assert_close(group.run(one_device.fit_with_extremes), expected, **CLOSE)
 
 
 @on("1x2", "2x1")

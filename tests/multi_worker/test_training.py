@@ -3,6 +3,7 @@
 import functools
 
 import numpy as np
+import pytest
 from scenarios import assert_close, basics, on
 from support import oracle
 from test_aggregation import assert_combined
@@ -31,12 +32,6 @@ class TestTraining:
                 del each["loss"]  # it sums over all rows if the user's loss is a sum
             assert_close(results[1:], results[0], **FLOAT32_STEPS)
 
-    def test_disjoint_features_give_the_sum(self, group):
-        # Replica r's loss is the mean of (w_r - y)² over its four rows, from w = 0.
-        y = np.arange(1, 4 * group.replicas + 1).reshape(group.replicas, 4)
-        expected = {"weight0": 2 * y.mean(axis=1, keepdims=True)}
-        assert_close(group.run(basics.train_on_disjoint_features), expected, rtol=1e-6)
-
     def test_replicas_are_bit_identical(self, group):
         results = group.run(basics.train_with_adam, rule="adasum")
         for copies in results:
@@ -56,6 +51,21 @@ class TestTraining:
             results = group.run(basics.reduce_gradients, rule=rule, **options)
             combine = oracle.adasum if rule == "adasum" else functools.partial(np.sum, axis=0)
             assert_combined(results, group, combine, ROUNDING, options.get("not_finite"))
+
+
+@on(
+    *("1x1", "1x4", "3x1", "2x2"),
+    pytest.param("2x1", marks=pytest.mark.always),
+    # As many replicas as one process can have.
+    pytest.param("1x16", marks=[pytest.mark.always, pytest.mark.version_independent]),
+    pytest.param("1x32", marks=[pytest.mark.slow, pytest.mark.version_independent]),
+)
+def test_disjoint_features_give_the_sum(group):
+    # Replica r's loss is the mean of (w_r - y)² over its four rows, from w = 0.
+    y = np.arange(1, 4 * group.replicas + 1).reshape(group.replicas, 4)
+    expected = {"weight0": 2 * y.mean(axis=1, keepdims=True)}
+    results = group.run(basics.train_on_disjoint_features, timeout=240)
+    assert_close(results, expected, rtol=1e-6)
 
 
 @on("1x4", "2x1", "2x2")

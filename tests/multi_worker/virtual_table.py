@@ -1,6 +1,6 @@
 """Compare virtual replicas with as many devices after 50 updates, and write a table.
 
-    python tests/multi_worker/virtual_table.py run FOLDER [--replicas 8] [--topologies 1x2 ...]
+    python tests/multi_worker/virtual_table.py run FOLDER
     python tests/multi_worker/virtual_table.py report FOLDER
     python tests/multi_worker/virtual_table.py accuracy FOLDER
 
@@ -14,7 +14,6 @@ benchmarks/results/DATE-virtual_accuracy.md.
 
 import argparse
 import contextlib
-import importlib
 import os
 import pathlib
 import sys
@@ -22,8 +21,14 @@ import tempfile
 
 import numpy as np
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 TESTS = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = (str(TESTS / "multi_worker"), str(TESTS), str(TESTS.parent / "benchmarks"))
+sys.path[:0] = [str(TESTS / "multi_worker"), str(TESTS), str(TESTS.parent / "benchmarks")]
+
+import report as written  # noqa: E402 - found on the path above
+from scenarios import virtual_replicas as scenarios  # noqa: E402
+from support.worker_group import WorkerGroup  # noqa: E402
+
 OPTIMIZERS = {"sgd": "SGD", "momentum": "Momentum", "adam": "Adam", "delta": "DeltaAdasum(LAMB)"}
 REPLICAS, TOPOLOGIES, STEPS = (8, 32), ("1x1", "1x2", "2x1", "2x2", "4x1", "4x2"), 50
 
@@ -41,14 +46,11 @@ def file_of(folder, replicas, topology, optimizer):
 
 
 def group_of(workers, devices, replicas, radix_plan=None):
-    worker_group = importlib.import_module("support.worker_group")
     options = {"virtual_replicas": replicas, "radix_plan": radix_plan}
-    group = worker_group.WorkerGroup(workers, devices, tempfile.mkdtemp(), options=options)
-    return contextlib.closing(group)
+    return contextlib.closing(WorkerGroup(workers, devices, tempfile.mkdtemp(), options=options))
 
 
 def run(folder, replicas, topology):
-    scenarios = importlib.import_module("scenarios.virtual_replicas")
     missing = [o for o in OPTIMIZERS if not file_of(folder, replicas, topology, o).exists()]
     if not missing:
         return
@@ -73,8 +75,6 @@ def difference(folder, replicas, topology, optimizer, of):
 
 
 def report(folder):
-    written = importlib.import_module("report")
-
     def table(reference):
         names = [each for each in ("pairs", *TOPOLOGIES) if each != reference]
         rows = [
@@ -101,7 +101,6 @@ def accuracies(folder, number):
     for part, (workers, update) in enumerate(parts):
         file = folder / f"jobs{number}-{part}.npz"
         if not file.exists():
-            scenarios = importlib.import_module("scenarios.virtual_replicas")
             options = {"rows": rows, "update": update, "jobs": COUNT}
             with group_of(workers, 1, replicas) as group:
                 found = group.run(
@@ -113,7 +112,6 @@ def accuracies(folder, number):
 
 
 def report_accuracies(folder):
-    written = importlib.import_module("report")
     rows = []
     for number, name in enumerate(JOBS):
         own = accuracies(folder, number) * 100
@@ -132,25 +130,17 @@ def report_accuracies(folder):
 
 
 def main():
-    sys.path[:0] = FOLDERS
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("action", choices=["run", "report", "accuracy"])
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--replicas", nargs="*", type=int, default=REPLICAS)
-    parser.add_argument("--topologies", nargs="*", default=("1x8", "1x32", "pairs", *TOPOLOGIES))
     arguments = parser.parse_args()
-    if arguments.action == "report":
-        report(arguments.folder)
-        return
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    if arguments.action == "accuracy":
-        report_accuracies(arguments.folder)
+    if arguments.action != "run":
+        {"report": report, "accuracy": report_accuracies}[arguments.action](arguments.folder)
         return
-    for replicas in arguments.replicas:
-        for topology in arguments.topologies:
-            if topology in ("pairs", f"1x{replicas}", *TOPOLOGIES):
-                run(arguments.folder, replicas, topology)
+    for replicas in REPLICAS:
+        for topology in (f"1x{replicas}", "pairs", *TOPOLOGIES):
+            run(arguments.folder, replicas, topology)
 
 
 if __name__ == "__main__":

@@ -84,10 +84,7 @@ class Host:
         number: from 0 on.
         address: of IPv4.
         address6: of IPv6; None where this machine has none.
-        absent: an address of the same network that no host has.
     """
-
-    absent = "10.77.0.99"
 
     def __init__(self, number):
         self.number = number

@@ -35,34 +35,21 @@ class Conditions:
 
     Attributes:
         delay: seconds that a packet takes.
-        jitter: seconds by which that is longer or shorter at random; packets keep their order.
         loss: part of the packets that is lost, from 0 to 1.
         rate: bits per second; 0 for any.
         cut: whether all packets are lost.
         without_port: no TCP from or to this port; 0 for none.
-        only_port: no TCP but from or to this port; 0 for any.
-        longest: bytes; longer packets are lost; 0 for any.
     """
 
     delay: float = 0.0
-    jitter: float = 0.0
     loss: float = 0.0
     rate: float = 0.0
     cut: bool = False
     without_port: int = 0
-    only_port: int = 0
-    longest: int = 0
 
     def refuse(self, packet):
         """Whether no packet like this one gets through."""
-        if self.cut or (self.longest and len(packet) > self.longest):
-            return True
-        if not (self.without_port or self.only_port):
-            return False
-        ports = tcp_ports(packet)
-        if not ports:
-            return False
-        return self.without_port in ports or bool(self.only_port and self.only_port not in ports)
+        return self.cut or bool(self.without_port and self.without_port in tcp_ports(packet))
 
 
 class Direction:
@@ -84,8 +71,7 @@ class Direction:
             if at > now + _SECONDS_OF_BUFFER:
                 return None
             self._free_at = at
-        at += conditions.delay + conditions.jitter * self._chance.uniform(-1, 1)
-        self._last = max(at, self._last + _SECONDS_BETWEEN)
+        self._last = max(at + conditions.delay, self._last + _SECONDS_BETWEEN)
         return self._last
 
 

@@ -1,19 +1,18 @@
 """What the workers do for tests of rules, plans, sparse gradients and the orthogonality."""
 
+import functools
 from unittest import mock
 
 import keras
 import numpy as np
 import tensorflow as tf
-from support import oracle
 
 import tf_adasum
 from scenarios.basics import (
     OPTIMIZERS,
-    local_results,
+    compiled,
     random_data,
     reduce_gradients,
-    reduction,
     use_rule,
     weights_of,
 )
@@ -39,36 +38,15 @@ def without_small_bucket_gathering():
     return mock.patch.object(cross_device_ops, "GATHERED_BYTES", 0)
 
 
-def reduce_by_plan(strategy, **options):
+def reduce_by_plan(strategy, bytes_per_pack=4000, **options):
     """Combine known gradients of many small buckets by the levels of a radix plan."""
     with without_small_bucket_gathering():
-        return reduce_gradients(strategy, bytes_per_pack=4000, **options)
+        return reduce_gradients(strategy, bytes_per_pack=bytes_per_pack, **options)
 
 
-def one_gradient(replicas):
-    return np.random.default_rng(3).standard_normal([replicas, 1801]).astype("float32")
-
-
-def reduce_one_by_plan(strategy, **options):
-    """Every local replica's combination of `one_gradient`, in one bucket: for many replicas."""
-    use_rule(strategy, "adasum", **options)
-    gradients = [one_gradient(strategy.num_replicas_in_sync)]
-    with without_small_bucket_gathering():
-        combined = reduction(strategy, gradients, strategy.gradient_reduction)()
-    return local_results(strategy, combined)
-
-
-def reduce_over_hosts(strategy):
-    """The combination of one large gradient, Adasum of the same gradients, and the radix plan."""
+def plan_of_a_large_bucket(strategy):
     scheme = tensorflow_compat.cross_device_ops(strategy.extended).scheme
-    random = np.random.default_rng(3)
-    vectors = random.standard_normal([strategy.num_replicas_in_sync, 2_000_000], "float32")
-    combined = reduction(strategy, [vectors], strategy.gradient_reduction)()
-    return {
-        **local_results(strategy, combined),
-        "expected": oracle.adasum(vectors.astype(np.float64)),
-        "plan": scheme.plan(4 * vectors.shape[1], 1),
-    }
+    return {"plan": scheme.plan(8_000_000, 1)}
 
 
 def build_text_model(one_hot=False):
@@ -111,10 +89,10 @@ def rule_state(model):
 def small_model(strategy, rule, *hidden, **options):
     """A model that trains by a rule with momentum SGD, whose slots are there before `fit`."""
     use_rule(strategy, rule)
-    keras.utils.set_random_seed(5)
+    layers = [keras.Input([6]), *hidden, keras.layers.Dense(1)]
+    make = functools.partial(keras.optimizers.SGD, 0.05, momentum=0.9)
+    model = compiled(strategy, lambda: layers, make, **options)
     with strategy.scope():
-        model = keras.Sequential([keras.Input([6]), *hidden, keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse", **options)
         keras_compat.build(model.optimizer, model.trainable_variables)
     return model
 

@@ -98,6 +98,29 @@ def build_mlp(features=6, **kernel):
     )
 
 
+def compiled(strategy, make, optimizer=SGD, loss="mse", seed=1, **options):
+    """A Sequential model that is made and compiled in the scope, by functions.
+
+    Args:
+        strategy: the workers' strategy; None for one process.
+        make: returns the layers.
+        optimizer: returns the optimizer.
+        loss: of `compile`.
+        seed: set before the layers are made.
+        options: further ones of `compile`.
+    """
+    keras.utils.set_random_seed(seed)
+    with scope(strategy):
+        model = keras.Sequential(make())
+        model.compile(optimizer(), loss, **options)
+    return model
+
+
+def dense(features, *units):
+    """A function that makes the layers of a network without activations."""
+    return lambda: [keras.layers.Input([features]), *map(keras.layers.Dense, units)]
+
+
 def on_replicas(strategy, variables, name=""):
     """Return each local replica's copy of each variable, as "name index.local"."""
     return {
@@ -156,20 +179,15 @@ def train_on_identical_data(
     return {"loss": history["loss"], **weights_of(model)}
 
 
-def train_on_disjoint_features(strategy, jit_compile=False):
+def train_on_disjoint_features(strategy):
     """One step of a linear model; replica r's rows have nothing but feature r."""
     use_rule(strategy, "adasum")
     replicas = strategy.num_replicas_in_sync
     x = np.repeat(np.eye(replicas, dtype="float32"), 4, axis=0)
     y = np.arange(1, 4 * replicas + 1, dtype="float32")[:, None]
-    with scope(strategy):
-        model = keras.Sequential(
-            [
-                keras.layers.Input([replicas]),
-                keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros"),
-            ]
-        )
-        model.compile(keras.optimizers.SGD(1.0), loss="mse", jit_compile=jit_compile)
+    last = {"use_bias": False, "kernel_initializer": "zeros"}
+    layers = [keras.layers.Input([replicas]), keras.layers.Dense(1, **last)]
+    model = compiled(strategy, lambda: layers, lambda: SGD(1.0))
     model.fit(x, y, batch_size=4 * replicas, epochs=1, shuffle=False, verbose=0)
     return weights_of(model)
 

@@ -4,7 +4,7 @@ import pathlib
 
 import keras
 
-from scenarios.basics import random_data, scope, weights_of
+from scenarios.basics import compiled, random_data, weights_of
 from tf_adasum import callbacks
 
 ROWS_PER_EPOCH = 48
@@ -12,19 +12,13 @@ ROWS_PER_EPOCH = 48
 
 def compiled_model(strategy, seed=1, optimizer=lambda: keras.optimizers.Adam(0.01), **options):
     """A model with weights, statistics and seeds, and an optimizer with a state."""
-    keras.utils.set_random_seed(seed)
-    with scope(strategy):
-        model = keras.Sequential(
-            [
-                keras.layers.Input([6]),
-                keras.layers.Dense(8, activation="tanh"),
-                keras.layers.BatchNormalization(momentum=0.5),
-                keras.layers.Dropout(0.3),
-                keras.layers.Dense(1),
-            ]
-        )
-        model.compile(optimizer(), "mse", **options)
-    return model
+
+    def make():
+        layers = [keras.layers.Input([6]), keras.layers.Dense(8, activation="tanh")]
+        layers += [keras.layers.BatchNormalization(momentum=0.5), keras.layers.Dropout(0.3)]
+        return [*layers, keras.layers.Dense(1)]
+
+    return compiled(strategy, make, optimizer, seed=seed, **options)
 
 
 def fit(model, callbacks, epochs, validate=False):

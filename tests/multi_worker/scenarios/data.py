@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from support.keras_versions import PyDataset
 
-from scenarios.basics import use_rule
+from scenarios.basics import compiled, use_rule
 from scenarios.keras import RowsByEpoch, SeenRows
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
@@ -67,7 +67,7 @@ def python_data(case, strategy):
     rank, workers = strategy.rank, strategy.num_workers
     own_rows = X[rank * ROWS // workers :][: ROWS // workers]
     match case:
-        case "arrays":
+        case "arrays" | "arrays again":
             return {"x": X, "y": X, "batch_size": BATCH}
         case "own arrays":
             return {"x": own_rows, "y": own_rows, "batch_size": BATCH // workers}
@@ -146,7 +146,7 @@ def data_of(case, strategy, folder):
     return {"x": rows} | ({"steps_per_epoch": 3} if "repeated" in kind else {})
 
 
-def rows_of_cases(strategy, cases, folder, predicted=()):
+def rows_of_cases(strategy, cases, folder, predicted=(), seeds="none"):
     """Two epochs of each case: the rows that this worker has seen, warnings, an error's message.
 
     Python's and NumPy's generators have another state on each worker. The model gives twice the
@@ -157,17 +157,17 @@ def rows_of_cases(strategy, cases, folder, predicted=()):
         cases: see `data_of`.
         folder: where files are written.
         predicted: cases for `evaluate` and `predict`.
+        seeds: "none", "same", or "different" global seeds on the workers.
     """
     use_rule(strategy, "adasum")
     write_files(strategy, folder)
-    with strategy.scope():
-        seen = SeenRows()
-        model = keras.Sequential([keras.layers.Input([1]), seen, keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.0), "mae")
+    seen = SeenRows()
+    layers = [keras.layers.Input([1]), seen, keras.layers.Dense(1)]
+    model = compiled(strategy, lambda: layers, lambda: keras.optimizers.SGD(0.0), "mae")
     model.set_weights([np.full([1, 1], 2.0), np.zeros(1)])
     result = {}
     for case in cases:
-        tf.random.set_seed(None)
+        tf.random.set_seed({"none": None, "same": 5, "different": strategy.rank}[seeds])
         random.seed(strategy.rank)
         np.random.seed(strategy.rank)
         recorder, message = RowsByEpoch(seen), ""

@@ -8,7 +8,7 @@ import tensorflow as tf
 from support import oracle
 from support.keras_versions import copies_of
 
-from scenarios.basics import on_replicas, random_data, use_rule
+from scenarios.basics import compiled, on_replicas, random_data, use_rule
 from scenarios.given_gradients import built, gradients_of, initial_values, kept_by, new_variables
 from tf_adasum import optimizers
 from tf_adasum.compat import keras as keras_compat
@@ -114,17 +114,22 @@ def reference(replicas, name, local_steps=1, steps=STEPS, options=None, end=Fals
 def fit_and_evaluate(strategy):
     """Two epochs of five steps with three local steps each, then `evaluate` and `predict`.
 
+    The model begins with moving statistics, its variables 2 and 3, of six features.
+
     Returns:
         The weights of the local replicas before each validation; and after a single step, before
         and after `evaluate` and `predict`; what these return, and what a model of those weights
         returns without a strategy.
     """
     use_rule(strategy, "adasum")
-    keras.utils.set_random_seed(1)
-    with strategy.scope():
-        model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
-        optimizer = optimizers.DeltaAdasum(keras.optimizers.Adam(0.02), local_steps=3)
-        model.compile(optimizer, "mse")
+
+    def layers():
+        return [keras.layers.Input([6]), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+
+    def make():
+        return optimizers.DeltaAdasum(keras.optimizers.Adam(0.02), local_steps=3)
+
+    model = compiled(strategy, layers, make)
     x, y = random_data(80, seed=3)
     results, options = {}, {"batch_size": 16, "verbose": 0}
 
@@ -136,8 +141,7 @@ def fit_and_evaluate(strategy):
         on_test_begin=lambda logs: keep(f"validation {len(results)}")
     )
     model.fit(x, y, epochs=2, validation_data=(x, y), callbacks=[callback], **options)
-    alone = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
-    alone.compile(loss="mse")
+    alone = compiled(None, layers)
     for name, arguments in ("evaluate", (x, y)), ("predict", (x,)):
         model.train_on_batch(x[:16], y[:16])
         keep(f"before {name}")

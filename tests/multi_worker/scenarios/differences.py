@@ -28,20 +28,17 @@ def run(strategy, case):
     return {"error": np.array([text]), "seconds": np.array(time.monotonic() - begun)}
 
 
-def model_of(strategy, layers=None, **settings):
-    settings = {"optimizer": "sgd", "loss": "mse", **settings}
-    with strategy.scope():
-        model = keras.Sequential([keras.Input([4]), *(layers or [keras.layers.Dense(3)])])
-        model.add(keras.layers.Dense(1))
-        model.compile(**settings)
-    return model
+def model_of(strategy, layers=None, optimizer=keras.optimizers.SGD, **settings):
+    own = layers or [keras.layers.Dense(3)]
+    layers = [keras.Input([4]), *own, keras.layers.Dense(1)]
+    return basics.compiled(strategy, lambda: layers, optimizer, **settings)
 
 
 def compiled(**of_worker_1):
-    """Return a case in which worker 1 passes other arguments to `compile`; each a function."""
+    """Return a case in which worker 1 passes other arguments to `compile`."""
 
     def fit(strategy, is_other):
-        settings = {name: pair[is_other]() for name, pair in of_worker_1.items()}
+        settings = {name: pair[is_other] for name, pair in of_worker_1.items()}
         model_of(strategy, **settings).fit(X, Y, verbose=0)
 
     return fit
@@ -74,10 +71,6 @@ def called(*pair):
         pair[is_other](model_of(strategy))
 
     return call
-
-
-def sgd():
-    return lambda: keras.optimizers.SGD(0.1)
 
 
 def dense(*widths, **settings):
@@ -123,9 +116,19 @@ def other_groups(strategy, is_other):
 
 def other_wrapper(strategy, is_other):
     """Worker 1 builds an optimizer with another setting, without `compile`."""
-    optimizer = tf_adasum.optimizers.DeltaAdasum(sgd()(), local_steps=1 + is_other)
+    optimizer = tf_adasum.optimizers.DeltaAdasum(keras.optimizers.SGD(), local_steps=1 + is_other)
     with strategy.scope():
         keras_compat.build(optimizer, [keras.Variable(np.zeros(3, "float32"))])
+
+
+def lacks_gradient(strategy, is_other):
+    """Worker 1 has no gradient for the second variable."""
+    with strategy.scope():
+        variables = [keras.Variable(np.zeros(size, "float32")) for size in (3, 4)]
+        optimizer = keras.optimizers.SGD()
+        keras_compat.build(optimizer, variables)
+    gradients = [tf.ones(3), None if is_other else tf.ones(4)]
+    strategy.run(lambda: keras_compat.apply(optimizer, gradients, variables))
 
 
 class SetRate(keras.callbacks.Callback):
@@ -180,12 +183,10 @@ def other_names(strategy, is_other):
 def of_texts(strategy, file, length):
     """Train with texts that are as long as the longest one of this worker."""
     pathlib.Path(file).write_text("a\nb\n")
-    with strategy.scope():
-        words = keras.layers.StringLookup(vocabulary=file)
-        pooled = keras.layers.GlobalAveragePooling1D()
-        layers = [words, keras.layers.Embedding(3, 2), pooled, keras.layers.Dense(1)]
-        model = keras.Sequential([keras.Input([None], dtype="string"), *layers])
-        model.compile("sgd", "mse")
+    words = keras.layers.StringLookup(vocabulary=file)
+    pooled = keras.layers.GlobalAveragePooling1D()
+    layers = [keras.Input([None], dtype="string"), words, keras.layers.Embedding(3, 2), pooled]
+    model = basics.compiled(strategy, lambda: [*layers, keras.layers.Dense(1)])
     texts = tf.data.Dataset.from_tensors((tf.fill([ROWS, length], "a"), tf.ones([ROWS, 1])))
     model.fit(texts.unbatch().batch(4), verbose=0)
 
@@ -207,8 +208,8 @@ CASES = {
     "a frozen layer": called(lambda model: model.fit(X, Y, verbose=0), frozen),
     "other weights": called(lambda model: model.fit(X, Y, verbose=0), other_weights),
     # of compile
-    "another optimizer": compiled(optimizer=(sgd(), keras.optimizers.Adam)),
-    "another loss": compiled(loss=(lambda: "mse", lambda: "mae")),
+    "another optimizer": compiled(optimizer=(keras.optimizers.SGD, keras.optimizers.Adam)),
+    "another loss": compiled(loss=("mse", "mae")),
     # of fit
     "validation on one worker": fitted(validation_data=(None, (X, Y))),
     "another kind of data": fitted(x=(X, DATASET), y=(Y, None), batch_size=(4, None)),
@@ -227,6 +228,7 @@ CASES = {
     # custom loops
     "another wrapper": other_wrapper,
     "gradients of another shape": lambda strategy, is_other: reduce(strategy, 10 + 3 * is_other),
+    "a gradient is missing": lacks_gradient,
     "gradients of other groups": other_groups,
     "variables of another shape": lambda strategy, is_other: variable_of(strategy, 4 + is_other),
     "saves a variable alone": saves_alone,

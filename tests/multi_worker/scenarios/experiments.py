@@ -15,6 +15,19 @@ sys.path.append(str(pathlib.Path(__file__).parents[3]))
 
 BATCH, STEPS = 2, 4
 
+# Of a model, an optimizer, a rule, and whether the replicas' steps are combined: every one of them.
+CASES = [
+    ("images", "momentum", "adasum", False),
+    ("images", "adam", "adasum", True),
+    ("images", "adam", "mean", False),
+    ("images", "lamb", "adasum", True),
+    ("signals", "momentum", "adasum", False),
+    ("residual", "momentum", "adasum", False),
+    ("characters", "lamb", "mean", False),
+    ("characters", "lamb", "adasum", True),
+    ("clicks", "sgd", "adasum", False),
+    ("clicks", "sgd", "adacons", False),
+]
 OPTIMIZERS = {
     "sgd": keras.optimizers.SGD,
     "momentum": lambda rate: keras.optimizers.SGD(rate, momentum=0.9),
@@ -22,12 +35,7 @@ OPTIMIZERS = {
     "lamb": lambda rate: tf_adasum.optimizers.LAMB(rate),
 }
 # LAMB and Adam take steps of another length.
-RATES = {
-    "sgd": 0.05,
-    "momentum": 0.05,
-    "adam": 0.001,
-    "lamb": 0.001,
-}
+RATES = {"sgd": 0.05, "momentum": 0.05, "adam": 0.001, "lamb": 0.001}
 
 
 def model_of(name):
@@ -55,18 +63,22 @@ def data_of(model, rows):
     return inputs, random.integers(0, model.classes, [rows, *y.shape]).astype("int32")
 
 
-def simulated_and_trained(strategy, cases):
-    """Return the weights before, after simulated steps, and after those of `fit`, by case.
+def in_two_parts(training, state, *arguments):
+    """Take all steps of a simulation."""
+    for begin in (0, STEPS // 2):
+        between = (begin, begin + STEPS // 2)
+        state = training.steps(state, *map(tf.constant, (*arguments, *between)))
+    return state
 
-    Args:
-        cases: list of (model, optimizer, rule, whether the replicas' steps are combined).
-    """
+
+def simulated_and_trained(strategy):
+    """Return the weights before, after simulated steps, and after those of `fit`, by case."""
     from experiments.simulation.combination import RULES
     from experiments.simulation.training import Training
 
     replicas = strategy.num_replicas_in_sync
     returned = {}
-    for index, (name, optimizer, rule, of_steps) in enumerate(cases):
+    for index, (name, optimizer, rule, of_steps) in enumerate(CASES):
         model = model_of(name)
         x, y = data_of(model, STEPS * replicas * BATCH)
         rates = np.linspace(RATES[optimizer], RATES[optimizer] / 5, STEPS).astype("float32")
@@ -75,9 +87,7 @@ def simulated_and_trained(strategy, cases):
         order = np.arange(len(y), dtype="int32").reshape([STEPS, -1])
         state = training.initial(0)
         before = state[0].numpy()
-        for begin in (0, STEPS // 2):
-            between = (tf.constant(begin), tf.constant(begin + STEPS // 2))
-            state = training.steps(state, *map(tf.constant, (x, y, order, rates)), *between)
+        state = in_two_parts(training, state, x, y, order, rates)
 
         use_rule(strategy, "mean" if rule == "mean" else RULES[rule]())
         made = compiled(strategy, model, functools.partial(optimizer_of, optimizer, of_steps))
@@ -88,7 +98,7 @@ def simulated_and_trained(strategy, cases):
     return returned
 
 
-def pairs_simulated_and_trained(strategy, rules):
+def pairs_simulated_and_trained(strategy):
     """Return word2vec's tables before, after simulated steps and after those of `fit`, by rule."""
     from experiments.models.skipgram import SkipGram, loss_of_pairs
     from experiments.simulation.combination import RULES
@@ -103,14 +113,12 @@ def pairs_simulated_and_trained(strategy, rules):
     rates = np.linspace(2.0, 0.5, STEPS).astype("float32")
     initial = [random.standard_normal(shape).astype("float32") for shape in model.shapes]
     returned = {}
-    for rule in rules:
+    for rule in ("mean", "adasum"):
         training = SparseTraining(model, rule, replicas, 5)
-        order = tf.reshape(tf.range(len(x)), [STEPS, -1])
+        order = np.arange(len(x), dtype="int32").reshape([STEPS, -1])
         tables = list(map(tf.constant, initial))
         returned[f"before {rule}"] = initial
-        for begin in (0, STEPS // 2):
-            between = (tf.constant(begin), tf.constant(begin + STEPS // 2))
-            tables = training.steps(tables, *map(tf.constant, (x, y)), order, rates, *between)
+        tables = in_two_parts(training, tables, x, y, order, rates)
         returned[f"simulated {rule}"] = [own.numpy() for own in tables]
 
         use_rule(strategy, "mean" if rule == "mean" else RULES[rule]())
@@ -149,19 +157,18 @@ def gains_simulated_and_trained(strategy):
             state = state._replace(iterations=state.iterations % 4)
             state = own.steps(state, tf.constant(x), tf.constant(y), rows, rates, until)
     returned["simulated"] = state.weights.numpy()
-    returned["simulated gain"] = float(state.gain), float(state.scale_invariant_steps)
+    returned["gain"] = float(state.gain), float(state.scale_invariant_steps)
 
-    made = compiled(
-        strategy,
-        model,
-        lambda: tf_adasum.optimizers.AdaScale(keras.optimizers.SGD(base, momentum=0.9)),
-    )
+    def make():
+        return tf_adasum.optimizers.AdaScale(keras.optimizers.SGD(base, momentum=0.9))
+
+    made = compiled(strategy, model, make)
     fit(made, x[:first], y[:first], replicas * BATCH)
     adascale = made.optimizer
     adascale.set_scale(2 * replicas)
     fit(made, x[first:], y[first:], 2 * replicas * BATCH)
     returned["trained"] = flat(made)
-    returned["trained gain"] = float(adascale.gain), float(adascale.scale_invariant_steps)
+    returned["gain of fit"] = float(adascale.gain), float(adascale.scale_invariant_steps)
     return returned
 
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from scenarios.basics import scope, use_rule, weights_of
+from scenarios.basics import compiled, scope, use_rule, weights_of
 from tf_adasum import optimizers
 
 ROWS = np.random.default_rng(0).standard_normal([32, 3]).astype("float32")
@@ -36,12 +36,13 @@ def masked_moments(strategy, synchronized, all_masked):
     """
     rows = np.random.default_rng(2).integers(0, 3, [32, 6, 1]) * ROWS.mean()
     rows[16:] *= 0 if all_masked else -3
-    keras.utils.set_random_seed(1)
-    with scope(strategy):
+
+    def make():
         layer = keras.layers.BatchNormalization(synchronized=synchronized, momentum=0.5)
         layers = [keras.layers.Masking(), layer, keras.layers.GlobalAveragePooling1D()]
-        model = keras.Sequential([keras.Input([6, 1]), *layers, keras.layers.Dense(1)])
-        model.compile(keras.optimizers.SGD(0.1), "mse")
+        return [keras.Input([6, 1]), *layers, keras.layers.Dense(1)]
+
+    model = compiled(strategy, make, lambda: keras.optimizers.SGD(0.1))
     if strategy:
         use_rule(strategy, "mean")
     epochs = 2 if synchronized else 1
@@ -70,14 +71,17 @@ def train_with_local_steps(strategy):
         After which steps the weights were checked.
     """
     use_rule(strategy, "adasum")
-    keras.utils.set_random_seed(1)
-    with strategy.scope():
-        inner = keras.layers.Dense(8, "relu")
-        layers = [keras.layers.SpectralNormalization(inner), keras.layers.BatchNormalization()]
-        layers = [keras.Input([3]), RunningNorm(), *layers, keras.layers.Dense(1)]
-        model = keras.Sequential(layers)
-        optimizer = optimizers.DeltaAdasum(keras.optimizers.Adam(0.1), local_steps=3)
-        model.compile(optimizer, "mse")
+
+    def make():
+        inner = keras.layers.SpectralNormalization(keras.layers.Dense(8, "relu"))
+        layers = [RunningNorm(), inner, keras.layers.BatchNormalization()]
+        return [keras.Input([3]), *layers, keras.layers.Dense(1)]
+
+    def make_optimizer():
+        return optimizers.DeltaAdasum(keras.optimizers.Adam(0.1), local_steps=3)
+
+    model = compiled(strategy, make, make_optimizer)
+    optimizer = model.optimizer
     checked = []
 
     def check(*_, **__):

@@ -5,7 +5,7 @@ import os
 import keras
 import numpy as np
 
-from scenarios.basics import message_of, random_data, scope, use_rule
+from scenarios.basics import compiled, message_of, random_data, scope, use_rule
 from tf_adasum import callbacks, optimizers
 from tf_adasum.aggregation import rules
 
@@ -57,17 +57,11 @@ TOGETHER = {
 
 
 def make_model(strategy, optimizer):
-    keras.utils.set_random_seed(1)
-    with scope(strategy):
-        model = keras.Sequential(
-            [
-                keras.Input([6]),
-                keras.layers.Dense(8, "relu", name="one"),
-                keras.layers.Dense(1, name="two"),
-            ]
-        )
-        model.compile(optimizer(), "mse")
-    return model
+    def make():
+        first = keras.layers.Dense(8, "relu", name="one")
+        return [keras.Input([6]), first, keras.layers.Dense(1, name="two")]
+
+    return compiled(strategy, make, optimizer)
 
 
 def train(strategy, folder, together, kind, rule, way):

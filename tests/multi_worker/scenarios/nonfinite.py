@@ -9,7 +9,7 @@ import tensorflow as tf
 from support import keras_versions
 from support.keras_versions import LossScaleOptimizer, copies_of, loss_scale_of
 
-from scenarios.basics import OPTIMIZERS, message_of, on_replicas, use_rule
+from scenarios.basics import OPTIMIZERS, compiled, message_of, on_replicas, use_rule
 from scenarios.given_gradients import built, gradients_of
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.replicas import nonfinite_gradients
@@ -99,10 +99,9 @@ def fit(strategy, rule, action, optimizer="adam", **options):
     y[2 * batch - 1] = np.nan
     with on_nonfinite(strategy, action), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with strategy.scope():
-            layers = [keras.layers.Embedding(20, 4), keras.layers.Flatten(), keras.layers.Dense(1)]
-            model = keras.Sequential([keras.layers.Input([3], dtype="int32"), *layers])
-            model.compile(OPTIMIZERS[optimizer](), "mse", **options)
+        layers = [keras.layers.Embedding(20, 4), keras.layers.Flatten(), keras.layers.Dense(1)]
+        layers = [keras.layers.Input([3], dtype="int32"), *layers]
+        model = compiled(strategy, lambda: layers, OPTIMIZERS[optimizer], **options)
         of_fit = {"batch_size": batch, "epochs": 2, "shuffle": False, "verbose": 0}
         message = message_of(lambda: model.fit(ids, y, **of_fit))
         skipped = strategy.skipped_steps

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from support.all_pairs import every_pair
 
-from scenarios.basics import LossScaleOptimizer, scope, use_rule, weights_of
+from scenarios.basics import LossScaleOptimizer, compiled, scope, use_rule, weights_of
 from tf_adasum import optimizers
 
 BATCH, STEPS, FEATURES = 8, 5, 4
@@ -49,35 +49,14 @@ OPTIMIZERS = {
 }
 
 
-DIMENSIONS = {
-    "loss": LOSSES,
-    "reduction": REDUCTIONS,
-    "last batch": tuple(ROWS),
-    "clipping": tuple(CLIPPING),
-    "optimizer": tuple(OPTIMIZERS),
-}
-IMPOSSIBLE = {
-    ("add_loss", "none"): "Keras cannot add the vector of losses and the scalar of `add_loss`",
-    ("regularizer", "none"): "Keras cannot add the vector of losses and the scalar penalty",
-}
-
-
-def is_possible(*case):
-    """Return whether Keras can train with these settings."""
-    return not any(set(pair) <= set(case) for pair in IMPOSSIBLE)
+def is_possible(loss, reduction, *_):
+    """Keras cannot add the vector of losses and the scalar of `add_loss` or of a penalty."""
+    return reduction != "none" or loss not in ("add_loss", "regularizer")
 
 
 def cases():
     """Return combinations of which every two values occur together, as far as Keras has them."""
-    return every_pair(*DIMENSIONS.values(), allowed=is_possible)
-
-
-def few_cases():
-    """Return combinations of which every two reductions, rows and clippings occur together."""
-    chosen = every_pair(REDUCTIONS, tuple(ROWS), tuple(CLIPPING))
-    losses, names = (itertools.cycle(values) for values in (LOSSES, OPTIMIZERS))
-    made = [(next(losses), *each, next(names)) for each in chosen]
-    return [case if is_possible(*case) else (case[0], "sum", *case[2:]) for case in made]
+    return every_pair(LOSSES, REDUCTIONS, ROWS, CLIPPING, OPTIMIZERS, allowed=is_possible)
 
 
 class RowLoss(keras.losses.Loss):
@@ -228,16 +207,10 @@ def loop(strategy, model, optimizer, reduction, x, y):
 
 
 def train_all(strategy, cases, rule="mean", starts=None):
-    """Train each case, from the weights that `starts` has for it; return all results.
-
-    A case that raises an error has its text as the result "error".
-    """
+    """Train each case, from the weights that `starts` has for it; return all results."""
     results = {}
     for number, case in enumerate(cases):
-        try:
-            own = train(strategy, tuple(case), rule, starts and starts[number])
-        except Exception as error:
-            own = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+        own = train(strategy, tuple(case), rule, starts and starts[number])
         results |= {f"{number}/{name}": value for name, value in own.items()}
         keras.backend.clear_session()
     return results
@@ -247,30 +220,6 @@ def weights_in(results, number):
     """Return the weights of a case."""
     names = itertools.takewhile(results.__contains__, (f"{number}/weight{i}" for i in range(99)))
     return [results[name] for name in names]
-
-
-def differences(expected, actual, number):
-    """Return how much the weights, and the logs, of a case differ, or the text of an error.
-
-    A number is the largest difference of an array, divided by its largest element.
-    """
-    own, other = (
-        {name: value for name, value in each.items() if name.startswith(f"{number}/")}
-        for each in (expected, actual)
-    )
-    for each in (own, other):
-        if f"{number}/error" in each:
-            return str(each[f"{number}/error"])[:80], ""
-    if own.keys() != other.keys():
-        return f"other names: {sorted(own.keys() ^ other.keys())}", ""
-    found = {"weight": 0.0, "log": 0.0}
-    for name, value in own.items():
-        kind = "weight" if "/weight" in name else "log"
-        value, actual = np.asarray(value, "float64"), np.asarray(other[name], "float64")
-        difference = np.abs(value - actual).max(initial=0)
-        difference /= max(1e-3, np.abs(value).max(initial=0))
-        found[kind] = max(found[kind], difference if np.isfinite(difference) else np.inf)
-    return found["weight"], found["log"]
 
 
 def built(strategy, rule, make, rows, **options):
@@ -323,37 +272,6 @@ def loop_that_clips(strategy, rule="mean", rows=3, **options):
     return weights_of(model)
 
 
-class Largest(keras.metrics.Metric):
-    """Keeps the largest and the smallest error."""
-
-    def __init__(self):
-        super().__init__(name="largest")
-        self.largest = self.add_weight(name="largest", initializer="zeros")
-        self.smallest = self.add_weight(name="smallest", initializer="zeros")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        error = y_true - y_pred
-        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(error)))
-        self.smallest.assign(tf.minimum(self.smallest, tf.reduce_min(error)))
-
-    def result(self):
-        return {"largest": self.largest + 0.0, "smallest": self.smallest + 0.0}
-
-
-def fit_with_extremes(strategy):
-    """Train and evaluate with a metric that keeps extremes."""
-    if strategy:
-        use_rule(strategy, "mean")
-    keras.utils.set_random_seed(1)
-    x, y, _ = data_of("built-in", 8)
-    with scope(strategy):
-        model = build("built-in")
-        model.compile(SGD(0.02), "mse", metrics=[Largest()])
-    logs = model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0).history
-    evaluated = model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True)
-    return {**logs, **{f"evaluated {name}": value for name, value in evaluated.items()}}
-
-
 def exchanges_beside_gradients(strategy, optimizer="SGD"):
     """How many values a plain training step under the rule mean exchanges beside its gradients."""
     use_rule(strategy, "mean")
@@ -385,10 +303,9 @@ def orders_of_epochs(strategy):
         for _ in range(2)
     )
     own = [float(tf.reduce_sum(next(iter(own))[0])) for _ in range(6)]
-    with scope(strategy):
-        model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1, trainable=False)])
-        model.set_weights([np.zeros([1, 1]), np.zeros([1])])
-        model.compile("sgd", keras.losses.MeanAbsoluteError(reduction="sum"))
+    last = keras.layers.Dense(1, kernel_initializer="zeros", trainable=False)
+    loss = keras.losses.MeanAbsoluteError(reduction="sum")
+    model = compiled(strategy, lambda: [keras.Input([1]), last], loss=loss)
     seen = []
     note = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: batch or seen.append(float(logs["loss"]))

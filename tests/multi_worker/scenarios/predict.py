@@ -15,12 +15,6 @@ def rows_from(first, count):
     return np.arange(first, first + count, dtype="float32")[:, None]
 
 
-def build_identity():
-    """A model that gives its input back."""
-    identity = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
-    return keras.Sequential([keras.layers.Input([1]), identity])
-
-
 def generate(strategy):
     """The outputs of a stateful model whose batches have one row, one token at a time."""
     keras.utils.set_random_seed(1)
@@ -33,35 +27,34 @@ def generate(strategy):
 
 def build_two_outputs():
     """A model that gives its input back, and twice its input in three columns."""
-    twice = keras.layers.Dense(3, use_bias=False, kernel_initializer=keras.initializers.Constant(2))
+    constant = keras.initializers.Constant
+    row = keras.layers.Dense(1, use_bias=False, kernel_initializer=constant(1))
+    twice = keras.layers.Dense(3, use_bias=False, kernel_initializer=constant(2))
     inputs = keras.layers.Input([1])
-    return keras.Model(inputs, {"row": build_identity()(inputs), "twice": twice(inputs)})
+    return keras.Model(inputs, {"row": row(inputs), "twice": twice(inputs)})
 
 
 def predict(strategy, arrays, datasets, on_batch=()):
-    """Predictions for arrays and batched datasets of "rows/batch size", by one and two outputs.
+    """Both outputs for arrays and batched datasets of "rows/batch size", for known rows.
 
     `on_batch` are numbers of rows for `predict_on_batch`.
     """
     with scope(strategy):
-        one_output, two_outputs = build_identity(), build_two_outputs()
-    results, of_two = {}, {}
+        model = build_two_outputs()
+    found = {}
     for case in arrays:
         rows, batch_size = map(int, case.split("/"))
-        results[case] = one_output.predict(rows_from(1, rows), batch_size=batch_size, verbose=0)
+        found[case] = model.predict(rows_from(1, rows), batch_size=batch_size, verbose=0)
     for case in datasets:
         rows, batch_size = map(int, case.split("/"))
         dataset = tf.data.Dataset.from_tensor_slices(rows_from(1, rows)).batch(batch_size)
         unknown = dataset.filter(lambda batch: tf.reduce_all(batch > 0))
-        results[f"dataset {case}"] = one_output.predict(dataset, verbose=0)
-        results[f"dataset of unknown length {case}"] = one_output.predict(unknown, verbose=0)
-        of_two[case] = two_outputs.predict(dataset, verbose=0)
+        found[f"dataset {case}"] = model.predict(dataset, verbose=0)
+        found[f"dataset of unknown length {case}"] = model.predict(unknown, verbose=0)
     for rows in on_batch:
-        of_two[f"on batch {rows}"] = two_outputs.predict_on_batch(rows_from(1, rows))
-    for case, two in of_two.items():
-        results[f"first of two outputs {case}"] = two["row"]
-        results[f"second of two outputs {case}"] = two["twice"][:, 1:2] / 2
-    return results
+        found[f"on batch {rows}"] = model.predict_on_batch(rows_from(1, rows))
+    results = {f"rows of {case}": each["row"] for case, each in found.items()}
+    return results | {f"twice of {case}": each["twice"] / 2 for case, each in found.items()}
 
 
 def build_classifier(strategy, learning_rate=0.0):

@@ -3,7 +3,6 @@
 Each stage creates its data and its model again, as each start of a program does.
 """
 
-import collections
 import contextlib
 import os
 import pathlib
@@ -60,43 +59,38 @@ def batched(dataset):
     return dataset.map(lambda row: (row, row)).batch(BATCH, drop_remainder=True)
 
 
-def also_for_validation(dataset):
-    dataset = batched(dataset)
-    return (dataset,), {"validation_data": dataset}
-
-
 def rows():
     return Dataset.from_tensor_slices(X)
 
 
+def both(dataset):
+    return (dataset,), {"validation_data": dataset}
+
+
+def shuffled(dataset, **options):
+    return batched(dataset.shuffle(ROWS, seed=1, **options))
+
+
+DATASETS = {
+    "shuffled, op seed": lambda: shuffled(rows()),
+    "shuffled, global seed": lambda: batched(rows().shuffle(ROWS)),
+    "shuffled once": lambda: shuffled(rows(), reshuffle_each_iteration=False),
+    "cached, shuffled": lambda: shuffled(rows().cache()),
+    "shuffled, cached": lambda: batched(rows().shuffle(ROWS, seed=1).cache().shuffle(8, seed=2)),
+    "interleaved": lambda: batched(interleaved().shuffle(ROWS, seed=2)),
+    "PyDataset": lambda: RowBatches(X, BATCH),
+    "PyDataset with threads": lambda: RowBatches(X, BATCH, workers=2),
+    "PyDataset that shuffles": lambda: RowBatches(X, BATCH, "end"),
+}
+# For each kind a function of a folder, which returns the arguments of `fit`.
 DATA = {
     "array": lambda folder: ((X, X), {"batch_size": BATCH}),
     "array by batches": lambda folder: ((X, X), {"batch_size": BATCH, "shuffle": "batch"}),
-    "shuffled, op seed": lambda folder: ((batched(rows().shuffle(ROWS, seed=1)),), {}),
-    "shuffled, global seed": lambda folder: ((batched(rows().shuffle(ROWS)),), {}),
-    "shuffled once": lambda folder: (
-        (batched(rows().shuffle(ROWS, seed=1, reshuffle_each_iteration=False)),),
-        {},
-    ),
-    "cached, shuffled": lambda folder: ((batched(rows().cache().shuffle(ROWS, seed=1)),), {}),
-    "shuffled, cached": lambda folder: (
-        (batched(rows().shuffle(ROWS, seed=1).cache().shuffle(8, seed=2)),),
-        {},
-    ),
-    "repeated": lambda folder: (
-        (batched(rows().shuffle(ROWS, seed=1).repeat()),),
-        {"steps_per_epoch": STEPS - 2},
-    ),
-    "steps of a pass": lambda folder: (
-        (batched(rows().shuffle(ROWS, seed=1)),),
-        {"steps_per_epoch": STEPS // 2},
-    ),
-    "interleaved": lambda folder: ((batched(interleaved().shuffle(ROWS, seed=2)),), {}),
-    "also validation data": lambda folder: also_for_validation(rows().shuffle(ROWS, seed=1)),
+    **{name: lambda folder, make=make: ((make(),), {}) for name, make in DATASETS.items()},
+    "repeated": lambda folder: ((shuffled(rows()).repeat(),), {"steps_per_epoch": STEPS - 2}),
+    "steps of a pass": lambda folder: ((shuffled(rows()),), {"steps_per_epoch": STEPS // 2}),
+    "also validation data": lambda folder: both(shuffled(rows())),
     "files": lambda folder: ((batched(rows_of_files(folder)),), {}),
-    "PyDataset": lambda folder: ((RowBatches(X, BATCH),), {}),
-    "PyDataset with threads": lambda folder: ((RowBatches(X, BATCH, workers=2),), {}),
-    "PyDataset that shuffles": lambda folder: ((RowBatches(X, BATCH, "end"),), {}),
     "generator": lambda folder: ((generator(),), {"steps_per_epoch": STEPS}),
 }
 
@@ -220,40 +214,25 @@ def train(strategy, kind, place, stage, folder, training="plain", is_keras=False
     }
 
 
-def fit_twice(strategy, folder):
-    """Return the epochs of two trainings of one model, and whether a folder is left."""
-    model, epochs = model_of(strategy, SeenRows()), []
-    for _ in range(2):
-        model.fit(X, X, epochs=2, verbose=0, callbacks=[BackupAndRestore(folder)])
-        epochs += model.history.epoch
-    return {"epochs": epochs, "left": pathlib.Path(folder).exists()}
+def assert_as_unbroken(kind, place, unbroken, killed, resumed):
+    """Each step has had the unbroken training's rows once, and the state has the same bits.
 
-
-def compared(kind, place, unbroken, killed, resumed):
-    """Compare a resumed training with the unbroken one. The arguments are results of all workers.
-
-    Returns:
-        How many rows of the interrupted epoch were left out, how many were used twice, and whether
-        all workers have the unbroken training's state, to the bit.
+    The arguments are results of all workers.
     """
     steps = DATA[kind]("/tmp")[1].get("steps_per_epoch", STEPS)
     epoch, batch, save_freq = PLACES[place]
+    done = (epoch + 1) * steps  # when it was backed up
     if isinstance(batch, int):
         done = (epoch * steps + batch) // save_freq * save_freq
-        epoch = done // steps
-    else:  # the epoch's end; what comes next is the next epoch
-        epoch, done = epoch + 1, (epoch + 1) * steps
-    expected, actual = collections.Counter(), collections.Counter()
     for before, until, after in zip(unbroken, killed, resumed, strict=True):
         rows = np.concatenate([until["rows"][:done], after["rows"]])
-        expected.update(before["rows"][epoch * steps :][:steps].ravel().tolist())
-        actual.update(rows[epoch * steps :][:steps].ravel().tolist())
-    left_out, twice = (expected - actual).total(), (actual - expected).total()
-    return left_out, twice, all(map(same_state, unbroken, resumed))
+        np.testing.assert_array_equal(rows, before["rows"])
+        assert_same_state(after, before)
 
 
-def same_state(one, other):
-    """Return whether all variables on the local replicas have the same bits."""
+def assert_same_state(one, other):
+    """All variables on the local replicas have the same bits."""
     names = [name for name in one if name.startswith("variable ")]
     assert len(names) > 5
-    return all(np.array_equal(one[name], other[name]) for name in names)
+    for name in names:
+        np.testing.assert_array_equal(one[name], other[name], name)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from scenarios.basics import Batches, scope, use_rule
+from scenarios.basics import Batches, compiled, use_rule
 from scenarios.keras import SeenRows
 
 # The last batch is one row: some replicas have none.
@@ -113,11 +113,10 @@ def rows_of_steps(strategy, kinds, calls, steps_per_execution=1, built=False):
     for kind, call, steps in itertools.product(kinds, calls, [None, STEPS]):
         if kind in ENDLESS and not steps:
             continue
-        with scope(strategy):
-            seen = SeenRows()
-            layers = [keras.layers.Input([1])] if built else []
-            model = keras.Sequential([*layers, seen, keras.layers.Dense(1)])
-            model.compile(keras.optimizers.SGD(0.0), "mse", steps_per_execution=steps_per_execution)
+        seen = SeenRows()
+        layers = [*([keras.layers.Input([1])] if built else []), seen, keras.layers.Dense(1)]
+        options = {"steps_per_execution": steps_per_execution}
+        model = compiled(strategy, layers.copy, lambda: keras.optimizers.SGD(0.0), **options)
         for number in (1, 2):
             seen.steps.clear()
             with warnings.catch_warnings():

@@ -2,10 +2,10 @@
 
 import time
 
-import keras
 import numpy as np
 import tensorflow as tf
 
+from scenarios.basics import compiled, dense
 from tf_adasum.callbacks import StragglerReport
 
 STEPS, EPOCHS = 30, 3
@@ -26,9 +26,7 @@ def train(strategy, slow, seconds):
             )
         return rows.map(lambda x: (x, x[:, :1]))
 
-    with strategy.scope():
-        model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
+    model = compiled(strategy, dense(4, 1))
     report = StragglerReport()
     data = strategy.distribute_datasets_from_function(make)
     options = {"steps_per_epoch": STEPS, "epochs": EPOCHS, "verbose": 0}

@@ -4,11 +4,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from scenarios.basics import random_data, scope
+from scenarios.basics import compiled, dense, random_data, scope
 
 
 class ReturnsAll(keras.Model):
-    """A model whose step returns values of many kinds, which differ between the replicas."""
+    """A model whose step returns values of many kinds, which differ between the replicas.
+
+    "loss" is the name of a metric, which the step never updates.
+    """
 
     def __init__(self):
         super().__init__()
@@ -19,11 +22,12 @@ class ReturnsAll(keras.Model):
         return self.dense(x)
 
     def train_step(self, data):
-        super().train_step(data)
+        del data
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         number = tf.cast(replica, tf.float32)
         return {
             "scalar": number,
+            "loss": number,
             "vector": tf.stack([number, 2 * number, 1.0]),
             "matrix": tf.fill([2, 3], number),
             "nested": {"half": tf.cast(number, tf.float16), "double": tf.cast(number, tf.float64)},
@@ -47,7 +51,8 @@ def return_all_sorts(strategy):
     callback = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: last.update(logs)
     )
-    model.fit(*random_data(48), batch_size=24, verbose=0, callbacks=[callback])
+    options = {"batch_size": 24, "verbose": 0, "callbacks": [callback]}
+    last["epoch"] = model.fit(*random_data(48), **options).history["loss"][0]
     last |= last.pop("nested", {})  # some versions of Keras flatten logs
     return last | {"bfloat16": float(last["bfloat16"])}  # NumPy has no such scalars
 
@@ -67,11 +72,8 @@ def read_logs_on_last_worker(strategy, reads):
     )
     is_last = strategy.rank == strategy.num_workers - 1
     options = {"batch_size": 24, "callbacks": [callback] if reads and is_last else []}
-    keras.utils.set_random_seed(1)
     x, y = random_data(48)
-    with scope(strategy):
-        model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", metrics=["mae"])
+    model = compiled(strategy, dense(6, 1), metrics=["mae"])
     history = model.fit(x, y, verbose=2, **options).history
     evaluated = model.evaluate(x, y, verbose=0, return_dict=True, **options)
     if not reads:
@@ -145,21 +147,3 @@ def return_other_keys(strategy, **options):
         "evaluate": evaluated["auc"],
         "test_on_batch": on_batch["auc"],
     }
-
-
-class OwnLoss(keras.Model):
-    """A model whose step returns its own loss under the name of a metric that it never updates."""
-
-    def train_step(self, data):
-        del data
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        return {"loss": tf.cast(replica, tf.float32), "other": 2.0}
-
-
-def return_own_loss(strategy):
-    with scope(strategy):
-        inputs = keras.Input([6])
-        model = OwnLoss(inputs, keras.layers.Dense(1)(inputs))
-        model.compile("sgd", "mse")
-    history = model.fit(*random_data(48), batch_size=24, verbose=0).history
-    return {name: values[0] for name, values in history.items()}

@@ -5,7 +5,6 @@ import contextlib
 import inspect
 import zlib
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -45,9 +44,7 @@ def train(strategy, rule, gathers_small_buckets=False, **options):
 
 def operations_of_a_step(strategy):
     """How many operations of some types a step of `fit` has, in all its functions."""
-    with strategy.scope():
-        model = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(2)])
-        model.compile("sgd", "mse", metrics=["mae"])
+    model = basics.compiled(strategy, basics.dense(3, 4, 2), metrics=["mae"])
     rows = np.ones([4 * strategy.num_replicas_in_sync, 3], "float32")
     model.fit(rows, rows[:, :2], batch_size=len(rows), verbose=0)
     function = inspect.getclosurevars(model.train_function).nonlocals["keeping_logs"]

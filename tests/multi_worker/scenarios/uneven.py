@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from scenarios.basics import Batches, message_of, random_data, use_rule
+from scenarios.basics import Batches, compiled, dense, message_of, random_data, use_rule
 
 BATCH = 4
 
@@ -22,12 +22,8 @@ def dataset_of(batches, unknown=False):
 
 
 def model_of(strategy, rate=0.05, steps_per_execution=1):
-    keras.utils.set_random_seed(9)
-    with strategy.scope():
-        model = keras.Sequential([keras.layers.Input([6]), keras.layers.Dense(1)])
-        optimizer = keras.optimizers.SGD(rate)
-        model.compile(optimizer, "mse", metrics=["mae"], steps_per_execution=steps_per_execution)
-    return model
+    options = {"metrics": ["mae"], "steps_per_execution": steps_per_execution}
+    return compiled(strategy, dense(6, 1), lambda: keras.optimizers.SGD(rate), **options)
 
 
 def from_function(strategy, batches, unknown=False, steps=None):

@@ -100,6 +100,23 @@ class OfRagged(keras.Model):
         return self.dense(inputs.to_tensor(shape=[None, 7]))
 
 
+class Largest(keras.metrics.Metric):
+    """Keeps the largest and the smallest error."""
+
+    def __init__(self):
+        super().__init__(name="largest")
+        self.largest = self.add_weight(name="largest", initializer="zeros")
+        self.smallest = self.add_weight(name="smallest", initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        error = y_true - y_pred
+        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(error)))
+        self.smallest.assign(tf.minimum(self.smallest, tf.reduce_min(error)))
+
+    def result(self):
+        return {"largest": self.largest + 0.0, "smallest": self.smallest + 0.0}
+
+
 class TwoOptimizers(keras.Model):
     """Two networks with an optimizer each, and an average of weights; the first step builds them.
 
@@ -153,5 +170,6 @@ KINDS = {
     "images": images,
     "frozen": lambda: (build("built-in"), "mse", {}),
     "own losses": own_losses,
+    "extremes": lambda: (build("built-in"), "mse", {"metrics": [Largest()]}),
     "ragged": lambda: (OfRagged(), "mse", {}),
 }
