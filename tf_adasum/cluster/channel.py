@@ -59,8 +59,8 @@ class Channel:
             authentication failed.
         claimed_rank: on the server, the rank that the client claims to have; None if it sent none.
         claims_secret: whether the other end claims to have a secret.
-        opened_at: when the connection began, by `time.monotonic`.
-        last_received_at: when the last message arrived; at first, the same as `opened_at`.
+        last_received_at: when the last message arrived, by `time.monotonic`; at first, when the
+            connection began.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Channel:
         self._sent = self._received = 0
         self._unsent = b""
         self._newest: str | None = None  # a text that `send_newest` has not sent yet
-        self.opened_at = self.last_received_at = time.monotonic()
+        self.last_received_at = time.monotonic()
         self.is_open, self.is_authenticated = True, False
         self.is_refused = self.is_unknown = False
         self.claimed_rank: int | None = None

@@ -77,10 +77,8 @@ def begin() -> None:
 def read(path: str) -> Report | None:
     """Return what a worker has written; None if it has not failed, or could not write."""
     try:
-        report = Report(**json.loads(Path(path).read_text()))
-    except (OSError, ValueError, TypeError, RecursionError):
+        found = json.loads(Path(path).read_text())
+        error = "".join(each for each in found["error"] if each.isprintable())
+        return Report(error, found["is_because_of_another"] is True, float(found["time"]))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    kinds = {"error": str, "is_because_of_another": bool, "time": float}
-    is_good = all(type(getattr(report, name)) is kind for name, kind in kinds.items())
-    error = "".join(each for each in report.error if each.isprintable()) if is_good else ""
-    return dataclasses.replace(report, error=error) if is_good else None

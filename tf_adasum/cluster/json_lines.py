@@ -30,6 +30,8 @@ def decode(line: bytes) -> dict[str, Any] | None:
 def printable(text: Any, longest: int) -> str:
     """Return a received text in a form that can be printed; "" if it is not a text."""
     shown = text[:longest] if isinstance(text, str) else ""
+    if shown.isprintable():
+        return shown
     return "".join(each if each.isprintable() else "?" for each in shown)
 
 

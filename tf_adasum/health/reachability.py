@@ -34,21 +34,15 @@ class Reachability:
 
     Attributes:
         unreachable: a line with the workers that could not be reached in the last try, and why.
+        ucx_ports: dict from ranks to the IP address and port of UCX, which are tested in addition.
+            The port may be closed.
     """
 
     def __init__(self, cluster: Cluster):
         self.unreachable = ""
+        self.ucx_ports: Mapping[int, tuple[str, int]] = {}
         self._cluster, self._lock = cluster, threading.Lock()
-        self._endpoints: dict[int, tuple[str, int]] = {}
         self._next = 0.0
-
-    def set_extra_endpoints(self, endpoints: Mapping[int, tuple[str, int]]) -> None:
-        """Set the UCX ports of other workers that are tested in addition.
-
-        Args:
-            endpoints: dict from ranks to an IP address and a port. The port may be closed.
-        """
-        self._endpoints = dict(endpoints)
 
     def try_now_and_then(self) -> None:
         """Start a try, unless the last try began less than 10 seconds ago."""
@@ -60,7 +54,7 @@ class Reachability:
         """Try to connect to all other workers, and return `unreachable`."""
         with self._lock:
             ranks = [each for each in range(len(self._cluster.names)) if each != self._cluster.rank]
-            endpoints = self._endpoints
+            endpoints = self.ucx_ports
             words = connect_errors([*map(self._cluster.host_and_port, ranks), *endpoints.values()])
             silent = {
                 rank: f"{word} at {addresses.joined(*endpoint)}, the port of UCX"

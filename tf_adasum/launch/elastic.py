@@ -5,7 +5,7 @@ Each host runs the same command. The launcher on the coordinator's host serves a
 host, and follows the decisions:
 
     leader        the id of the host whose launcher decides
-    member/ID     the host, see `Host`; deleted when its launcher ends or is silent
+    ID            the host, see `Host`; deleted when its launcher ends or is silent
     round/N       the hosts of round N and the address of worker 0
     stop/N        the workers of round N have to stop
     refused/ID    why a host cannot join
@@ -181,7 +181,7 @@ class _ElasticJob:
     def __enter__(self):
         """Begin to connect to the store."""
         self._console.say(f"connecting to the launcher at {self._coordinator}")
-        self._stack.callback(self.session.__enter__().close)
+        self._stack.enter_context(self.session)
         return self
 
     def _connect(self, deadline: float | None, looks_again: bool) -> int | None:

@@ -18,14 +18,8 @@ import numpy as np
 
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
-from tf_adasum.transport import (
-    argument,
-    library,
-    network_interface,
-    shared_memory,
-    ucx_port,
-)
-from tf_adasum.transport.mesh import Mesh
+from tf_adasum.transport import argument, library, network_interface, shared_memory, ucx_port
+from tf_adasum.transport.library import Mesh
 from tf_adasum.transport.startup_exchange import Gather, StartupExchange
 from tf_adasum.transport.ucx_port import SocketAddress, UcxPort
 
@@ -133,9 +127,7 @@ def _candidates(
     Each candidate is a tuple: a value for ``UCX_TLS``, and a name.
     """
     if is_given:
-        given = os.environ.get(VARIABLE, "")
-        why_not = shared_memory.crash_risk(given, cluster, memories, free)
-        return [] if why_not else [("", f"{VARIABLE}={given}")], why_not
+        return [("", f"{VARIABLE}={os.environ.get(VARIABLE, '')}")], ""
     tcp = (TCP, "TCP")
     if not shared_memory.is_shared(memories):
         return [tcp], ""

@@ -10,7 +10,7 @@ import pytest
 from support.joining_workers import impatient  # noqa: F401 - a fixture
 from support.rendezvous_tasks import SOON, connected, program_at, run, tasks
 
-from tf_adasum.cluster import store_client
+from tf_adasum.cluster import session
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
 
@@ -144,7 +144,7 @@ def test_a_caller_without_the_secret_neither_takes_part_nor_ends_the_others():
 
     def call(place):
         with connected(clusters[0]):  # as soon as task 0 listens
-            found = store_client.call(clusters[0].addresses[0], Secret(b"guess"), rank=1)
+            found = session.call(clusters[0].addresses[0], Secret(b"guess"), rank=1)
         assert found.channel is None and found.unauthenticated
 
     with ThreadPoolExecutor(3) as pool:
@@ -158,7 +158,7 @@ def test_without_a_secret_clients_get_few_sessions():
     first, second = tasks(2)
     with while_one_waits(first):
         connected(first).close()  # as soon as task 0 listens
-        calls = [store_client.call(first.addresses[0], Secret()) for _ in range(CROWD)]
+        calls = [session.call(first.addresses[0], Secret()) for _ in range(CROWD)]
         channels = [each.channel for each in calls if each.channel]
         time.sleep(1)
         remaining = [each for each in channels if is_open(each.socket)]
