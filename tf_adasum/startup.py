@@ -26,7 +26,7 @@ from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import LAUNCHER, WorkerLostError, hint, see
 from tf_adasum.health import monitor
-from tf_adasum.health.null_monitor import NullMonitor
+from tf_adasum.health.monitor import NullMonitor
 from tf_adasum.transport import argument, library, selection
 from tf_adasum.transport.collectives import UcxTransport
 from tf_adasum.workers import agreement
@@ -213,7 +213,9 @@ def start(
     devices: tuple[str, ...],
     cross_device_ops: Callable,
     transport: str,
-) -> tuple[tensorflow_compat.GradientAggregatingExtended, monitor.HealthMonitor | NullMonitor]:
+) -> tuple[
+    tensorflow_compat.GradientAggregatingExtended, monitor.HealthMonitor | monitor.NullMonitor
+]:
     """Connect the workers, start TensorFlow, and return the strategy's `extended`.
 
     Args:

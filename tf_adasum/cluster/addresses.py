@@ -10,9 +10,8 @@ import errno
 import re
 import socket
 
-_HOST = r"(?:\[(?P<bracketed>[^][]+)\]|(?P<host>[^][]+))"
+_HOST = r"(?:\[(?P<bracketed>[^][]+)\]|(?P<host>[^][/:]+))"
 _ADDRESS = re.compile(_HOST + r":(?P<port>\d{1,18})", re.ASCII)
-_SCHEME = re.compile(r"\w+://")
 _LOOPBACK = "127.0.0.1", "::1"
 # The errors if this machine does not have an address, or does not support its address family.
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
@@ -28,20 +27,14 @@ def split(address: str) -> tuple[str, int]:
         >>> split("10.0.0.1:2222"), split("[::1]:2222")
         (('10.0.0.1', 2222), ('::1', 2222))
     """
-    if scheme := _SCHEME.match(address):
-        raise ValueError(
-            f"an address must look like 'host:port', so leave out {scheme[0]!r}. Received: "
-            f"{address!r}"
-        )
     found = _ADDRESS.fullmatch(address)
     if not found:
-        raise ValueError(f"an address must look like 'host:port'. Received: {address!r}")
+        raise ValueError(
+            "an address must look like 'host:port', or '[host]:port' if the host is an IPv6 "
+            f"address. Received: {address!r}"
+        )
     if not 0 < int(found["port"]) < 65536:
         raise ValueError(f"a port must be from 1 to 65535. Received: {address!r}")
-    if found["host"] and ":" in found["host"]:
-        raise ValueError(
-            f"the address of an IPv6 host must look like '[host]:port'. Received: {address!r}"
-        )
     return found["bracketed"] or found["host"], int(found["port"])
 
 

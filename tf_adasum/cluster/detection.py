@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import typing
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -72,8 +73,7 @@ def find(environment: Environment) -> Cluster | None:
     return started.config()
 
 
-@dataclasses.dataclass(frozen=True)
-class _EnvField:
+class _EnvField(typing.NamedTuple):
     """The coordinator, the rank or the number of workers; the value is None if it is missing.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -18,8 +19,6 @@ from tf_adasum.errors import WorkerLostError, when_lost
 
 NAME = "TF_ADASUM_ERROR_FILE"  # the environment variable with the file's path
 _LONGEST = 10_000  # characters; large, because an error ends with the advice and the code
-
-_has_begun = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,13 +46,12 @@ def folder() -> Iterator[str]:
         yield path
 
 
+@functools.cache  # at the first call
 def begin() -> None:
     """If the launcher reads the file, write the exception that ends this program to the file."""
-    global _has_begun
     path, show = os.environ.get(NAME), sys.excepthook
-    if not path or _has_begun:
+    if not path:
         return
-    _has_begun = True
 
     def write(error: BaseException) -> None:
         kind = type(error)

@@ -58,22 +58,16 @@ def _shown(*values: Any) -> list[str]:
     return [printable(str(each), _LONGEST_VALUE) for each in shown]
 
 
-def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -> str:
+def different_secrets(own: str, others: str) -> str:
     """Return the error message for workers that were started with different secrets.
 
     Args:
-        name: the name of this worker.
-        has_secret: whether this worker has a secret.
-        others: dict from the names of the other workers to whether they have a secret.
+        own: the name of this worker.
+        others: the names of the other workers.
     """
-    words = {(False, True): "a secret", (True, True): "a different secret"}
-    received = [f"{'a secret' if has_secret else 'no secret'} on {name}"]
-    received += [
-        f"{words.get((has_secret, its), 'no secret')} on {other}" for other, its in others.items()
-    ]
     return (
-        f"All workers must be started with the same secret, in the variable {SECRET} or "
-        f"in a file that {SECRET_FILE} names. Received: {', '.join(received)} "
+        f"All workers must be started with the same secret, in the variable {SECRET} or in a file "
+        f"that {SECRET_FILE} names. Received: another secret on {own} than on {others}, or none "
         f"{see('TFA-207')}"
     )
 

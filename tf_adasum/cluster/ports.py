@@ -21,7 +21,7 @@ _BACKLOG = 1024  # callers that wait in the kernel
 
 _SECONDS_FOR_A_SERVER = 15.0
 # A gRPC server begins each HTTP/2 connection with a SETTINGS frame. Byte 3 of a frame is its type.
-_FRAME_TYPE_INDEX, _SETTINGS_FRAME = 3, 0x04
+_SETTINGS = b"\x04"
 
 
 def hold(port: int, *, shared: bool = False) -> socket.socket:
@@ -88,7 +88,6 @@ def listening_socket(cluster: Cluster) -> socket.socket:
     try:
         listener = addresses.bound(host, port, reuse=True)
         listener.listen(_BACKLOG)
-        listener.setblocking(False)  # a caller may disconnect before it is accepted
     except OSError as error:
         if listener:
             listener.close()
@@ -118,9 +117,9 @@ def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> Non
     while time.monotonic() < deadline:
         try:
             with socket.create_connection(addresses.split(address), timeout=1) as connection:
-                begun = connection.recv(_FRAME_TYPE_INDEX + 1, socket.MSG_WAITALL)
+                begun = connection.recv(4, socket.MSG_WAITALL)
         except OSError:
             begun = b""
-        if len(begun) > _FRAME_TYPE_INDEX and begun[_FRAME_TYPE_INDEX] == _SETTINGS_FRAME:
+        if begun[3:] == _SETTINGS:
             return
         time.sleep(POLL_SECONDS)

@@ -99,7 +99,7 @@ class Participant:
             common = {WORKERS: cluster.num_workers, "tf_adasum": __version__}
             host, job = own_address.given(environment), printable(cluster.job, LONGEST_JOB)
             self._own = {"cluster": common, "host": host, "job": job}
-        self.round = StartRound(cluster, self._key, self._own, bool(self._secret.key))
+        self.round = StartRound(cluster, self._key, self._own)
         self.wait = self.session.wait if self._rank else self.round.wait
 
     def join(self, timeout: float) -> None:
@@ -260,11 +260,8 @@ class Participant:
                 break
             self._report_now_and_then()
             session.wait(POLL_SECONDS)
-        unproven = session.last.unauthenticated
-        if unproven is not None and not session.is_connected:
-            others = {self.cluster.named([0]): unproven}
-            own = self.cluster.named([self._rank])
-            raise ValueError(different_secrets(own, bool(self._secret.key), others))
+        if session.last.kind == UNPROVEN and not session.is_connected:
+            raise ValueError(different_secrets(*map(self.round.named, (self._rank, 0))))
         raise TimeoutError(self._late())
 
     def _check_worker_0(self, has_lasted: bool) -> None:
@@ -277,22 +274,18 @@ class Participant:
 
     def _addresses(self) -> list[str] | None:
         found = self.session.value("addresses")
-        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-            return None
-        try:
+        with contextlib.suppress(ValueError, TypeError):
             of_all = [addresses.split(each)[1] for each in found]
-        except ValueError:
-            return None
-        is_all = len(set(found)) == self.cluster.num_workers == len(found)
-        return found if is_all and of_all[self._rank] == self._own["port"] else None
+            if len(set(found)) == len(of_all) == self.cluster.num_workers:
+                return found if of_all[self._rank] == self._own["port"] else None
+        return None
 
     def _payload(self) -> dict[str, Any] | None:
         found = self.session.value("result")
-        payload = found.get("payload") if isinstance(found, dict) else None
-        if not isinstance(payload, dict):
+        if not isinstance(found, dict) or not isinstance(found.get("payload"), dict):
             return None
         self.session.set(HAS_RESULT)
-        return payload
+        return found["payload"]
 
     # ---- messages --------------------------------------------------------------------------------
 

@@ -21,8 +21,7 @@ from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS, POLL_SE
 _SECONDS_TO_CONNECT = 2.0  # to one address
 
 # Why a call failed, if no system call failed.
-ANOTHER_PROGRAM = "another program answers there"
-NO_ANSWER = "the program there does not answer; it is another program, or a suspended worker"
+NO_ANSWER = "another program answers there, or a suspended worker"
 UNPROVEN = "the program that answers there does not have the secret"
 REFUSED = os.strerror(errno.ECONNREFUSED)
 
@@ -35,21 +34,16 @@ class Call:
         channel: the authenticated connection; None if there is none.
         tried: dict from the addresses of the server to why the attempt failed; empty if it has
             succeeded.
-        unauthenticated: whether the program that failed to authenticate claims to have a secret;
-            None if no program failed to authenticate, or if the attempt has succeeded.
     """
 
     channel: Channel | None = None
     tried: dict[str, str] = dataclasses.field(default_factory=dict)
-    unauthenticated: bool | None = None
 
     @property
     def kind(self) -> str:
-        """`UNPROVEN`, or `REFUSED` if no program answers at any address; else ""."""
-        whys = set(self.tried.values())
-        if self.unauthenticated is not None:
-            return UNPROVEN
-        return REFUSED if REFUSED in whys and not whys & {ANOTHER_PROGRAM, NO_ANSWER} else ""
+        """The first of `UNPROVEN`, `NO_ANSWER` and `REFUSED` in `tried`; else ""."""
+        whys = self.tried.values()
+        return next((each for each in (UNPROVEN, NO_ANSWER, REFUSED) if each in whys), "")
 
 
 def call(
@@ -91,23 +85,17 @@ def call(
             connection.close()
             continue
         channel = Channel(connection, secret, is_server=False, rank=rank)
+        found.tried[at] = NO_ANSWER  # until it answers
         since = time.monotonic()
         while channel.is_open and time.monotonic() < since + LEASE_SECONDS and not is_stopped():
-            json_lines.wait([channel.socket], POLL_SECONDS)
+            json_lines.wait(channel.socket, POLL_SECONDS)
             channel.receive()
             if channel.is_authenticated:  # failures at other addresses do not matter
                 found.tried.clear()
-                found.unauthenticated, found.channel = None, channel
+                found.channel = channel
                 return found
-            if time.monotonic() > since + HEARTBEAT_SECONDS:  # for other threads
-                found.tried[at] = NO_ANSWER
-        if not channel.is_open:
-            is_unknown = channel.is_unknown
-            found.tried[at] = ANOTHER_PROGRAM if is_unknown else "the connection was closed at once"
-        # If neither end has a secret, any program with this protocol can make a valid proof. So a
-        # wrong proof comes from another program, not from a worker with another secret.
-        if channel.is_refused and (secret.key or channel.claims_secret):
-            found.unauthenticated, found.tried[at] = channel.claims_secret, UNPROVEN
+        if channel.is_refused:
+            found.tried[at] = UNPROVEN
         channel.close()
     return found
 
@@ -248,7 +236,7 @@ class Session:
             while not self._ended.is_set() and channel.is_open:
                 # If this process is suspended in the wait, the server must not count as silent.
                 now = time.monotonic()
-                json_lines.wait([channel.socket], HEARTBEAT_SECONDS)
+                json_lines.wait(channel.socket, HEARTBEAT_SECONDS)
                 with self._lock:
                     if now > heartbeat_at and not self._stays:
                         heartbeat_at = now + HEARTBEAT_SECONDS

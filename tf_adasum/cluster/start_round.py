@@ -60,22 +60,20 @@ class StartRound(Leader):
         cluster: the `Cluster`, as worker 0 knows it at first.
         own_key: the key that worker 0 would have.
         own: the value that the key of worker 0 would have.
-        has_secret: whether worker 0 has a secret.
 
     Attributes:
         cluster: the `Cluster`, with all addresses as soon as all workers have joined.
         result: the value of the key `result`; None until it is set.
-        unauthenticated: dict from the ranks that clients without the secret claim to whether these
-            clients claim to have a secret.
+        unauthenticated: the ranks that clients without the secret claim to have.
         keys: dict from the ranks of the workers that have all joined to their keys.
         arrived: pairs of a rank and what this worker has sent after the start; None at its end.
     """
 
-    def __init__(self, cluster: Cluster, own_key: str, own: dict[str, Any], has_secret: bool):
-        self.cluster, self._own_key, self._own, self._has_secret = cluster, own_key, own, has_secret
+    def __init__(self, cluster: Cluster, own_key: str, own: dict[str, Any]):
+        self.cluster, self._own_key, self._own = cluster, own_key, own
         self._count = cluster.num_workers
         self.result: dict[str, Any] | None = None
-        self.unauthenticated: dict[int, bool] = {}
+        self.unauthenticated: set[int] = set()
         self._settings: dict[str, Any] | None = None  # of worker 0, until `begin` is called
         self._payload: dict[str, Any] = {}
         self._members: dict[int, dict[str, Member]] = {}  # from ranks to live keys
@@ -121,13 +119,13 @@ class StartRound(Leader):
         elif wrong := self._wrong(rank, member):
             self.end(wrong)
         else:
-            self.unauthenticated.pop(rank, None)
+            self.unauthenticated.discard(rank)
             self._members.setdefault(rank, {})[key] = member
 
-    def authentication_failed(self, rank: int, has_secret: bool) -> None:
+    def authentication_failed(self, rank: int) -> None:
         """Note a client without the secret, see `store.Leader`."""
         if 0 < rank < self._count and not self._members.get(rank):
-            self.unauthenticated[rank] = has_secret
+            self.unauthenticated.add(rank)
 
     def silent(self, key: str, ends: tuple[str, str]) -> None:
         """Note that a worker is silent. It may come back, so it is not lost before it ends."""
@@ -213,21 +211,20 @@ class StartRound(Leader):
 
     def missing(self) -> list[int]:
         """Return the ranks of the workers that have not joined, or have not sent their settings."""
-
-        def is_here(member: Member) -> bool:
-            return not self.cluster.addresses or member.settings is not None
-
-        found = [0] if self.cluster.addresses and self._settings is None else []
+        needs_settings = bool(self.cluster.addresses)
+        found = [0] if needs_settings and self._settings is None else []
         for rank in range(1, self._count):
-            if not any(map(is_here, self._members.get(rank, {}).values())):
+            live = self._members.get(rank, {}).values()
+            if not live or (needs_settings and all(each.settings is None for each in live)):
                 found.append(rank)
         return found
 
     def unproven(self) -> str:
         """Return the error about workers without the secret, as far as clients claim to be them."""
-        claims = self.unauthenticated
-        unproven = {self.named(rank): claims[rank] for rank in self.missing() if rank in claims}
-        return different_secrets(self.named(0), self._has_secret, unproven) if unproven else ""
+        found = self.cluster.named(
+            [each for each in self.missing() if each in self.unauthenticated]
+        )
+        return found and different_secrets(self.named(0), found)
 
     def end(self, why: str, kind: str = "") -> None:
         """Let the start fail on all workers, unless its result is already known.

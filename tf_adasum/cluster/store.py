@@ -62,8 +62,8 @@ class Leader(abc.ABC):
             ends: the IP addresses of the server and of the client in the client's connection.
         """
 
-    def authentication_failed(self, rank: int, has_secret: bool) -> None:  # noqa: B027 - optional
-        """Note what a client without the secret claims: its rank, and whether it has a secret."""
+    def authentication_failed(self, rank: int) -> None:  # noqa: B027 - optional
+        """Note the rank that a client without the secret claims to have."""
 
     def silent(self, key: str, ends: tuple[str, str]) -> None:
         """Note that a key was deleted because its session is silent; see `changed`.
@@ -99,7 +99,7 @@ class StoreServer:
 
     Attributes:
         lease: seconds of silence after which a session ends; infinite after the hand over.
-        owners: dict from keys, to the `Channel` of their session.
+        owners: dict from keys to the `Channel` of their session.
     """
 
     def __init__(
@@ -129,11 +129,6 @@ class StoreServer:
         self._thread = threading.Thread(target=self._serve, daemon=True, name="tf_adasum store")
         self._thread.start()
 
-    @property
-    def is_serving(self) -> bool:
-        """Whether the thread runs; an error of the leader ends it."""
-        return self._thread.is_alive()
-
     def wake(self) -> None:
         """Let the leader decide at once."""
         with contextlib.suppress(OSError):  # this object is closed
@@ -142,7 +137,7 @@ class StoreServer:
     def hand_over(self) -> None:
         """Release the port, and keep all sessions without a lease."""
         self._is_handing_over = True
-        while self._is_handing_over and self.is_serving:
+        while self._is_handing_over and self._thread.is_alive():
             self.wake()
             time.sleep(POLL_SECONDS / 10)
 
@@ -239,7 +234,7 @@ class StoreServer:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             channel.is_open = False  # an authenticated client has sent an invalid message
         if channel.is_refused and channel.claimed_rank is not None:
-            self._leader.authentication_failed(channel.claimed_rank, channel.claims_secret)
+            self._leader.authentication_failed(channel.claimed_rank)
         if not channel.is_open:
             self._end(session)
         elif channel.has_unsent:

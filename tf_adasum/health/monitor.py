@@ -266,9 +266,10 @@ class HealthMonitor:
             if message is None:
                 ended.append(sender)
                 continue
-            found, is_valid = aggregate.statuses_in(message, sender, len(self._cluster.names))
-            if not is_valid:
+            found = aggregate.statuses_in(message, sender, len(self._cluster.names))
+            if found is None:
                 hint(f"{self._cluster.named([sender])} has sent an invalid status")
+                continue
             for rank in found.keys() - {self._cluster.rank}:
                 if (arrived.get(rank) or before.get(rank, _UNKNOWN)).state not in _GONE:
                     arrived[rank] = found[rank]
@@ -385,6 +386,28 @@ class HealthMonitor:
             say(diagnosis.waiting_message(self._cluster, statuses))
         elif not self.status.waiting_seconds:
             self._told = 0.0
+
+
+class NullMonitor:
+    """The failure detector of a process that trains alone, see `HealthMonitor`."""
+
+    cause = seed = None
+    status = Status()
+
+    def __init__(self) -> None:
+        self.stopping = GracefulStop(0, 1)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def call(error_of: CollectiveErrorOf) -> Iterator[None]:
+        """Return a context manager that does nothing, because there are no other workers."""
+        del error_of
+        yield
+
+    @staticmethod
+    def others_fit_without_strategy() -> bool:
+        """Return False, because there are no other workers."""
+        return False
 
 
 _monitors: dict[Cluster, HealthMonitor] = {}

@@ -33,7 +33,7 @@ from typing import Any
 
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, secret
-from tf_adasum.cluster.session import Session
+from tf_adasum.cluster.session import UNPROVEN, Session
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.timeouts import LEASE_SECONDS, PATIENCE_SECONDS, POLL_SECONDS
 from tf_adasum.environment_variables import SECRET, SECRET_FILE, START_TIMEOUT, start_timeout
@@ -205,7 +205,7 @@ class _ElasticJob:
                 listener.close()
                 return None
             reason = next(reversed(session.tried.values()), "no answer")
-            if session.last.unauthenticated is not None:
+            if session.last.kind == UNPROVEN:
                 raise ConnectionError(
                     "All launchers must be started with the same secret, in the variable "
                     f"{SECRET} or in a file that {SECRET_FILE} names. Received: this launcher's "

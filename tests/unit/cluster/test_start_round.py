@@ -24,7 +24,7 @@ class Decisions:
         cluster = cluster_to_join(own, 0, count, "a test")
         common = {WORKERS: count, "tf_adasum": "1.0"}
         of_0 = {"cluster": common, "host": given, "port": 7000, "job": job}
-        self.made = StartRound(cluster, "0/" + "0" * 16, of_0, False)
+        self.made = StartRound(cluster, "0/" + "0" * 16, of_0)
         self.common, self.keys, self.now = common, {}, 0.0
 
     def join(self, rank, run="a", ends=ENDS, **data):
@@ -306,10 +306,10 @@ def test_who_has_read_an_error(kind):
 def test_clients_without_the_secret_are_remembered_until_they_join():
     made = Decisions(3)
     for rank in (-1, 0, 1, 2, 3, 10**30):
-        made.made.authentication_failed(rank, True)
+        made.made.authentication_failed(rank)
     made.join(1)
-    made.made.authentication_failed(1, True)
-    assert made.made.unauthenticated == {2: True}
+    made.made.authentication_failed(1)
+    assert made.made.unauthenticated == {2}
 
 
 WRONG = {

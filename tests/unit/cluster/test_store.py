@@ -18,8 +18,8 @@ from tf_adasum.cluster import channel as channel_module
 from tf_adasum.cluster import store
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
+from tf_adasum.cluster.session import UNPROVEN, call
 from tf_adasum.cluster.session import Session as StoreSession
-from tf_adasum.cluster.session import call
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.timeouts import LEASE_SECONDS
 
@@ -38,7 +38,7 @@ class Leader(store.Leader):
     def changed(self, key, value, ends):
         self.seen[key] = value
 
-    def authentication_failed(self, rank, has_secret):
+    def authentication_failed(self, rank):
         raise AssertionError
 
     def silent(self, key, ends):
@@ -218,8 +218,8 @@ class Recorder(store.Leader):
     def changed(self, key, value, ends):
         self.seen.append((key, value, ends))
 
-    def authentication_failed(self, rank, has_secret):
-        self.seen.append((rank, has_secret))
+    def authentication_failed(self, rank):
+        self.seen.append((rank, None))
 
     def silent(self, key, ends):
         self.silent_keys.append(key)
@@ -322,7 +322,7 @@ def test_without_descriptors_it_neither_spins_nor_ends(served):
             own.eventually(copy=1)
             time.sleep(1.5)
             used = time.clock_gettime(clock) - used
-            assert used < 0.2 * (time.monotonic() - since) and server.is_serving
+            assert used < 0.2 * (time.monotonic() - since) and server._thread.is_alive()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
@@ -388,8 +388,8 @@ def test_a_session_has_one_key(served, keys):
 def test_both_ends_detect_who_has_another_secret(served, theirs):
     leader = served.leader
     found = call(served.address, theirs, rank=3)
-    assert found.unauthenticated is True and not found.channel
+    assert found.kind == UNPROVEN and not found.channel
     deadline = time.monotonic() + SOON
     while not leader.seen and time.monotonic() < deadline:  # the client is refused a moment before
         time.sleep(0.01)
-    assert leader.seen == [(3, bool(theirs.key))]
+    assert leader.seen == [(3, None)]
