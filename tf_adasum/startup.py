@@ -69,7 +69,7 @@ def refusing_together(cluster: Cluster | None) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        if cluster is not None and not monitor.has_begun(cluster):
+        if cluster is not None and cluster not in monitor.monitors:
             why = f"{type(error).__name__}: {error}"[:_LONGEST_REFUSAL]
             refused = {agreement.ARGUMENTS: f"refused ({why})"}
             with contextlib.suppress(OSError, ValueError, WorkerLostError):

@@ -49,7 +49,7 @@ def joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if is_bare else f"{host}:{port}"
 
 
-def bound(host: str, port: int, *, reuse: bool) -> socket.socket:
+def bound(host: str, port: int, *, reuse: bool, backlog: int = 0) -> socket.socket:
     """Return a socket that is bound to the interfaces at which a task can be reached.
 
     If the host is a loopback address, the socket is bound only to the loopback interface.
@@ -61,6 +61,7 @@ def bound(host: str, port: int, *, reuse: bool) -> socket.socket:
         host: the host in the task's address; "" for all interfaces.
         port: the port; 0 lets the system choose a port.
         reuse: whether to set SO_REUSEADDR.
+        backlog: how many callers wait in the kernel. Defaults to 0: the socket does not listen.
 
     Raises:
         OSError: if the port is in use, or this machine has no such interface.
@@ -68,11 +69,11 @@ def bound(host: str, port: int, *, reuse: bool) -> socket.socket:
     *others, last = _interfaces(host)
     for family, interface in others:
         try:
-            return _bound(family, interface, port, reuse)
+            return _bound(family, interface, port, reuse, backlog)
         except OSError as error:
             if error.errno not in _NOT_HERE:
                 raise
-    return _bound(*last, port, reuse)
+    return _bound(*last, port, reuse, backlog)
 
 
 def _interfaces(host: str) -> list[tuple[socket.AddressFamily, str]]:
@@ -91,13 +92,15 @@ def _interfaces(host: str) -> list[tuple[socket.AddressFamily, str]]:
     return [*both, (socket.AF_INET, "")]
 
 
-def _bound(family: int, interface: str, port: int, reuse: bool) -> socket.socket:
+def _bound(family: int, interface: str, port: int, reuse: bool, backlog: int) -> socket.socket:
     made = socket.socket(family)
     try:
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(interface != ""))
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
         made.bind((interface, port))
+        if backlog:
+            made.listen(backlog)
     except OSError:
         made.close()
         raise

@@ -72,10 +72,9 @@ class Member:
             return cls(ends, cluster, settings)
         names = "host", "port", "coordinator"
         host, port, coordinator = (found.get(name) for name in names)  # type: Any, Any, Any
-        if type(port) is not int or not (_HOST.fullmatch(host) and _HOST.fullmatch(coordinator)):
+        are_hosts = _HOST.fullmatch(host) and _HOST.fullmatch(coordinator)
+        if type(port) is not int or not 0 < port < 65536 or not are_hosts:
             raise ValueError("not a place")
-        for each in (host, coordinator):
-            addresses.split(addresses.joined(each, port))
         address = ipaddress.ip_address(host)
         mapped = getattr(address, "ipv4_mapped", None)  # "::ffff:0.0.0.0"
         if (mapped or address).is_unspecified:

@@ -84,13 +84,9 @@ def listening_socket(cluster: Cluster) -> socket.socket:
     """
     host, port = cluster.host_and_port(cluster.rank)
     name = cluster.named([cluster.rank])
-    listener = None
     try:
-        listener = addresses.bound(host, port, reuse=True)
-        listener.listen(_BACKLOG)
+        return addresses.bound(host, port, reuse=True, backlog=_BACKLOG)
     except OSError as error:
-        if listener:
-            listener.close()
         text = f"{name} cannot listen on its port: {error}"
         if error.errno == errno.EADDRINUSE:
             text = (
@@ -99,7 +95,6 @@ def listening_socket(cluster: Cluster) -> socket.socket:
                 f"(ss -ltnp 'sport = :{port}' shows its pid)"
             )
         raise OSError(error.errno, f"{text} {see('TFA-205')}") from error
-    return listener
 
 
 def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> None:

@@ -105,13 +105,10 @@ def examine(
             return status
     except (OSError, ValueError, WorkerLostError) as error:
         fix = "start the doctor on all workers, in the same way"
-        finding = Finding(FAIL, "cluster", describe(error), fix)
-        if found.rank > 0:
-            print(finding, file=sys.stderr, flush=True)
+        status = show([("", [Finding(FAIL, "cluster", describe(error), fix)])])
+        if found.rank > 0:  # a launcher ends worker 0 soon after the other workers
             time.sleep(_SECONDS_FOR_WORKER_0)  # until worker 0 has reported this error
-            return 1
-        # Print at once, because a launcher ends worker 0 soon after the other workers.
-        return show([("", [finding])])
+        return status
 
 
 def _links(cluster: Cluster) -> list[Finding]:

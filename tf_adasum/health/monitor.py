@@ -132,7 +132,7 @@ class HealthMonitor:
         Raises:
             WorkerLostError: if this worker already cannot continue.
         """
-        _monitors[self._cluster] = self
+        monitors[self._cluster] = self
         self._counters.append(counters)
         self._abort = abort
         self._update_status(state="running")
@@ -410,12 +410,7 @@ class NullMonitor:
         return False
 
 
-_monitors: dict[Cluster, HealthMonitor] = {}
-
-
-def has_begun(cluster: Cluster) -> bool:
-    """Return whether this process already runs the failure detector for a cluster."""
-    return cluster in _monitors
+monitors: dict[Cluster, HealthMonitor] = {}  # of the clusters of which TensorFlow has started
 
 
 def begin(
@@ -433,8 +428,8 @@ def begin(
         The `HealthMonitor`, which all strategies with the same cluster share. The rendezvous may
         raise errors, see `cluster.rendezvous`.
     """
-    if cluster in _monitors:
-        return _monitors[cluster]
+    if cluster in monitors:
+        return monitors[cluster]
     error_file.begin()
     payload = {"seed": int.from_bytes(os.urandom(7), "big")}
     met = rendezvous.meet(cluster, settings, start_timeout, payload)

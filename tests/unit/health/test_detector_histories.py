@@ -110,7 +110,7 @@ class World(RuleBasedStateMachine):
             self.patches.enter_context(mock.patch.object(module, "time", clock))
         of_thread = mock.patch.object(call_site, "of_thread", lambda _: (self.collective(), "fit"))
         self.patches.enter_context(of_thread)
-        self.patches.enter_context(mock.patch.dict(monitor._monitors))
+        self.patches.enter_context(mock.patch.dict(monitor.monitors))
         self.patches.enter_context(mock.patch.object(monitor, "say"))
         refuse = mock.Mock(side_effect=AssertionError)
         self.patches.enter_context(mock.patch.object(monitor, "hint", refuse))

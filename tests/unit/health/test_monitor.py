@@ -32,7 +32,7 @@ def fast(monkeypatch):
     monkeypatch.setattr(monitor, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(monitor, "_STILL", 0.1)
     monkeypatch.setattr(monitor, "SHORTEST_TIMEOUT", 0.5)
-    monkeypatch.setattr(monitor, "_monitors", {})
+    monkeypatch.setattr(monitor, "monitors", {})
 
 
 @pytest.fixture
