@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_adasum.cluster import error_file, rendezvous
+from tf_adasum.cluster.error_file import reason_of
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, POLL_SECONDS
 from tf_adasum.errors import WorkerLostError, hint, say
@@ -31,7 +32,6 @@ from tf_adasum.health.diagnosis import CollectiveError, CollectiveErrorOf, Statu
 from tf_adasum.health.graceful_stop import GracefulStop
 from tf_adasum.health.heartbeat_detector import HeartbeatDetector
 from tf_adasum.health.reachability import Reachability
-from tf_adasum.health.reason import reason_of
 
 # HEARTBEAT_TIMEOUT: seconds after which a silent worker counts as lost; all workers should detect
 # the loss within a minute. COLLECTIVE_TIMEOUT: seconds to wait for a worker that is alive, and may
