@@ -86,11 +86,6 @@ class Channel:
             self._nonces = [secrets.token_hex(16)]
             self._write({"nonce": self._nonces[0]})
 
-    @property
-    def has_unsent(self) -> bool:
-        """Whether data did not fit into the socket; `flush` sends it."""
-        return bool(self._unsent) or self._newest is not None
-
     def send(self, message: Any) -> None:
         """Send a message (JSON types); data that does not fit into the socket is sent later."""
         self.send_text(json.dumps(message))
@@ -100,12 +95,13 @@ class Channel:
         self._newest = text
         self.flush()
 
-    def flush(self) -> None:
-        """Send what did not fit into the socket."""
+    def flush(self) -> bool:
+        """Send what did not fit into the socket; return whether there is still some."""
         self._send_unsent()
         if not self._unsent and self._newest is not None:
             text, self._newest = self._newest, None
             self.send_text(text)
+        return bool(self._unsent)
 
     def send_text(self, text: str) -> None:
         """Send a message, as JSON."""

@@ -117,7 +117,7 @@ class StoreServer:
         self.owners: dict[str, Channel] = {}
         self._published: dict[str, Any] = {}
         self._sessions: dict[int, _Session] = {}  # by file descriptor, the oldest first
-        self._unsent: set[Channel] = set()
+        self._has_unsent = False
         self._look_at = 0.0  # when to look at all sessions
         self._closing_at = math.inf
         self._is_handing_over = False
@@ -179,7 +179,7 @@ class StoreServer:
 
     def _serve_once(self) -> None:
         now = time.monotonic()  # before the wait, in which this process may be suspended
-        ready = self._ready(POLL_SECONDS if self._look_at and not self._unsent else 0.01)
+        ready = self._ready(POLL_SECONDS if self._look_at and not self._has_unsent else 0.01)
         if self._pause and ready and self._wakes.fileno() not in ready:
             time.sleep(self._pause)
             ready = self._ready(0.0)
@@ -194,10 +194,9 @@ class StoreServer:
                 if session := self._sessions.get(number):
                     self._handle_messages(session)
             self._publish_news()
-            for channel in list(self._unsent):
-                channel.flush()
-                if not channel.has_unsent or not channel.is_open:
-                    self._unsent.discard(channel)
+            channels = [each.channel for each in self._sessions.values()]
+            unsent = [each.flush() for each in channels if each.is_open]
+            self._has_unsent = any(unsent)
             if now >= self._look_at:
                 self._look_at = now + (HEARTBEAT_SECONDS if self._pause else POLL_SECONDS)
                 self._drop_silent(now)
@@ -237,8 +236,6 @@ class StoreServer:
             self._leader.authentication_failed(channel.claimed_rank)
         if not channel.is_open:
             self._end(session)
-        elif channel.has_unsent:
-            self._unsent.add(channel)
 
     def _apply(self, session: _Session, message: dict[str, Any]) -> None:
         if session.key and self.owners.get(session.key) is not session.channel:
@@ -274,8 +271,6 @@ class StoreServer:
         text = text or json.dumps({"key": key, "value": value})
         send = session.channel.send_newest if key == STATUSES else session.channel.send_text
         send(text)
-        if session.channel.has_unsent:
-            self._unsent.add(session.channel)
 
     def _drop_silent(self, now: float) -> None:
         """End the sessions that are closed, silent or too many, and accept others again."""
@@ -299,7 +294,6 @@ class StoreServer:
         self._poll.unregister(number)
         del self._sessions[number]
         session.channel.close()
-        self._unsent.discard(session.channel)
         if session.key and self.owners.get(session.key, session.channel) is session.channel:
             self.owners.pop(session.key, None)
             self._leader.changed(session.key, None, session.ends)

@@ -28,7 +28,7 @@ from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, PATIENCE_SECONDS, POLL
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, WARN, Finding, describe, has_failed, run
 from tf_adasum.doctor.installation import installed_version
 from tf_adasum.errors import WorkerLostError
-from tf_adasum.health.reachability import connect_errors
+from tf_adasum.health.reachability import Reachability
 
 _SECONDS_TO_LOOK = 180.0
 _SECONDS_FOR_WORKER_0 = 3.0
@@ -113,18 +113,13 @@ def examine(
 
 def _links(cluster: Cluster) -> list[Finding]:
     """Return which other workers this worker cannot reach at the ports of a training."""
-    others = [rank for rank in range(cluster.num_workers) if rank != cluster.rank]
-    until = time.monotonic() + PATIENCE_SECONDS  # not all of them listen yet
-    while True:
-        words = connect_errors([cluster.host_and_port(rank) for rank in others])
-        failed = [(rank, word) for rank, word in zip(others, words, strict=True) if word]
-        if not failed or time.monotonic() > until:
-            break
+    links, until = Reachability(cluster), time.monotonic() + PATIENCE_SECONDS
+    while (cut := links.try_all()) and time.monotonic() < until:  # not all of them listen yet
         time.sleep(HEARTBEAT_SECONDS)
-    texts = [f"{cluster.named([rank])} cannot be reached: {word}" for rank, word in failed]
-    if not texts:
+    if not cut:
         return [Finding(OK, "links", "all other workers can be reached")]
-    return [Finding(FAIL, "links", text, "open the port in the firewall") for text in texts]
+    text = f"{cluster.named([cluster.rank])} cannot reach {cut}"
+    return [Finding(FAIL, "links", text, "open the port in the firewall")]
 
 
 def _compared(met: Participant, findings: list[Finding], *, is_last: bool) -> int:

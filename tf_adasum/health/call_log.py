@@ -150,8 +150,4 @@ def parsed(sent: str) -> list[Entry]:
 _log = CallLog()  # the log of this process
 
 note, call, epoch, doing = _log.note, _log.call, _log.epoch, _log.doing
-begin_anew, to_send, first_difference = (
-    _log.begin_anew,
-    _log.to_send,
-    _log.first_difference,
-)
+begin_anew, to_send, first_difference = (_log.begin_anew, _log.to_send, _log.first_difference)

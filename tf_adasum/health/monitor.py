@@ -79,12 +79,7 @@ class HealthMonitor:
         reachability: the `Reachability`.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        met: rendezvous.Participant,
-        timeout: float | None = None,
-    ):
+    def __init__(self, cluster: Cluster, met: rendezvous.Participant, timeout: float | None = None):
         self.cause: str | None = None
         self.seed: int | None = None
         self._cluster = cluster

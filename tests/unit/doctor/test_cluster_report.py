@@ -10,6 +10,7 @@ from tf_adasum.cluster.ports import free_ports
 from tf_adasum.cluster.tasks import cluster_to_join
 from tf_adasum.doctor import cluster_report
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, Finding
+from tf_adasum.health import reachability
 
 pytestmark = pytest.mark.version_independent
 
@@ -108,11 +109,11 @@ def test_a_link_that_is_cut_is_named(monkeypatch):
         is_cut = threading.current_thread().name == "1"
         return ["no answer" if is_cut and place == places[-1] else "" for place in places]
 
-    monkeypatch.setattr(cluster_report, "connect_errors", errors)
+    monkeypatch.setattr(reachability, "connect_errors", errors)
     codes, (_, other, _) = examined(monkeypatch, 3)
     assert codes == {0: 1, 1: 1, 2: 1}
     (text,) = failures_of(other)
-    assert text.startswith("worker 2 (127.0.0.1:") and text.endswith("be reached: no answer")
+    assert "cannot reach worker 2 (127.0.0.1:" in text and text.endswith("): no answer")
 
 
 def test_a_worker_that_is_lost_is_named(monkeypatch):
