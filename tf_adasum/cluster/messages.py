@@ -12,9 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tf_adasum.cluster import addresses, own_address
+from tf_adasum.cluster import own_address
 from tf_adasum.cluster.json_lines import printable
-from tf_adasum.cluster.session import UNPROVEN
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
@@ -109,12 +108,6 @@ def unreachable(cluster: Cluster, tried: Mapping[str, str]) -> str:
         cluster: the `Cluster`.
         tried: the addresses and reasons of `session.Call.tried`.
     """
-    host, _ = addresses.split(cluster.address(0))
-    if not tried:
-        return ""
-    why = ", ".join(tried.values())
-    if UNPROVEN in tried.values():
-        why = UNPROVEN
-    elif len(tried) > 1:  # the host has several addresses
-        why = ", ".join(f"{where}: {each}" for where, each in tried.items() if where != host)
-    return f"{cluster.names[cluster.rank]} cannot reach {cluster.named([0])}: {why}."
+    why = ", ".join(f"{where}: {each}" for where, each in tried.items())
+    own = cluster.names[cluster.rank]
+    return f"{own} cannot reach {cluster.named([0])}: {why}." if tried else ""

@@ -86,7 +86,6 @@ class StartRound(Leader):
         self._changes: dict[str, Any] = {}  # keys that the server has to set
         self.arrived: collections.deque[tuple[int, Any]] = collections.deque()
         self._has_news = threading.Event()
-        self._news = {"missing": "", "unproven": ""}  # the last values of these keys
         self._next_update = 0.0
 
     # ---- for the server --------------------------------------------------------------------------
@@ -140,9 +139,7 @@ class StartRound(Leader):
             self._end_or_decide(now)
         if now >= self._next_update and self.result is None:
             self._next_update = now + HEARTBEAT_SECONDS
-            news = {"missing": self.absent(), "unproven": self.unproven()}
-            self._changes |= {key: each for key, each in news.items() if each != self._news[key]}
-            self._news = news
+            self._changes |= {"missing": self.absent(), "unproven": self.unproven()}
         if self.arrived or self._informed:
             self._has_news.set()  # once for all that has arrived
         changes, self._changes = self._changes, {}

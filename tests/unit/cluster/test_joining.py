@@ -144,7 +144,7 @@ def test_a_name_that_does_not_resolve_is_no_end(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", late)
     assert_together(run(configs)[0], 2)
     since = time.monotonic() + 60
-    why = f"({configs[0].coordinator}): Name or service not known."
+    why = f"({configs[0].coordinator}): service: Name or service not known."
     assert_all_raise(run(configs[1:], timeout=0.5)[0], TimeoutError, why)
 
 
@@ -165,7 +165,7 @@ def test_another_program_at_the_coordinator_s_port():
         outcomes, _ = run(configs, timeout=1)
     assert type(outcomes[0]) is OSError and outcomes[0].errno == errno.EADDRINUSE
     assert f"worker 0 ({configs[0].coordinator}) is in use by another process" in str(outcomes[0])
-    another = f"cannot reach worker 0 ({configs[0].coordinator}): another program answers there, or"
+    another = f"worker 0 ({configs[0].coordinator}): 127.0.0.1: another program answers there, or"
     assert_all_raise(outcomes[1:], TimeoutError, another)
 
 

@@ -66,7 +66,7 @@ def test_another_program_at_the_port_of_worker_0(program):
     assert isinstance(outcome, TimeoutError)
     assert f"{second.named([0])} did not start" in str(outcome)
     assert waited < 7, "1.5 s, and 2 s for a result"
-    said = f"worker 1 cannot reach {second.named([0])}: another program answers there, or a susp"
+    said = f"worker 1 cannot reach {second.named([0])}: 127.0.0.1: another program answers there"
     assert said in str(outcome)
 
 
