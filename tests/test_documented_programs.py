@@ -1,7 +1,6 @@
 """The code in the documents runs: fragments, whole programs, tutorials."""
 
 import functools
-import json
 import os
 import re
 import shlex
@@ -93,14 +92,12 @@ def test_the_install_block_works_in_a_fresh_clone(tmp_path):
     block = SHELL.search((ROOT / "docs" / "install.md").read_text())[1]
     run = functools.partial(subprocess.run, check=True, text=True, timeout=900 * PACE)
     run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "clone")])
-    script = f"set -e\n{block}tf-adasum-doctor --json > doctor.json\n"
+    script = f"set -e\n{block}tf-adasum-doctor > doctor.txt\n"
     without = {"PYTHONPATH", "VIRTUAL_ENV", "TF_ADASUM_OPS", "TF_ADASUM_UCX", "TF_CONFIG"}
     outside = {name: value for name, value in os.environ.items() if name not in without}
     run(["bash", "-c", script], cwd=tmp_path / "clone", env=outside)
-    report = json.loads((tmp_path / "clone" / "doctor.json").read_text())
-    texts = {finding["subject"]: finding["text"] for finding in report["findings"]}
-    assert report["usable"] and report["op"] == "custom"
-    assert "not used" not in texts["UCX"], texts["UCX"]
+    report = (tmp_path / "clone" / "doctor.txt").read_text()
+    assert "ok    compiled op " in report and "ok    UCX " in report, report
 
 
 # Blocks that do not run on one replica, and why; their first lines.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import sys
@@ -43,10 +44,19 @@ def deprecated(old: str, new: str, stacklevel: int = 3) -> None:
     warnings.warn(f"{old} is deprecated. Use {new}.", DeprecationWarning, stacklevel=stacklevel)
 
 
+def say(text: str) -> None:
+    """Print a line to stderr, in a single call, because other threads also print lines.
+
+    If nothing can be written there, the program continues.
+    """
+    with contextlib.suppress(OSError, ValueError):  # ValueError: the stream is closed
+        print(f"tf_adasum: {text}\n", end="", file=sys.stderr, flush=True)
+
+
 @functools.cache
 def hint(text: str) -> None:
     """Print a line to stderr; each line once."""
-    print(f"tf_adasum: {text}", file=sys.stderr, flush=True)
+    say(text)
 
 
 @functools.cache

@@ -25,9 +25,9 @@ from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import LAUNCHER, WorkerLostError, hint, see
-from tf_adasum.health import beginning, monitor
-from tf_adasum.health.null_monitor import NullMonitor
-from tf_adasum.transport import argument, mesh, selection
+from tf_adasum.health import monitor
+from tf_adasum.health.monitor import NullMonitor
+from tf_adasum.transport import argument, library, selection
 from tf_adasum.transport.collectives import UcxTransport
 from tf_adasum.workers import agreement
 from tf_adasum.workers.workers import Workers
@@ -69,7 +69,7 @@ def refusing_together(cluster: Cluster | None) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        if cluster is not None and not beginning.has_begun(cluster):
+        if cluster is not None and cluster not in monitor.monitors:
             why = f"{type(error).__name__}: {error}"[:_LONGEST_REFUSAL]
             refused = {agreement.ARGUMENTS: f"refused ({why})"}
             with contextlib.suppress(OSError, ValueError, WorkerLostError):
@@ -164,7 +164,6 @@ def _count(number: int, noun: str) -> str:
 
 def report(
     cluster: Cluster | None,
-    source: str,
     devices: int,
     scheme: Scheme,
     extended: tensorflow_compat.GradientAggregatingExtended,
@@ -173,7 +172,6 @@ def report(
 
     Args:
         cluster: the cluster; None without a cluster.
-        source: where the cluster was detected; "" without a cluster.
         devices: the number of devices of each worker.
         scheme: the rule and the plan.
         extended: the strategy's `extended`.
@@ -186,6 +184,7 @@ def report(
     is_by_hand = cluster is None and devices == 1 and LAUNCHER not in os.environ
     more = "; to use more, start it with tf-adasum-launch" if is_by_hand else ""
     hint(summary(workers, devices, scheme.rule, transport if workers > 1 else "") + more)
+    source = cluster.source if cluster else ""
     _log.info(details(source, workers, devices, scheme, collectives.transport_summary))
 
 
@@ -201,7 +200,9 @@ def start(
     devices: tuple[str, ...],
     cross_device_ops: Callable,
     transport: str,
-) -> tuple[tensorflow_compat.GradientAggregatingExtended, monitor.HealthMonitor | NullMonitor]:
+) -> tuple[
+    tensorflow_compat.GradientAggregatingExtended, monitor.HealthMonitor | monitor.NullMonitor
+]:
     """Connect the workers, start TensorFlow, and return the strategy's `extended`.
 
     Args:
@@ -241,7 +242,7 @@ def start(
         return make(), NullMonitor()
     collective_error_of = tensorflow_compat.collective_error_of
     with _held_port(cluster), _forgotten_if_it_fails(cluster):
-        health = beginning.begin(cluster, settings, timeout, seconds)
+        health = monitor.begin(cluster, settings, timeout, seconds)
         is_first = health.status.state == "starting"
         if is_first:
             with _saying_what_to_do(cluster), _bounded(cluster, seconds, health):
@@ -287,7 +288,7 @@ def _connect(extended, cluster, transport, health):
     collectives.transport_summary = choice.summary
     if choice.mesh is None:
         return
-    health.set_extra_endpoints(choice.endpoints)
+    health.reachability.ucx_ports = choice.endpoints
     collectives.transport = UcxTransport(
         choice.mesh,
         devices=len(devices),
@@ -297,7 +298,7 @@ def _connect(extended, cluster, transport, health):
 
 def _end_collectives(message):
     """End all operations in which this process waits for other workers."""
-    mesh.abort(message)
+    library.abort(message)
     selection.forget()
     tensorflow_compat.abort_collectives(message)
 

@@ -121,7 +121,7 @@ class AdasumMirroredStrategy(
                 arguments.check_number(name, value, "must be a number of seconds", above=0)
         seconds = getattr(communication_options, "timeout_seconds", None)
         start_timeout, timeout = start_timeout or seconds, timeout or seconds
-        resolver, cluster, source = cluster_resolvers.resolve(cluster_resolver, start_timeout)
+        resolver, cluster = cluster_resolvers.resolve(cluster_resolver, start_timeout)
         with startup.refusing_together(cluster):
             self._aggregation = rules.get(aggregation)
             action = nonfinite_gradients.validated_action(on_nonfinite)
@@ -158,7 +158,7 @@ class AdasumMirroredStrategy(
         )
         tf.distribute.Strategy.__init__(self, extended)
         self._scheme.probe_values()
-        startup.report(cluster, source, len(names), self._scheme, extended)
+        startup.report(cluster, len(names), self._scheme, extended)
         rank = cluster.rank if cluster else 0
         self._workers = Workers.of_strategy(self, rank, count, self._options, self._health)
         self._seeds = Seeds(self._workers)

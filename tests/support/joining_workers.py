@@ -6,8 +6,8 @@ import pytest
 
 from support.rendezvous_tasks import SOON, run_in_threads
 from support.worker_group import free_ports
-from tf_adasum.cluster import participant, start_round
-from tf_adasum.cluster.participant import Participant
+from tf_adasum.cluster import rendezvous, start_round
+from tf_adasum.cluster.rendezvous import Participant
 from tf_adasum.cluster.tasks import Cluster, cluster_to_join
 
 
@@ -15,11 +15,11 @@ from tf_adasum.cluster.tasks import Cluster, cluster_to_join
 def impatient(monkeypatch):
     """What takes seconds elsewhere, so that those who are there find each other, takes less."""
     monkeypatch.setattr(start_round, "_GRACE_SECONDS", 1.0)
-    monkeypatch.setitem(participant.SECONDS_TO_SEND_ERROR, "", (0.5, 4.0))
-    monkeypatch.setitem(participant.SECONDS_TO_SEND_ERROR, "late", (0.5, 1.0))
-    monkeypatch.setattr(participant, "LEASE_SECONDS", 2.0)
-    monkeypatch.setattr(participant, "_SECONDS_TO_PROVE", 1.0)
-    monkeypatch.setitem(participant.SECONDS_TO_SEND_ERROR, "secret", (3.0, 0.0))
+    monkeypatch.setitem(rendezvous.SECONDS_TO_SEND_ERROR, "", (0.5, 4.0))
+    monkeypatch.setitem(rendezvous.SECONDS_TO_SEND_ERROR, "late", (0.5, 1.0))
+    monkeypatch.setattr(rendezvous, "LEASE_SECONDS", 2.0)
+    monkeypatch.setattr(rendezvous, "_SECONDS_TO_PROVE", 1.0)
+    monkeypatch.setitem(rendezvous.SECONDS_TO_SEND_ERROR, "secret", (3.0, 0.0))
 
 
 def configs_of(count, host="127.0.0.1"):

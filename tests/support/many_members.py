@@ -18,13 +18,13 @@ import subprocess
 import sys
 import time
 
-from tf_adasum.cluster import participant
+from tf_adasum.cluster import rendezvous
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.start_round import HAS_RESULT
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS
-from tf_adasum.health import call_site, connections, monitor
+from tf_adasum.health import call_site, monitor
 
 SECRET = Secret(b"key")
 PLACES = ("train.py:41 (main)", "train.py:57 (main)", "evaluate.py:8 (scores)")
@@ -52,7 +52,7 @@ def members(port, count, last, longest):
     rng, since = random.Random(0), time.monotonic()
     poll, channels, lines, ranks = select.poll(), {}, {}, {}
     key, description = (
-        f"member/%d/{16 * '0'}",
+        f"%d/{16 * '0'}",
         {"cluster": {}, "settings": {}},
     )
     wait_until_listening(port, since + SECONDS_TO_JOIN)
@@ -122,7 +122,7 @@ def measured(count, seconds):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     cluster = Cluster((f"127.0.0.1:{port}", *addresses), names, 0)
-    met = participant.Participant(cluster, {"TF_ADASUM_SECRET": SECRET.key.decode()})
+    met = rendezvous.Participant(cluster, {"TF_ADASUM_SECRET": SECRET.key.decode()})
     met._own["cluster"].clear()  # the simulated workers do not send the addresses
     context = multiprocessing.get_context("fork")
     last, longest = context.Value("d", float("inf")), context.Value("q", 0)
@@ -133,17 +133,16 @@ def measured(count, seconds):
     except TimeoutError:
         others.kill()
         raise
-    server = connections.OfWorker0(met)
-    received, receive = [0], server.receive
+    received, receive = [0], met.receive
 
     def counted():
         messages = receive()
         received[0] += len(messages)
         return messages
 
-    server.receive = counted
-    own = monitor.HealthMonitor(cluster, server)
-    own._reachability.try_now_and_then = lambda: None  # the addresses do not exist
+    met.receive = counted
+    own = monitor.HealthMonitor(cluster, met)
+    own.reachability.try_now_and_then = lambda: None  # the addresses do not exist
     call_site.of_thread = lambda _: (1, PLACES[0])
     try:
         own.start()

@@ -5,7 +5,7 @@ import pytest
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.transport import library
 from tf_adasum.transport.collectives import UcxCollectives
-from tf_adasum.transport.mesh import Mesh
+from tf_adasum.transport.library import Mesh
 from tf_adasum.transport.selection import SHARED_MEMORY
 
 

@@ -7,23 +7,23 @@ stays to its end, and none to other workers. `AdasumMirroredStrategy()` calls `r
     worker 1                                   worker 0
     1 only if no TF_CONFIG or resolver has the addresses: `detection` finds the worker's rank, the
       number of workers and the coordinator's address, and `rendezvous.join` sends:
-      own address, number of     ──member/1──▶ store at the coordinator's address: `StartRound`
+      own address, number of     ─── key 1 ──▶ store at the coordinator's address: `StartRound`
       workers, version           ◀─addresses── compares them; the addresses of all workers
     2 `rendezvous.meet`, in the same connection; without 1, the store is at worker 0's own port:
-      own settings, versions     ──member/1──▶ `StartRound` compares those of all
+      own settings, versions     ─── key 1 ──▶ `StartRound` compares those of all
                                  ◀──result──── ok, or an error, which all workers raise
-      the result has arrived     ──member/1──▶ worker 0 waits for it, for at most 10 s
+      the result has arrived     ─── key 1 ──▶ worker 0 waits for it, for at most 10 s
     3 the store closes its port (`StoreServer.hand_over`). Without 1, TensorFlow listens there next;
       after 1, at another port, which `join` has chosen. The connections stay, but nobody can
       connect any more
     4 a thread of each worker begins the failure detector (`health.monitor`). Every second, and at
       once after a failure:
-      own status                 ──member/1──▶ `HealthMonitor` of worker 0
+      own status                 ─── key 1 ──▶ `HealthMonitor` of worker 0
                                  ◀─statuses─── the statuses of all that matter, as one short value
     5 TensorFlow starts its servers. The other workers wait until worker 0's port answers. All
       exchange their ranks, and training begins
 
-The key is member/1/RUN, where RUN is a random number of this start of the worker.
+The key is 1/RUN, where RUN is a random number of this start of the worker.
 
 A failure: worker 2's process is killed while workers 0 and 1 are in `fit`. The connection of worker
 2 ends, so worker 0 sets its state to "lost", and sends the statuses. On each worker, `diagnosis`
@@ -66,7 +66,7 @@ During training:
   sends the first stop point that no worker has passed (`health.graceful_stop`).
 
 Reading order: `tf_adasum.startup` and `resolver`, which call the steps; `tasks` and `detection`
-(which workers there are), `channel`, `store` and `store_client` (the store), `session`,
-`rendezvous` with `participant` (a start as each worker sees it), `start_round` with `members` and
-`messages` (as worker 0 sees it), `start_timeout`; then `health.connections` and `health.monitor`.
+(which workers there are), `channel`, `store` and `session` (the store), `rendezvous` (a start as
+each worker sees it), `start_round` with `members` and `messages` (as worker 0 sees it),
+`start_timeout`; then `health.monitor`.
 """

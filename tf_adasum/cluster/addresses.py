@@ -10,9 +10,8 @@ import errno
 import re
 import socket
 
-_HOST = r"(?:\[(?P<bracketed>[^][]+)\]|(?P<host>[^][]+))"
+_HOST = r"(?:\[(?P<bracketed>[^][]+)\]|(?P<host>[^][/:]+))"
 _ADDRESS = re.compile(_HOST + r":(?P<port>\d{1,18})", re.ASCII)
-_SCHEME = re.compile(r"\w+://")
 _LOOPBACK = "127.0.0.1", "::1"
 # The errors if this machine does not have an address, or does not support its address family.
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
@@ -28,20 +27,14 @@ def split(address: str) -> tuple[str, int]:
         >>> split("10.0.0.1:2222"), split("[::1]:2222")
         (('10.0.0.1', 2222), ('::1', 2222))
     """
-    if scheme := _SCHEME.match(address):
-        raise ValueError(
-            f"an address must look like 'host:port', so leave out {scheme[0]!r}. Received: "
-            f"{address!r}"
-        )
     found = _ADDRESS.fullmatch(address)
     if not found:
-        raise ValueError(f"an address must look like 'host:port'. Received: {address!r}")
+        raise ValueError(
+            "an address must look like 'host:port', or '[host]:port' if the host is an IPv6 "
+            f"address. Received: {address!r}"
+        )
     if not 0 < int(found["port"]) < 65536:
         raise ValueError(f"a port must be from 1 to 65535. Received: {address!r}")
-    if found["host"] and ":" in found["host"]:
-        raise ValueError(
-            f"the address of an IPv6 host must look like '[host]:port'. Received: {address!r}"
-        )
     return found["bracketed"] or found["host"], int(found["port"])
 
 
@@ -56,7 +49,7 @@ def joined(host: str, port: int) -> str:
     return f"[{host}]:{port}" if is_bare else f"{host}:{port}"
 
 
-def bound(host: str, port: int, *, reuse: bool) -> socket.socket:
+def bound(host: str, port: int, *, reuse: bool, backlog: int = 0) -> socket.socket:
     """Return a socket that is bound to the interfaces at which a task can be reached.
 
     If the host is a loopback address, the socket is bound only to the loopback interface.
@@ -68,6 +61,7 @@ def bound(host: str, port: int, *, reuse: bool) -> socket.socket:
         host: the host in the task's address; "" for all interfaces.
         port: the port; 0 lets the system choose a port.
         reuse: whether to set SO_REUSEADDR.
+        backlog: how many callers wait in the kernel. Defaults to 0: the socket does not listen.
 
     Raises:
         OSError: if the port is in use, or this machine has no such interface.
@@ -75,11 +69,11 @@ def bound(host: str, port: int, *, reuse: bool) -> socket.socket:
     *others, last = _interfaces(host)
     for family, interface in others:
         try:
-            return _bound(family, interface, port, reuse)
+            return _bound(family, interface, port, reuse, backlog)
         except OSError as error:
             if error.errno not in _NOT_HERE:
                 raise
-    return _bound(*last, port, reuse)
+    return _bound(*last, port, reuse, backlog)
 
 
 def _interfaces(host: str) -> list[tuple[socket.AddressFamily, str]]:
@@ -98,13 +92,15 @@ def _interfaces(host: str) -> list[tuple[socket.AddressFamily, str]]:
     return [*both, (socket.AF_INET, "")]
 
 
-def _bound(family: int, interface: str, port: int, reuse: bool) -> socket.socket:
+def _bound(family: int, interface: str, port: int, reuse: bool, backlog: int) -> socket.socket:
     made = socket.socket(family)
     try:
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(interface != ""))
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
         made.bind((interface, port))
+        if backlog:
+            made.listen(backlog)
     except OSError:
         made.close()
         raise

@@ -12,9 +12,8 @@ both nonces. The proof of a message also covers its number and the hash of its t
 cannot be changed, repeated, left out or used in another connection. The connection is not
 encrypted.
 
-The line with the client's rank and the line with the server's nonce also contain whether their
-sender has a secret. These lines are not authenticated. So the rank and this claim may only be used
-in error messages.
+The line with the client's rank is not authenticated. So the rank may only be used in error
+messages.
 """
 
 from __future__ import annotations
@@ -55,12 +54,9 @@ class Channel:
         is_authenticated: whether the other end has proved that it has the secret.
         is_refused: whether authentication failed: the other end has sent a wrong proof or, to a
             client, "refused".
-        is_unknown: whether the other end has sent data that is not part of this protocol, or
-            authentication failed.
         claimed_rank: on the server, the rank that the client claims to have; None if it sent none.
-        claims_secret: whether the other end claims to have a secret.
-        opened_at: when the connection began, by `time.monotonic`.
-        last_received_at: when the last message arrived; at first, the same as `opened_at`.
+        last_received_at: when the last message arrived, by `time.monotonic`; at first, when the
+            connection began.
     """
 
     def __init__(
@@ -80,21 +76,15 @@ class Channel:
         self._sent = self._received = 0
         self._unsent = b""
         self._newest: str | None = None  # a text that `send_newest` has not sent yet
-        self.opened_at = self.last_received_at = time.monotonic()
+        self.last_received_at = time.monotonic()
         self.is_open, self.is_authenticated = True, False
-        self.is_refused = self.is_unknown = False
+        self.is_refused = False
         self.claimed_rank: int | None = None
-        self.claims_secret = False
         if rank is not None:
-            self._write({"rank": rank, "secret": bool(secret.key)})
+            self._write({"rank": rank})
         if is_server:
             self._nonces = [secrets.token_hex(16)]
-            self._write({"nonce": self._nonces[0], "secret": bool(secret.key)})
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether data did not fit into the socket; `flush` sends it."""
-        return bool(self._unsent) or self._newest is not None
+            self._write({"nonce": self._nonces[0]})
 
     def send(self, message: Any) -> None:
         """Send a message (JSON types); data that does not fit into the socket is sent later."""
@@ -105,12 +95,13 @@ class Channel:
         self._newest = text
         self.flush()
 
-    def flush(self) -> None:
-        """Send what did not fit into the socket."""
+    def flush(self) -> bool:
+        """Send what did not fit into the socket; return whether there is still some."""
         self._send_unsent()
         if not self._unsent and self._newest is not None:
             text, self._newest = self._newest, None
             self.send_text(text)
+        return bool(self._unsent)
 
     def send_text(self, text: str) -> None:
         """Send a message, as JSON."""
@@ -158,10 +149,9 @@ class Channel:
                     self.is_open = False
                     break
             elif not self._authenticate(line):
-                self.is_unknown = True
+                self.is_open = False
                 break
-        self.is_unknown |= not self.is_authenticated and has_other_data
-        self.is_open &= not self._has_ended and not self.is_unknown
+        self.is_open &= not self._has_ended and (self.is_authenticated or not has_other_data)
         if received:
             self.last_received_at = time.monotonic()
         return received
@@ -205,30 +195,29 @@ class Channel:
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
             while not self._has_ended and time.monotonic() < deadline:
-                json_lines.wait([self.socket], deadline - time.monotonic())
+                json_lines.wait(self.socket, deadline - time.monotonic())
                 self._lines()
         self.socket.close()
         self.is_open = False
 
     def _authenticate(self, line: dict[str, Any]) -> bool:
         """Process a line of the handshake; return False if the line is wrong."""
-        given, proof = line.get("nonce"), line.get("proof")
-        nonce = given if isinstance(given, str) else ""
-        is_nonce = _NONCE.fullmatch(nonce) is not None
+        nonce: Any = line.get("nonce")
+        is_nonce = isinstance(nonce, str) and _NONCE.fullmatch(nonce) is not None
         if self._own == "client" and not self._nonces:
             if is_nonce:
-                self._nonces = [nonce]
-                self.claims_secret = line.get("secret") is True
-                self._prove()
+                self._nonces = [nonce, secrets.token_hex(16)]
+                proof = self._secret.proof("client", *self._nonces)
+                self._write({"nonce": self._nonces[1], "proof": proof})
             return is_nonce
         if self._own == "server":
             if self.claimed_rank is None and type(line.get("rank")) is int:
-                self.claimed_rank, self.claims_secret = line["rank"], line.get("secret") is True
+                self.claimed_rank = line["rank"]
                 return True
             if not is_nonce:
                 return False
             self._nonces.append(nonce)
-        self.is_authenticated = self._secret.proves(proof, self._other, *self._nonces)
+        self.is_authenticated = self._secret.proves(line.get("proof"), self._other, *self._nonces)
         self.is_refused = not self.is_authenticated
         if self.is_authenticated:
             self._longest_line = LONGEST_MESSAGE
@@ -236,12 +225,6 @@ class Channel:
             own = self._secret.proof("server", *self._nonces)
             self._write({"refused": True} if self.is_refused else {"proof": own})
         return self.is_authenticated
-
-    def _prove(self) -> None:
-        """Send the client's nonce and proof."""
-        self._nonces.append(secrets.token_hex(16))
-        proof = self._secret.proof("client", *self._nonces)
-        self._write({"nonce": self._nonces[1], "proof": proof})
 
     def _write(self, message: dict[str, Any]) -> None:
         self._unsent += json_lines.encode(message)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import typing
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_adasum.cluster import addresses, node_lists, tf_config
+from tf_adasum.cluster import addresses, tf_config
 from tf_adasum.cluster.tasks import MOST_WORKERS, Cluster, cluster_to_join
 from tf_adasum.environment_variables import COORDINATOR, RANK, WORLD_SIZE
 from tf_adasum.errors import see
@@ -22,6 +23,11 @@ from tf_adasum.errors import see
 _FIRST_PORT, _PORTS = 61_440, 4_096
 _LOCAL = "127.0.0.1"
 _INDEX = "JOB_COMPLETION_INDEX"
+
+# Slurm's lists of nodes, such as ``n[2,10]``.
+_RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
+_NODE = rf"(?:[^][,\s]|{_RANGES})+"
+_LIST = re.compile(rf"({_NODE})(?:,{_NODE})*", re.ASCII)
 
 Environment = Mapping[str, str]
 
@@ -67,8 +73,7 @@ def find(environment: Environment) -> Cluster | None:
     return started.config()
 
 
-@dataclasses.dataclass(frozen=True)
-class _EnvField:
+class _EnvField(typing.NamedTuple):
     """The coordinator, the rank or the number of workers; the value is None if it is missing.
 
     Attributes:
@@ -237,7 +242,7 @@ def _host_of_mpirun(environment: Mapping[str, str]) -> str | None:
     """Return the usual host of rank 0: the first node of a Slurm job, or the host of ``mpirun``."""
     of_job = environment.get("SLURM_JOB_NODELIST")
     if of_job:
-        return _first_node(of_job, "SLURM_JOB_NODELIST")
+        return first_node(of_job, "SLURM_JOB_NODELIST")
     # The name of a job in Open MPI 5. The other variables only have addresses of local daemons.
     named = re.fullmatch(r"prterun-(.+)-\d+@\d+", environment.get("PMIX_NAMESPACE", ""))
     # Open MPI 4: "1531576320.0;tcp://10.96.0.1,10.148.0.1:34911".
@@ -254,7 +259,7 @@ def _pmi(environment: Mapping[str, str]) -> _EnvSource | None:
     of_host = [environment.get(name) for name in ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE")]
     host = _LOCAL if environment.get(names[2]) in of_host else None
     if not host and environment.get("SLURM_JOB_NODELIST"):
-        host = _first_node(environment["SLURM_JOB_NODELIST"], "SLURM_JOB_NODELIST")
+        host = first_node(environment["SLURM_JOB_NODELIST"], "SLURM_JOB_NODELIST")
     ids = (environment.get(name) for name in ("I_MPI_HYDRA_UUID", "PMI_JOBID", "SLURM_JOB_ID"))
     job = next(filter(None, ids), "")  # jobs of MPICH have no name
     coordinator = host and addresses.joined(host, _port_of(job))
@@ -279,7 +284,7 @@ def _slurm(environment: Mapping[str, str]) -> _EnvSource | None:
     listed, job = environment.get("SLURM_STEP_NODELIST"), environment.get("SLURM_JOB_ID")
     coordinator = None
     if listed and job:
-        host = _first_node(listed, "SLURM_STEP_NODELIST")
+        host = first_node(listed, "SLURM_STEP_NODELIST")
         if environment.get("SLURM_STEP_NUM_NODES") == "1":
             host = _LOCAL
         # Consecutive jobs on a node, and their steps, get different ports.
@@ -339,11 +344,26 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
     return int(value)
 
 
-def _first_node(listed: str, name: str) -> str:
-    try:
-        return node_lists.first_node(listed)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+def first_node(text: str, name: str) -> str:
+    """Return the first node of a list, in Slurm's order.
+
+    Args:
+        text: the list.
+        name: the name of its variable.
+
+    Raises:
+        ValueError: if the text is not a list of nodes.
+
+    Example:
+        >>> first_node("gpu[009-010,7]-ib,login1", "SLURM_JOB_NODELIST")
+        'gpu009-ib'
+    """
+    found = _LIST.fullmatch(text)
+    if not found:
+        raise ValueError(
+            f"{name}: a list of nodes must look like 'n[1-3,7],login1'. Received: {text[:1000]!r}"
+        )
+    return re.sub(r"\[(\d+)[^]]*\]", r"\1", found[1])
 
 
 def _check_address(address: str, environment: Mapping[str, str], *names: str) -> None:

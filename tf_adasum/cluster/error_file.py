@@ -1,9 +1,13 @@
-"""Writes why this worker fails to a file, which the launcher reads. Standard library only."""
+"""Describes why this worker fails, and writes it to a file for the launcher.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -18,8 +22,6 @@ from tf_adasum.errors import WorkerLostError, when_lost
 
 NAME = "TF_ADASUM_ERROR_FILE"  # the environment variable with the file's path
 _LONGEST = 10_000  # characters; large, because an error ends with the advice and the code
-
-_has_begun = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,22 +49,16 @@ def folder() -> Iterator[str]:
         yield path
 
 
+@functools.cache  # at the first call
 def begin() -> None:
     """If the launcher reads the file, write the exception that ends this program to the file."""
-    global _has_begun
     path, show = os.environ.get(NAME), sys.excepthook
-    if not path or _has_begun:
+    if not path:
         return
-    _has_begun = True
 
     def write(error: BaseException) -> None:
-        kind = type(error)
-        module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
-        name = f"{module}{kind.__qualname__}"
-        text = f"{name}: {error}".splitlines()[0].removesuffix(": ")
-        if str(error).startswith("in user code:"):  # AutoGraph puts the traceback before the text
-            text = next(iter(re.findall(r"^ {4}(?!File )(\S.*)", str(error), re.MULTILINE)), text)
-        report = Report(text[:_LONGEST], isinstance(error, WorkerLostError), time.time())
+        is_because_of_another, text = isinstance(error, WorkerLostError), reason_of(error, _LONGEST)
+        report = Report(text, is_because_of_another, time.time())
         with contextlib.suppress(OSError):  # the launcher has ended, or the disk is full
             Path(path).write_text(json.dumps(dataclasses.asdict(report)))
 
@@ -77,10 +73,31 @@ def begin() -> None:
 def read(path: str) -> Report | None:
     """Return what a worker has written; None if it has not failed, or could not write."""
     try:
-        report = Report(**json.loads(Path(path).read_text()))
-    except (OSError, ValueError, TypeError, RecursionError):
+        found = json.loads(Path(path).read_text())
+        error = "".join(each for each in found["error"] if each.isprintable())
+        return Report(error, found["is_because_of_another"] is True, float(found["time"]))
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    kinds = {"error": str, "is_because_of_another": bool, "time": float}
-    is_good = all(type(getattr(report, name)) is kind for name, kind in kinds.items())
-    error = "".join(each for each in report.error if each.isprintable()) if is_good else ""
-    return dataclasses.replace(report, error=error) if is_good else None
+
+
+def reason_of(error: BaseException, longest: int = 300) -> str:
+    """Return an exception as one line; for a `tf.errors.OpError`, the error that caused it."""
+    if isinstance(error, SystemExit) and error.code in (0, None):
+        return "SystemExit"
+    text = re.sub("\x1b\\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt)(:|$)", line)]
+    own_lines = _lines_of_a_node(text) or lines
+    if len(own_lines) > 1 and own_lines[0].startswith("Exception encountered when calling"):
+        own_lines = own_lines[1:]  # Keras's first line names the layer, and the second the error
+    line = causes[0] if causes else ": ".join([type(error).__name__, *own_lines[:1]])
+    return line if len(line) <= longest else line[:longest] + "…"
+
+
+def _lines_of_a_node(text: str) -> Any:
+    """Return the lines of an error between its traceback and its node; [] without a node."""
+    above, node, _ = text.partition("[[{{node")
+    if not node:
+        return []
+    block = re.split(r"\n\s*\n|\bNode: .*\n", above.strip())[-1]
+    return [line.strip() for line in block.splitlines() if "root error(s) found" not in line]

@@ -9,7 +9,6 @@ import json
 import math
 import select
 import socket
-from collections.abc import Iterable
 from typing import Any
 
 
@@ -30,16 +29,17 @@ def decode(line: bytes) -> dict[str, Any] | None:
 def printable(text: Any, longest: int) -> str:
     """Return a received text in a form that can be printed; "" if it is not a text."""
     shown = text[:longest] if isinstance(text, str) else ""
+    if shown.isprintable():
+        return shown
     return "".join(each if each.isprintable() else "?" for each in shown)
 
 
-def wait(sockets: Iterable[socket.socket], seconds: float) -> set[int]:
-    """Wait until data arrives, or the time is over; return the file descriptors that have data.
+def wait(connection: socket.socket, seconds: float) -> None:
+    """Wait until data arrives, or the time is over.
 
     This function supports file descriptors larger than 1023. It opens no file descriptor, because
     the process may have reached its limit.
     """
     poll = select.poll()
-    for each in sockets:
-        poll.register(each, select.POLLIN)
-    return {number for number, _ in poll.poll(math.ceil(max(0.0, seconds) * 1000))}
+    poll.register(connection, select.POLLIN)
+    poll.poll(math.ceil(max(0.0, seconds) * 1000))

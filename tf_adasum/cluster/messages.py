@@ -12,9 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tf_adasum.cluster import addresses, own_address
+from tf_adasum.cluster import own_address
 from tf_adasum.cluster.json_lines import printable
-from tf_adasum.cluster.store_client import UNPROVEN
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
@@ -45,34 +44,29 @@ def different_settings(
 
 
 def _shown(*values: Any) -> list[str]:
-    """Return two values that differ, as texts; of long lists, only the first place that differs."""
-    texts = [printable(str(each), _LONGEST_VALUE + 1) for each in values]
-    if max(map(len, texts)) > _LONGEST_VALUE and all(isinstance(each, list) for each in values):
+    """Return two values that differ, as texts; of lists, only the first place that differs."""
+    shown = list(values)
+    if all(isinstance(each, list) for each in values):
         pairs = enumerate(itertools.zip_longest(*values))
         index = next(index for index, (one, other) in pairs if one != other)
-        texts = [
-            f"{each[index] if index < len(each) else 'nothing'} at index {index} of {len(each)}"
-            for each in values
+        texts = [each[index] if index < len(each) else "nothing" for each in values]
+        shown = [
+            f"{text} at index {index} of {len(each)}"
+            for text, each in zip(texts, values, strict=True)
         ]
-    return [printable(text, _LONGEST_VALUE) for text in texts]
+    return [printable(str(each), _LONGEST_VALUE) for each in shown]
 
 
-def different_secrets(name: str, has_secret: bool, others: Mapping[str, bool]) -> str:
+def different_secrets(own: str, others: str) -> str:
     """Return the error message for workers that were started with different secrets.
 
     Args:
-        name: the name of this worker.
-        has_secret: whether this worker has a secret.
-        others: dict from the names of the other workers to whether they have a secret.
+        own: the name of this worker.
+        others: the names of the other workers.
     """
-    words = {(False, True): "a secret", (True, True): "a different secret"}
-    received = [f"{'a secret' if has_secret else 'no secret'} on {name}"]
-    received += [
-        f"{words.get((has_secret, its), 'no secret')} on {other}" for other, its in others.items()
-    ]
     return (
-        f"All workers must be started with the same secret, in the variable {SECRET} or "
-        f"in a file that {SECRET_FILE} names. Received: {', '.join(received)} "
+        f"All workers must be started with the same secret, in the variable {SECRET} or in a file "
+        f"that {SECRET_FILE} names. Received: another secret on {own} than on {others}, or none "
         f"{see('TFA-207')}"
     )
 
@@ -82,22 +76,21 @@ def wrong_host(cluster: Cluster) -> str:
 
     Behind address translation, no worker's address is on its machine.
     """
-    own, hosts, here = cluster.rank, cluster.hosts, None
-    until = time.monotonic() + HEARTBEAT_SECONDS  # each look-up may take seconds
+    own, until = cluster.hosts[cluster.rank], time.monotonic() + HEARTBEAT_SECONDS
     with contextlib.suppress(OSError, UnicodeError):
-        socket.getaddrinfo(hosts[own], None)  # if names are unknown or slow, look up no others
-        if not own_address.is_here(hosts[own]):
-            others = {each: rank for rank, each in enumerate(hosts)}
-            in_time = itertools.takewhile(lambda _: time.monotonic() < until, others)
-            found = (each for each in in_time if not own_address.is_loopback(each))
-            here = next((others[each] for each in found if own_address.is_here(each)), None)
-    if here is None:
-        return ""
-    return (
-        f"This process is {cluster.named([own])}, but this machine is the host of "
-        f"{cluster.named([here])}. Correct {cluster.source or 'the cluster'} on this machine: "
-        "each worker needs its own index."
-    )
+        socket.getaddrinfo(own, None)  # if names are unknown or slow, look up no others
+        if own_address.is_here(own):
+            return ""
+        for rank, host in enumerate(cluster.hosts):
+            if not own_address.is_loopback(host) and own_address.is_here(host):
+                return (
+                    f"This process is {cluster.named([cluster.rank])}, but this machine is the "
+                    f"host of {cluster.named([rank])}. Correct {cluster.source or 'the cluster'} "
+                    "on this machine: each worker needs its own index."
+                )
+            if time.monotonic() > until:  # each look-up may take seconds
+                break
+    return ""
 
 
 def lost(cluster: Cluster, rank: int) -> str:
@@ -113,14 +106,8 @@ def unreachable(cluster: Cluster, tried: Mapping[str, str]) -> str:
 
     Args:
         cluster: the `Cluster`.
-        tried: the addresses and reasons of `store_client.Call.tried`.
+        tried: the addresses and reasons of `session.Call.tried`.
     """
-    host, _ = addresses.split(cluster.address(0))
-    if not tried:
-        return ""
-    why = ", ".join(tried.values())
-    if UNPROVEN in tried.values():
-        why = UNPROVEN
-    elif len(tried) > 1:  # the host has several addresses
-        why = ", ".join(f"{where}: {each}" for where, each in tried.items() if where != host)
-    return f"{cluster.names[cluster.rank]} cannot reach {cluster.named([0])}: {why}."
+    why = ", ".join(f"{where}: {each}" for where, each in tried.items())
+    own = cluster.names[cluster.rank]
+    return f"{own} cannot reach {cluster.named([0])}: {why}." if tried else ""

@@ -21,7 +21,7 @@ _BACKLOG = 1024  # callers that wait in the kernel
 
 _SECONDS_FOR_A_SERVER = 15.0
 # A gRPC server begins each HTTP/2 connection with a SETTINGS frame. Byte 3 of a frame is its type.
-_FRAME_TYPE_INDEX, _SETTINGS_FRAME = 3, 0x04
+_SETTINGS = b"\x04"
 
 
 def hold(port: int, *, shared: bool = False) -> socket.socket:
@@ -84,14 +84,9 @@ def listening_socket(cluster: Cluster) -> socket.socket:
     """
     host, port = cluster.host_and_port(cluster.rank)
     name = cluster.named([cluster.rank])
-    listener = None
     try:
-        listener = addresses.bound(host, port, reuse=True)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)  # a caller may disconnect before it is accepted
+        return addresses.bound(host, port, reuse=True, backlog=_BACKLOG)
     except OSError as error:
-        if listener:
-            listener.close()
         text = f"{name} cannot listen on its port: {error}"
         if error.errno == errno.EADDRINUSE:
             text = (
@@ -100,7 +95,6 @@ def listening_socket(cluster: Cluster) -> socket.socket:
                 f"(ss -ltnp 'sport = :{port}' shows its pid)"
             )
         raise OSError(error.errno, f"{text} {see('TFA-205')}") from error
-    return listener
 
 
 def is_in_use(address: str) -> bool:
@@ -126,9 +120,9 @@ def wait_for_server(address: str, timeout: float = _SECONDS_FOR_A_SERVER) -> Non
     while time.monotonic() < deadline:
         try:
             with socket.create_connection(addresses.split(address), timeout=1) as connection:
-                begun = connection.recv(_FRAME_TYPE_INDEX + 1, socket.MSG_WAITALL)
+                begun = connection.recv(4, socket.MSG_WAITALL)
         except OSError:
             begun = b""
-        if len(begun) > _FRAME_TYPE_INDEX and begun[_FRAME_TYPE_INDEX] == _SETTINGS_FRAME:
+        if begun[3:] == _SETTINGS:
             return
         time.sleep(POLL_SECONDS)

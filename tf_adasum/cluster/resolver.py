@@ -10,25 +10,12 @@ import tensorflow as tf
 from tf_adasum import environment_variables
 from tf_adasum.cluster import detection, rendezvous, tasks, tf_config
 
-
-class ResolvedCluster(typing.NamedTuple):
-    """The result of `resolve`.
-
-    Attributes:
-        resolver: a `tf.distribute.cluster_resolver.ClusterResolver` for TensorFlow.
-        cluster: the `Cluster`; None if this process trains alone.
-        source: the source of the cluster, for messages.
-    """
-
-    resolver: tf.distribute.cluster_resolver.ClusterResolver
-    cluster: tasks.Cluster | None
-    source: str
+Resolver: typing.TypeAlias = tf.distribute.cluster_resolver.ClusterResolver
 
 
 def resolve(
-    cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
-    timeout: float | None = None,
-) -> ResolvedCluster:
+    cluster_resolver: Resolver | None = None, timeout: float | None = None
+) -> tuple[Resolver, tasks.Cluster | None]:
     """Read and check the cluster; join it if only the address of worker 0 is known.
 
     Args:
@@ -37,49 +24,39 @@ def resolve(
         timeout: seconds to wait for the other workers when joining. Defaults to None, for the
             seconds of `environment_variables.start_timeout`.
 
+    Returns:
+        The resolver for TensorFlow, and the `Cluster`; None if this process trains alone.
+
     Raises:
         ValueError: if `cluster_resolver` is not a ClusterResolver; if the cluster, or this task's
             rank in the cluster, is missing or wrong.
         OSError, TimeoutError: as in `rendezvous.join`.
     """
-    resolvers = tf.distribute.cluster_resolver
     if cluster_resolver is None:
         return _resolve_environment(timeout)
-    if not isinstance(cluster_resolver, resolvers.ClusterResolver):
+    if not isinstance(cluster_resolver, tf.distribute.cluster_resolver.ClusterResolver):
         raise ValueError(
             "`cluster_resolver` must be a tf.distribute.cluster_resolver.ClusterResolver. "
             f"Received: cluster_resolver={cluster_resolver!r}"
         )
-    source = type(cluster_resolver).__name__
     jobs = tf.train.ClusterSpec(cluster_resolver.cluster_spec()).as_dict()
     if not jobs:
-        return ResolvedCluster(cluster_resolver, None, source)
+        return cluster_resolver, None
     task = cluster_resolver.task_type, cluster_resolver.task_id
-    return ResolvedCluster(
-        cluster_resolver, tasks.cluster_from_jobs(jobs, *task, "cluster_resolver"), source
-    )
+    return cluster_resolver, tasks.cluster_from_jobs(jobs, *task, "cluster_resolver")
 
 
-def _resolve_environment(timeout: float | None) -> typing.Any:
+def _resolve_environment(timeout: float | None) -> tuple[Resolver, tasks.Cluster | None]:
     resolvers = tf.distribute.cluster_resolver
     text = os.environ.get(tf_config.NAME)
     if text:
-        return ResolvedCluster(
-            resolvers.TFConfigClusterResolver(), tf_config.parse(text), tf_config.NAME
-        )
+        return resolvers.TFConfigClusterResolver(), tf_config.parse(text)
     config = detection.find(os.environ)
     if config is None:
         # TensorFlow's resolver cannot read a TF_CONFIG that is set but empty.
         empty = resolvers.SimpleClusterResolver(tf.train.ClusterSpec({}))
-        return ResolvedCluster(
-            resolvers.TFConfigClusterResolver() if text is None else empty, None, ""
-        )
-    seconds = environment_variables.start_timeout(timeout)
-    cluster = rendezvous.join(config, seconds, os.environ)
-    resolver = resolvers.SimpleClusterResolver(
-        tf.train.ClusterSpec({"worker": list(cluster.addresses)}),
-        task_type="worker",
-        task_id=cluster.rank,
-        rpc_layer="grpc",
-    )
-    return ResolvedCluster(resolver, cluster, config.source)
+        return resolvers.TFConfigClusterResolver() if text is None else empty, None
+    cluster = rendezvous.join(config, environment_variables.start_timeout(timeout), os.environ)
+    jobs = tf.train.ClusterSpec({"worker": list(cluster.addresses)})
+    own = {"task_type": "worker", "task_id": cluster.rank, "rpc_layer": "grpc"}
+    return resolvers.SimpleClusterResolver(jobs, **own), cluster

@@ -11,11 +11,10 @@ import hmac
 import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
-
-_LONGEST = 1 << 16  # bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,12 +57,9 @@ def read(environment: Mapping[str, str] = os.environ) -> Secret:
     if name == SECRET_FILE:
         source = f"{name}={environment[name]}"
         try:
-            with open(environment[name], "rb") as file:
-                key = file.read(_LONGEST + 1)
+            key = Path(environment[name]).read_bytes()
         except (OSError, ValueError) as error:  # ValueError: a name with a NUL
             raise ValueError(f"The file of {source} cannot be read: {error}") from error
-        if len(key) > _LONGEST:
-            raise ValueError(f"The file of {source} is longer than {_LONGEST} bytes.")
     if not key.strip():
         raise ValueError(
             f"{source} gives an empty secret. Unset the variable, or give all tasks the same long "

@@ -1,8 +1,9 @@
-"""A worker's session with the store of worker 0. Standard library only."""
+"""A worker's session with the store of worker 0, and why calls fail. Standard library only."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -12,26 +13,102 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tf_adasum.cluster import json_lines, start_round, store_client
+from tf_adasum.cluster import addresses, json_lines
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.store import MEMBERS, REFUSED
-from tf_adasum.cluster.store_client import ANSWERS, Call
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS, POLL_SECONDS
 
-_LONGEST_TEXT = 4000  # characters
-_CONNECTION_REFUSED = {os.strerror(errno.ECONNREFUSED)}
+_SECONDS_TO_CONNECT = 2.0  # to one address
+
+# Why a call failed, if no system call failed.
+NO_ANSWER = "another program answers there, or a suspended worker"
+UNPROVEN = "the program that answers there does not have the secret"
+REFUSED = os.strerror(errno.ECONNREFUSED)
+
+
+@dataclasses.dataclass
+class Call:
+    """The result of an attempt to connect to a server.
+
+    Attributes:
+        channel: the authenticated connection; None if there is none.
+        tried: dict from the addresses of the server to why the attempt failed; empty if it has
+            succeeded.
+    """
+
+    channel: Channel | None = None
+    tried: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """The first of `UNPROVEN`, `NO_ANSWER` and `REFUSED` in `tried`; else ""."""
+        whys = self.tried.values()
+        return next((each for each in (UNPROVEN, NO_ANSWER, REFUSED) if each in whys), "")
+
+
+def call(
+    address: str,
+    secret: Secret,
+    rank: int | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
+    found: Call | None = None,
+) -> Call:
+    """Connect to a `StoreServer` at each of its addresses, until one address answers.
+
+    Args:
+        address: "host:port" of the server.
+        secret: the `Secret`.
+        rank: the rank of this worker, for the server's error messages. Defaults to None.
+        is_stopped: function that returns whether to stop.
+        found: the `Call` that is filled and returned; another thread can read it before this
+            function returns. Defaults to a new one.
+    """
+    found = found or Call()
+    host, port = addresses.split(address)
+    try:
+        candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        found.tried[host] = getattr(error, "strerror", None) or "not a valid host name"
+        return found
+    for family, kind, protocol, _, where in candidates:
+        at = str(where[0])
+        try:
+            connection = socket.socket(family, kind, protocol)
+        except OSError as error:
+            found.tried[at] = error.strerror or str(error)
+            continue
+        connection.settimeout(_SECONDS_TO_CONNECT)
+        try:
+            connection.connect(where)
+        except OSError as error:
+            found.tried[at] = error.strerror or os.strerror(errno.ETIMEDOUT)
+            connection.close()
+            continue
+        channel = Channel(connection, secret, is_server=False, rank=rank)
+        found.tried[at] = NO_ANSWER  # until it answers
+        since = time.monotonic()
+        while channel.is_open and time.monotonic() < since + LEASE_SECONDS and not is_stopped():
+            json_lines.wait(channel.socket, POLL_SECONDS)
+            channel.receive()
+            if channel.is_authenticated:  # failures at other addresses do not matter
+                found.tried.clear()
+                found.channel = channel
+                return found
+        if channel.is_refused:
+            found.tried[at] = UNPROVEN
+        channel.close()
+    return found
 
 
 class Session:
-    """A context manager that keeps a session with a worker's store, and begins another at its end.
+    """Keeps a session with a worker's store, and begins another at its end; a context manager.
 
     It runs in a thread, because a name look-up may take long. Below, "worker 0" is the process with
     the store, in an elastic job also a launcher.
 
     Args:
         address: "host:port" of worker 0's store.
-        key: the key of this worker, without ``member/``.
+        key: the key of this worker.
         secret: the `Secret`.
         describe: function that returns the value of the key for the connection to worker 0.
         rank: the rank of this worker, for worker 0's error messages. Defaults to None.
@@ -43,12 +120,10 @@ class Session:
 
     Attributes:
         last: the last `Call` on worker 0.
+        since: the time since when each call has failed with the same `Call.kind`.
         is_connected: whether the session has begun and not ended.
-        unauthenticated_since: the time since when each call has failed because the program at
-            worker 0's address does not have the secret; None if the last call has not failed so.
-        sent: the last value of this worker's key.
-        refused_since: since when worker 0's address refuses connections; else None.
         was_connected: whether a session has begun.
+        sent: the last value of this worker's key.
         channel: the connection of the last session.
         is_over: whether a session that `stay` keeps has ended.
     """
@@ -67,15 +142,13 @@ class Session:
         lost: Callable[[], None] | None = None,
     ):
         self.last = self._current = Call()
-        self.is_connected = self.was_connected = False
-        self.sent: dict[str, Any] | None = None
-        self.unauthenticated_since: float | None = None
-        self.refused_since: float | None = None
+        self.is_connected = self.was_connected = self.is_over = self._stays = False
+        self.sent: dict[str, Any] = {}
+        self.since = time.monotonic()
         self._address, self._own_key, self._secret = address, key, secret
         self._describe, self._rank, self._lost = describe, rank, lost
         self._lock, self._deliver = fork_lock or threading.Lock(), deliver
         self._keys: dict[str, Any] = {}
-        self._stays = self.is_over = False
         self._thread = threading.Thread(target=self._run, daemon=True, name="tf_adasum session")
         self._ended, self._news = threading.Event(), threading.Event()
 
@@ -85,17 +158,13 @@ class Session:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """End the session, without waiting for it."""
+        """End the session, and wait until worker 0 has read all data, for at most a second."""
         self._ended.set()
         if self.is_connected:
             with self._lock:
                 self.channel.flush()
             with contextlib.suppress(OSError):
                 self.channel.socket.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        """End the session, and wait until worker 0 has read all data, for at most a second."""
-        self.__exit__()
         self._thread.join(HEARTBEAT_SECONDS)
 
     def stay(self) -> None:
@@ -120,36 +189,16 @@ class Session:
         """Return a value that has arrived since the last call; None if none has."""
         return self._keys.pop(key, None)
 
-    @property
-    def result(self) -> dict[str, Any]:
-        """The value of the key `result`; an empty dict if worker 0 has not set it."""
-        found = self._keys.get("result")
-        return found if isinstance(found, dict) else {}
-
-    def text(self, key: str) -> str:
-        """Return the value of a key such as `missing`; "" if it is not a text, or not set."""
-        return json_lines.printable(self._keys.get(key), _LONGEST_TEXT)
-
-    def error(self) -> Exception | None:
-        """Return the error that worker 0 has sent; None if it has not sent an error."""
-        keys = REFUSED + self._own_key, "result"
-        found = (start_round.error_of(self._keys.get(key)) for key in keys)
-        return next(filter(None, found), None)
-
-    def confirm(self) -> None:
-        """Confirm to worker 0 that this worker has read the result."""
-        self.set(start_round.HAS_RESULT)
-
     def set(self, value: dict[str, Any]) -> None:
         """Set this worker's key, if the session has begun."""
         if self.is_connected:
-            self.sent = value
-            self._send(self.channel, value)
+            self._send(value)
 
-    def _send(self, channel: Channel, value: dict[str, Any]) -> None:
-        text = json.dumps({"op": "set", "key": MEMBERS + self._own_key, "value": value})
+    def _send(self, value: dict[str, Any]) -> None:
+        self.sent = value
+        text = json.dumps({"op": "set", "key": self._own_key, "value": value})
         with self._lock:
-            channel.send_newest(text)
+            self.channel.send_newest(text)
 
     def _run(self) -> None:
         try:
@@ -164,52 +213,42 @@ class Session:
     def _keep_calling(self) -> None:
         pause = POLL_SECONDS
         while not self._ended.is_set():
-            call = self._current = Call()
             own = self._secret, self._rank, self._ended.is_set
-            channel = store_client.call(self._address, *own, call).channel
-            now = time.monotonic()
-            self.unauthenticated_since = (
-                None if call.unauthenticated is None else self.unauthenticated_since or now
-            )
-            whys = set(call.tried.values())
-            is_refused = bool(whys & _CONNECTION_REFUSED) and not whys & ANSWERS
-            self.refused_since = (self.refused_since or now) if is_refused else None
-            self.last = call
-            if channel:
-                self._follow(channel)
+            last, self._current = self._current, Call()
+            call(self._address, *own, self._current)
+            if self._current.kind != last.kind:
+                self.since = time.monotonic()
+            self.last = self._current
+            if self.last.channel:
+                self._follow(self.last.channel)
             if self._stays or (self._lost and self.was_connected):
                 return
-            pause = POLL_SECONDS if call.channel else min(HEARTBEAT_SECONDS, pause * 1.5)
+            pause = POLL_SECONDS if self.last.channel else min(HEARTBEAT_SECONDS, pause * 1.5)
             self._ended.wait(pause)
 
     def _follow(self, channel: Channel) -> None:
         """Follow the keys of worker 0 until the session ends."""
-        self._keys = {}
-        value = self._describe(channel)
-        self.sent, self.channel = value, channel  # before another thread can set a newer value
-        self._send(channel, value)
+        self._keys, self.channel = {}, channel
+        self._send(self._describe(channel))  # before another thread can set a newer value
         self.is_connected = self.was_connected = True
+        heartbeat_at = 0.0
         try:
-            self._receive(channel)
+            while not self._ended.is_set() and channel.is_open:
+                # If this process is suspended in the wait, the server must not count as silent.
+                now = time.monotonic()
+                json_lines.wait(channel.socket, HEARTBEAT_SECONDS)
+                with self._lock:
+                    if now > heartbeat_at and not self._stays:
+                        heartbeat_at = now + HEARTBEAT_SECONDS
+                        channel.send({"op": "heartbeat"})
+                    for message in channel.receive():
+                        if isinstance(message, dict) and isinstance(message.get("key"), str):
+                            self._keys[message["key"]] = message.get("value")
+                            self._deliver(message["key"], message.get("value"))
+                            self._news.set()
+                    channel.flush()
+                    is_silent = now >= channel.last_received_at + LEASE_SECONDS
+                    channel.is_open &= self._stays or not is_silent
         finally:
             self.is_connected = False
             channel.close(time.monotonic() + HEARTBEAT_SECONDS if self._ended.is_set() else 0.0)
-
-    def _receive(self, channel: Channel) -> None:
-        heartbeat_at = 0.0
-        while not self._ended.is_set() and channel.is_open:
-            # If this process is suspended in the wait, the server must not count as silent.
-            now = time.monotonic()
-            json_lines.wait([channel.socket], HEARTBEAT_SECONDS)
-            with self._lock:
-                if now > heartbeat_at and not self._stays:
-                    heartbeat_at = now + HEARTBEAT_SECONDS
-                    channel.send({"op": "heartbeat"})
-                for message in channel.receive():
-                    if isinstance(message, dict) and isinstance(message.get("key"), str):
-                        self._keys[message["key"]] = message.get("value")
-                        self._deliver(message["key"], message.get("value"))
-                        self._news.set()
-                channel.flush()
-                is_silent = now >= channel.last_received_at + LEASE_SECONDS
-                channel.is_open &= self._stays or not is_silent

@@ -2,7 +2,7 @@
 
 Each worker has a session of worker 0's store (`store`), in which it owns a key that describes it:
 
-    member/RANK/RUN      set by each other worker. RUN is a random name for this start of the worker
+    RANK/RUN             set by each other worker. RUN is a random name for this start of the worker
     result               the result for all workers, or the error with which the start fails
     missing              the names of the workers for which worker 0 waits
     unproven             the error about workers among them that have another secret
@@ -25,11 +25,7 @@ from typing import Any
 
 from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.members import Member, all_addresses
-from tf_adasum.cluster.messages import (
-    different_secrets,
-    different_settings,
-    lost,
-)
+from tf_adasum.cluster.messages import different_secrets, different_settings, lost
 from tf_adasum.cluster.store import Leader
 from tf_adasum.cluster.tasks import Cluster, listed
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS
@@ -43,7 +39,7 @@ HAS_RESULT = {"has_result": True}
 _GRACE_SECONDS = LEASE_SECONDS + 1.0
 _LONGEST_ERROR = 4000  # characters
 _KEY = re.compile(r"(-?[0-9]{1,9})/([0-9a-f]{16})")
-_ERRORS = {"": ValueError, "late": TimeoutError, "lost": WorkerLostError}
+_ERRORS = {"late": TimeoutError, "lost": WorkerLostError}
 
 
 def error_of(result: Any) -> Exception | None:
@@ -51,8 +47,7 @@ def error_of(result: Any) -> Exception | None:
     wrong = printable(result.get("wrong"), _LONGEST_ERROR) if isinstance(result, dict) else ""
     if not wrong:
         return None
-    kind = result.get("kind")
-    return _ERRORS[kind if isinstance(kind, str) and kind in _ERRORS else ""](wrong)
+    return _ERRORS.get(str(result.get("kind")), ValueError)(wrong)
 
 
 class StartRound(Leader):
@@ -63,28 +58,27 @@ class StartRound(Leader):
 
     Args:
         cluster: the `Cluster`, as worker 0 knows it at first.
-        run: the random name for this start of worker 0.
+        own_key: the key that worker 0 would have.
         own: the value that the key of worker 0 would have.
-        has_secret: whether worker 0 has a secret.
 
     Attributes:
         cluster: the `Cluster`, with all addresses as soon as all workers have joined.
         result: the value of the key `result`; None until it is set.
-        unauthenticated: dict from the ranks that clients without the secret claim to whether these
-            clients claim to have a secret.
+        unauthenticated: the ranks that clients without the secret claim to have.
+        keys: dict from the ranks of the workers that have all joined to their keys.
         arrived: pairs of a rank and what this worker has sent after the start; None at its end.
     """
 
-    def __init__(self, cluster: Cluster, run: str, own: dict[str, Any], has_secret: bool):
-        self.cluster, self._run, self._own, self._has_secret = cluster, run, own, has_secret
+    def __init__(self, cluster: Cluster, own_key: str, own: dict[str, Any]):
+        self.cluster, self._own_key, self._own = cluster, own_key, own
         self._count = cluster.num_workers
         self.result: dict[str, Any] | None = None
-        self.unauthenticated: dict[int, bool] = {}
+        self.unauthenticated: set[int] = set()
         self._settings: dict[str, Any] | None = None  # of worker 0, until `begin` is called
         self._payload: dict[str, Any] = {}
-        self._members: dict[int, dict[str, Member]] = {}  # from ranks to live runs
-        self._runs: dict[int, str] = {}  # of the workers that have all joined
-        self._duplicate_since: dict[int, float] = {}  # ranks with several live runs
+        self._members: dict[int, dict[str, Member]] = {}  # from ranks to live keys
+        self.keys: dict[int, str] = {}
+        self._duplicate_since: dict[int, float] = {}  # ranks with several live keys
         self._known: set[int] = set()  # ranks that have had a session, and are not silent
         self._silent: set[str] = set()  # keys of silent sessions
         self._gone_since: dict[int, float] = {}  # ranks whose session was closed
@@ -92,7 +86,6 @@ class StartRound(Leader):
         self._changes: dict[str, Any] = {}  # keys that the server has to set
         self.arrived: collections.deque[tuple[int, Any]] = collections.deque()
         self._has_news = threading.Event()
-        self._news = {"missing": "", "unproven": ""}  # the last values of these keys
         self._next_update = 0.0
 
     # ---- for the server --------------------------------------------------------------------------
@@ -100,47 +93,43 @@ class StartRound(Leader):
     def changed(self, key: str, value: Any, ends: tuple[str, str]) -> None:
         """Note that a worker has joined, confirmed the result or ended, see `store.Leader`."""
         found = _KEY.fullmatch(key)
-        if not found or found[2] == self._run:
+        if not found or key == self._own_key:
             return
-        rank, run = int(found[1]), found[2]
+        rank = int(found[1])
         if value is None:
-            self._members.get(rank, {}).pop(run, None)
+            self._members.get(rank, {}).pop(key, None)
             if key in self._silent:
                 self._known.add(rank)
             self._changes[f"refused/{key}"] = None
         if not isinstance(value, dict) or "cluster" not in value:
-            if self.result is not None and self._runs.get(rank, run) == run:
+            if self.result is not None and self.keys.get(rank, key) == key:
                 if value is not None:
                     self._informed.add(rank)
-                if self._runs and value != HAS_RESULT:
+                if self.keys and value != HAS_RESULT:
                     self.arrived.append((rank, value))
             return
-        try:
-            member = Member.parsed(
-                value, ends, not self.cluster.addresses or "coordinator" in value
-            )
-        except ValueError:
-            return
+        has_place = not self.cluster.addresses or "coordinator" in value
+        member = Member.parsed(value, ends, has_place)
         wrong = self._of_another_job(member)
-        if not wrong and self._runs.get(rank, "" if self._runs else run) != run:
+        if not wrong and self.keys.get(rank, "" if self.keys else key) != key:
             wrong = self._wrong(rank, member) or self._two_of(rank, member)
         if wrong:
             self._changes[f"refused/{key}"] = {"wrong": wrong}
         elif wrong := self._wrong(rank, member):
             self.end(wrong)
         else:
-            self.unauthenticated.pop(rank, None)
-            self._members.setdefault(rank, {})[run] = member
+            self.unauthenticated.discard(rank)
+            self._members.setdefault(rank, {})[key] = member
 
-    def authentication_failed(self, rank: int, has_secret: bool) -> None:
+    def authentication_failed(self, rank: int) -> None:
         """Note a client without the secret, see `store.Leader`."""
         if 0 < rank < self._count and not self._members.get(rank):
-            self.unauthenticated[rank] = has_secret
+            self.unauthenticated.add(rank)
 
     def silent(self, key: str, ends: tuple[str, str]) -> None:
         """Note that a worker is silent. It may come back, so it is not lost before it ends."""
         found = _KEY.fullmatch(key)
-        if found and self._members.get(int(found[1]), {}).pop(found[2], None):
+        if found and self._members.get(int(found[1]), {}).pop(key, None):
             self._known.discard(int(found[1]))
             self._silent.add(key)
 
@@ -150,9 +139,7 @@ class StartRound(Leader):
             self._end_or_decide(now)
         if now >= self._next_update and self.result is None:
             self._next_update = now + HEARTBEAT_SECONDS
-            news = {"missing": self.absent(), "unproven": self.unproven()}
-            self._changes |= {key: each for key, each in news.items() if each != self._news[key]}
-            self._news = news
+            self._changes |= {"missing": self.absent(), "unproven": self.unproven()}
         if self.arrived or self._informed:
             self._has_news.set()  # once for all that has arrived
         changes, self._changes = self._changes, {}
@@ -160,7 +147,7 @@ class StartRound(Leader):
 
     def _end_or_decide(self, now: float) -> None:
         """End the start if two sessions of one rank stay; else decide."""
-        several = {rank for rank, runs in self._members.items() if len(runs) > 1}
+        several = {rank for rank, live in self._members.items() if len(live) > 1}
         self._duplicate_since = {rank: self._duplicate_since.get(rank, now) for rank in several}
         for rank, since in self._duplicate_since.items():
             if now > since + _GRACE_SECONDS:
@@ -168,7 +155,7 @@ class StartRound(Leader):
                 return
         if several:
             return
-        members = {rank: next(iter(runs.values())) for rank, runs in self._members.items() if runs}
+        members = {rank: next(iter(live.values())) for rank, live in self._members.items() if live}
         if not self.cluster.addresses and len(members) == self._count - 1:
             self._join(members)
         elif self._settings is not None:
@@ -176,8 +163,7 @@ class StartRound(Leader):
 
     def _join(self, members: dict[int, Member]) -> None:
         """Publish the addresses of all workers."""
-        places = {rank: each.place for rank, each in members.items() if each.place}
-        found = all_addresses(self._own["host"], self._own["port"], places)
+        found = all_addresses(self._own["host"], self._own["port"], members)
         twice = {address for address in found if found.count(address) > 1}
         if twice:
             ranks = [str(rank) for rank, each in enumerate(found) if each in twice]
@@ -188,8 +174,8 @@ class StartRound(Leader):
             )
             return
         self.cluster = dataclasses.replace(self.cluster, addresses=found)
-        self._runs = {rank: next(iter(runs)) for rank, runs in self._members.items() if runs}
-        self._known.update(self._runs)  # one may end before `begin`
+        self._keep()
+        self._known.update(self.keys)  # one may end before `begin`
         self._changes["addresses"] = found
         self._has_news.set()
 
@@ -198,8 +184,12 @@ class StartRound(Leader):
         if text := self.lost(now):
             self.end(text, "lost")
         elif sum(each.settings is not None for each in members.values()) == self._count - 1:
-            self._runs = {rank: next(iter(runs)) for rank, runs in self._members.items() if runs}
+            self._keep()
             self._publish({"payload": self._payload})
+
+    def _keep(self) -> None:
+        """Keep the workers that are there: from now on, nobody can replace them."""
+        self.keys = {rank: next(iter(live)) for rank, live in self._members.items() if live}
 
     # ---- for worker 0 ----------------------------------------------------------------------------
 
@@ -211,20 +201,18 @@ class StartRound(Leader):
             payload: other data of worker 0, for all workers.
         """
         self._settings, self._payload = settings, payload
-        for rank, runs in self._members.items():
-            for member in runs.values():
+        for rank, live in self._members.items():
+            for member in live.values():
                 if wrong := self._wrong(rank, member):
                     self.end(wrong)
 
     def missing(self) -> list[int]:
         """Return the ranks of the workers that have not joined, or have not sent their settings."""
-
-        def is_here(member: Member) -> bool:
-            return not self.cluster.addresses or member.settings is not None
-
-        found = [0] if self.cluster.addresses and self._settings is None else []
+        needs_settings = bool(self.cluster.addresses)
+        found = [0] if needs_settings and self._settings is None else []
         for rank in range(1, self._count):
-            if not any(map(is_here, self._members.get(rank, {}).values())):
+            live = self._members.get(rank, {}).values()
+            if not live or (needs_settings and all(each.settings is None for each in live)):
                 found.append(rank)
         return found
 
@@ -234,8 +222,8 @@ class StartRound(Leader):
 
     def unproven(self) -> str:
         """Return the error about workers without the secret, as far as clients claim to be them."""
-        unproven = {self.named(rank): self.unauthenticated[rank] for rank in self.claimed()}
-        return different_secrets(self.named(0), self._has_secret, unproven) if unproven else ""
+        found = self.cluster.named(self.claimed())
+        return found and different_secrets(self.named(0), found)
 
     def end(self, why: str, kind: str = "") -> None:
         """Let the start fail on all workers, unless its result is already known.
@@ -248,10 +236,6 @@ class StartRound(Leader):
         """
         if self.result is None:
             self._publish({"wrong": why, "kind": kind})
-
-    def runs(self) -> dict[int, str]:
-        """Return the keys of the workers for which the start has succeeded, by their ranks."""
-        return {rank: f"{rank}/{run}" for rank, run in self._runs.items()}
 
     def wait(self, seconds: float) -> None:
         """Wait until there is a result, or a worker has sent or read something after the start."""
@@ -269,12 +253,12 @@ class StartRound(Leader):
         """
         needed: Iterable[int] = range(1, self._count)
         if self.result is not None and self.result.get("kind") == "late":
-            needed = [rank for rank, runs in self._members.items() if runs]
+            needed = [rank for rank, live in self._members.items() if live]
         return self._informed.issuperset(needed)
 
     def lost(self, now: float) -> str:
         """Return the error if a worker has ended before it has read the result; else ""."""
-        live = {rank for rank, runs in self._members.items() if runs}
+        live = {rank for rank, live in self._members.items() if live}
         self._known |= live
         gone = self._known - live - self._informed
         self._gone_since = {rank: self._gone_since.get(rank, now) for rank in gone}
@@ -299,7 +283,7 @@ class StartRound(Leader):
 
     def _of_another_job(self, member: Member) -> str:
         """Return the error for a worker of another job; "" if it belongs to this job."""
-        own, other = self._own.get("job"), member.place.job if member.place else ""
+        own, other = self._own.get("job"), member.job
         if not own or not other or other == own:
             return ""
         return (
@@ -325,11 +309,11 @@ class StartRound(Leader):
         return wrong or (self._two_of(0, member) if rank == 0 else "")
 
     def _two_of(self, rank: int, other: Member) -> str:
-        others = () if self._runs else self._members.get(rank, {}).values()
+        others = () if self.keys else self._members.get(rank, {}).values()
         one = next((each.at for each in others if each is not other), self.cluster.address(rank))
         again = " If this worker was restarted after all had joined, restart all workers."
         return (
             f"Two workers have the rank {rank}: one at {one} and one at {other.at}. Give each "
-            f"worker its own rank, from 0 to {self._count - 1}.{again if self._runs else ''} "
+            f"worker its own rank, from 0 to {self._count - 1}.{again if self.keys else ''} "
             f"{see('TFA-206')}"
         )

@@ -1,13 +1,12 @@
 """The store of a cluster: worker 0 serves it, from the start of the workers to their end.
 
-A client is a session with one key, which begins with ``member/``. Only the `Leader`, which runs on
-the server, reads these keys. The leader publishes other keys, which all sessions receive in the
-same order:
+A client is a session with one key. Only the `Leader`, which runs on the server, reads these keys.
+The leader publishes other keys, which all sessions receive in the same order:
 
-    member/X         set by a session. Deleted when its connection ends, or, as long as there is a
+    X                set by a session. Deleted when its connection ends, or, as long as there is a
                      `lease`, when the session has been silent for this time. Such a session begins
                      anew if it sends anything
-    refused/X        published for the session of member/X only
+    refused/X        published for the session with the key X only
     any other key    published for all; a session that begins later receives it, too
 
 At the start, the server listens at the coordinator's address, or at worker 0's own port, which
@@ -22,7 +21,6 @@ import contextlib
 import dataclasses
 import json
 import math
-import resource
 import select
 import socket
 import threading
@@ -34,7 +32,7 @@ from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS, POLL_SECONDS
 
-MEMBERS, REFUSED = "member/", "refused/"
+REFUSED_KEYS = "refused/"
 STATUSES = "statuses"  # a key of which only the newest value is sent
 
 _LONGEST_KEY = 200  # characters
@@ -42,20 +40,10 @@ _LONGEST_KEY = 200  # characters
 _MOST_UNAUTHENTICATED = 32
 _OTHER_SESSIONS = 64  # for example of workers that restart
 _MOST_CALLERS = 64  # that are accepted at a time
-_OTHER_FILES = 256  # that the process may open
 # After the hand over, messages of this many seconds (for few sessions, or for each) are handled
 # together, because worker 0 has little time.
 _PAUSE, _PAUSE_OF_A_SESSION = 0.02, 0.0001
 _SECONDS_TO_CLOSE = 2.0  # in which clients can read the last changes
-
-
-def _allow_open_files(count: int) -> None:
-    """Raise the limit of open files, so that so many connections fit, as far as allowed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = count + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 class Leader(abc.ABC):
@@ -69,13 +57,13 @@ class Leader(abc.ABC):
         """Note that a session has set or lost its key.
 
         Args:
-            key: the key, without ``member/``.
+            key: the key.
             value: the new value; None if the key was deleted.
             ends: the IP addresses of the server and of the client in the client's connection.
         """
 
-    def authentication_failed(self, rank: int, has_secret: bool) -> None:  # noqa: B027 - optional
-        """Note what a client without the secret claims: its rank, and whether it has a secret."""
+    def authentication_failed(self, rank: int) -> None:  # noqa: B027 - optional
+        """Note the rank that a client without the secret claims to have."""
 
     def silent(self, key: str, ends: tuple[str, str]) -> None:
         """Note that a key was deleted because its session is silent; see `changed`.
@@ -95,10 +83,6 @@ class _Session:
     ends: tuple[str, str]
     key: str = ""
 
-    @property
-    def name(self) -> str:
-        return self.key.removeprefix(MEMBERS)
-
 
 class StoreServer:
     """Serves the store in a thread, from `__init__` to `close`.
@@ -115,7 +99,7 @@ class StoreServer:
 
     Attributes:
         lease: seconds of silence after which a session ends; infinite after the hand over.
-        owners: dict from keys, without ``member/``, to the `Channel` of their session.
+        owners: dict from keys to the `Channel` of their session.
     """
 
     def __init__(
@@ -129,12 +113,11 @@ class StoreServer:
         self._listener, self._secret, self._lock, self._leader = listener, secret, fork_lock, leader
         self._most_unauthenticated = _MOST_UNAUTHENTICATED + clients
         self._most_members = 2 * clients + _OTHER_SESSIONS
-        _allow_open_files(2 * self._most_members)
         self.lease, self._pause = LEASE_SECONDS, 0.0
         self.owners: dict[str, Channel] = {}
         self._published: dict[str, Any] = {}
         self._sessions: dict[int, _Session] = {}  # by file descriptor, the oldest first
-        self._unsent: set[Channel] = set()
+        self._has_unsent = False
         self._look_at = 0.0  # when to look at all sessions
         self._closing_at = math.inf
         self._is_handing_over = False
@@ -146,11 +129,6 @@ class StoreServer:
         self._thread = threading.Thread(target=self._serve, daemon=True, name="tf_adasum store")
         self._thread.start()
 
-    @property
-    def is_serving(self) -> bool:
-        """Whether the thread runs; an error of the leader ends it."""
-        return self._thread.is_alive()
-
     def wake(self) -> None:
         """Let the leader decide at once."""
         with contextlib.suppress(OSError):  # this object is closed
@@ -159,7 +137,7 @@ class StoreServer:
     def hand_over(self) -> None:
         """Release the port, and keep all sessions without a lease."""
         self._is_handing_over = True
-        while self._is_handing_over and self.is_serving:
+        while self._is_handing_over and self._thread.is_alive():
             self.wake()
             time.sleep(POLL_SECONDS / 10)
 
@@ -201,7 +179,7 @@ class StoreServer:
 
     def _serve_once(self) -> None:
         now = time.monotonic()  # before the wait, in which this process may be suspended
-        ready = self._ready(POLL_SECONDS if self._look_at and not self._unsent else 0.01)
+        ready = self._ready(POLL_SECONDS if self._look_at and not self._has_unsent else 0.01)
         if self._pause and ready and self._wakes.fileno() not in ready:
             time.sleep(self._pause)
             ready = self._ready(0.0)
@@ -216,10 +194,9 @@ class StoreServer:
                 if session := self._sessions.get(number):
                     self._handle_messages(session)
             self._publish_news()
-            for channel in list(self._unsent):
-                channel.flush()
-                if not channel.has_unsent or not channel.is_open:
-                    self._unsent.discard(channel)
+            channels = [each.channel for each in self._sessions.values()]
+            unsent = [each.flush() for each in channels if each.is_open]
+            self._has_unsent = any(unsent)
             if now >= self._look_at:
                 self._look_at = now + (HEARTBEAT_SECONDS if self._pause else POLL_SECONDS)
                 self._drop_silent(now)
@@ -256,26 +233,23 @@ class StoreServer:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             channel.is_open = False  # an authenticated client has sent an invalid message
         if channel.is_refused and channel.claimed_rank is not None:
-            self._leader.authentication_failed(channel.claimed_rank, channel.claims_secret)
+            self._leader.authentication_failed(channel.claimed_rank)
         if not channel.is_open:
             self._end(session)
-        elif channel.has_unsent:
-            self._unsent.add(channel)
 
     def _apply(self, session: _Session, message: dict[str, Any]) -> None:
-        if session.key and self.owners.get(session.name) is not session.channel:
+        if session.key and self.owners.get(session.key) is not session.channel:
             raise ValueError("The key was deleted, because the session was silent.")
         if message["op"] != "set":
             session.channel.send({"heartbeat": True})
             return
         key, is_first = str(message["key"]), not session.key
-        if (session.key or key) != key or not key.startswith(MEMBERS) or len(key) > _LONGEST_KEY:
+        if (session.key or key) != key or not 0 < len(key) <= _LONGEST_KEY:
             raise ValueError("A session has one key.")
-        name = key.removeprefix(MEMBERS)
-        if self.owners.setdefault(name, session.channel) is not session.channel:
+        if self.owners.setdefault(key, session.channel) is not session.channel:
             raise ValueError("Another session has this key.")
         session.key = key
-        self._leader.changed(name, message["value"], session.ends)
+        self._leader.changed(key, message["value"], session.ends)
         if is_first:
             for each, value in self._published.items():
                 self._send(session, each, value)
@@ -290,15 +264,13 @@ class StoreServer:
                 self._send(session, key, value, text)
 
     def _send(self, session: _Session, key: str, value: Any, text: str = "") -> None:
-        is_private = key.startswith(REFUSED)
-        has_key = self.owners.get(session.name) is session.channel  # and has not been silent
-        if not has_key or (is_private and session.name != key.removeprefix(REFUSED)):
+        is_private = key.startswith(REFUSED_KEYS)
+        has_key = self.owners.get(session.key) is session.channel  # and has not been silent
+        if not has_key or (is_private and session.key != key.removeprefix(REFUSED_KEYS)):
             return
         text = text or json.dumps({"key": key, "value": value})
         send = session.channel.send_newest if key == STATUSES else session.channel.send_text
         send(text)
-        if session.channel.has_unsent:
-            self._unsent.add(session.channel)
 
     def _drop_silent(self, now: float) -> None:
         """End the sessions that are closed, silent or too many, and accept others again."""
@@ -309,13 +281,12 @@ class StoreServer:
             self._end(session)
         for session in list(self._sessions.values()):
             channel = session.channel
-            is_late = not channel.is_authenticated and (now > channel.opened_at + LEASE_SECONDS)
             is_silent = channel.is_open and now > channel.last_received_at + self.lease
             if is_silent and session.key:  # but its end will show that its process has ended
-                if self.owners.get(session.name) is channel:
-                    del self.owners[session.name]
-                    self._leader.silent(session.name, session.ends)
-            elif not channel.is_open or is_late or is_silent:
+                if self.owners.get(session.key) is channel:
+                    del self.owners[session.key]
+                    self._leader.silent(session.key, session.ends)
+            elif not channel.is_open or is_silent:
                 self._end(session)
 
     def _end(self, session: _Session) -> None:
@@ -323,7 +294,6 @@ class StoreServer:
         self._poll.unregister(number)
         del self._sessions[number]
         session.channel.close()
-        self._unsent.discard(session.channel)
-        if session.key and self.owners.get(session.name, session.channel) is session.channel:
-            self.owners.pop(session.name, None)
-            self._leader.changed(session.name, None, session.ends)
+        if session.key and self.owners.get(session.key, session.channel) is session.channel:
+            self.owners.pop(session.key, None)
+            self._leader.changed(session.key, None, session.ends)

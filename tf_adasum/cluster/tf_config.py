@@ -48,14 +48,10 @@ def parse(text: str) -> Cluster | None:
     if not jobs:
         return None
     task = config.get("task")
-    if not isinstance(task, dict) or "type" not in task or "index" not in task:
+    is_task = isinstance(task, dict) and "type" in task
+    if not is_task or not re.fullmatch(r"-?\d+", str(task.get("index"))):
         raise ValueError(
-            f'{NAME} has a "cluster", but no "task" with a "type" and an "index". Add '
-            f'"task": {{"type": "worker", "index": 0}}. Received: {text!r}'
-        )
-    if not re.fullmatch(r"-?\d+", str(task["index"])):
-        raise ValueError(
-            f'The "index" of the "task" in {NAME} must be a whole number. '
-            f"Received: {task['index']!r}"
+            f'{NAME} has a "cluster", but no "task" with a "type" and a whole number as "index". '
+            f'Add "task": {{"type": "worker", "index": 0}}. Received: {text!r}'
         )
     return cluster_from_jobs(jobs, str(task["type"]), int(task["index"]), NAME)

@@ -6,7 +6,6 @@ docs/. Uses only the standard library.
 
 from __future__ import annotations
 
-import posixpath
 import re
 from pathlib import Path
 
@@ -17,11 +16,10 @@ _SECTION = re.compile(
     r"^### ([^\n]+)\n\n<a [^\n]+></a>(TFA-\d+): `([^\n]+)`\n\n(.*?)\s*(?=^##|\Z)",
     re.MULTILINE | re.DOTALL,
 )
-_LINK = re.compile(r"\[([^\]]+)\]\(([^)\s]+)\)")
 
 
 def answers() -> dict[str, str]:
-    """Return the answers by their codes, each as plain text.
+    """Return the answers by their codes, each as it is in the page.
 
     Raises:
         FileNotFoundError: if the page is neither next to this file nor in docs/.
@@ -29,7 +27,7 @@ def answers() -> dict[str, str]:
     place = next((each for each in _PLACES if each.exists()), _PLACES[0])
     sections = _SECTION.findall(place.read_text(encoding="utf-8"))
     return {
-        code: f"{code}: {title}\nThe message contains: {words}\n\n{_LINK.sub(_plain, text)}"
+        code: f"{code}: {title}\nThe message contains: {words}\n\n{text}"
         for title, code, words, text in sections
     }
 
@@ -55,12 +53,3 @@ def answer(asked: str) -> str:
     if code not in found:
         raise ValueError(f"the code must be one of {', '.join(found)}. Received: {asked}")
     return found[code]
-
-
-def _plain(link: re.Match[str]) -> str:
-    """Return a link as text for a terminal: its words, and the code, URL or path of its target."""
-    words, target = link.groups()
-    if target.startswith("#"):
-        return f"{words} (see {target[1:8].upper()})"
-    is_elsewhere = "://" in target
-    return f"{words} ({target if is_elsewhere else posixpath.normpath(f'docs/{target}')})"

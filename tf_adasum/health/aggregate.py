@@ -65,32 +65,27 @@ def message_with(statuses: Mapping[int, Status]) -> dict[str, Any]:
     return {"statuses": aggregated(statuses), "calls": statuses[0].calls}
 
 
-def statuses_in(message: Any, sender: int, workers: int) -> tuple[dict[int, Status], bool]:
-    """Return the statuses in a message, by their ranks, and whether the message is valid.
+def statuses_in(message: Any, sender: int, workers: int) -> dict[int, Status] | None:
+    """Return the statuses in a message, by their ranks; None if the message is not valid.
 
     Args:
         message: the message, which another process has sent.
         sender: the rank of the sender. Only worker 0 sends the statuses of other workers.
         workers: the number of workers.
     """
-    message = message if isinstance(message, dict) else {}
-    if sender > 0:
-        own = Status.from_fields(message.get("status"))
-        return ({sender: own}, True) if own else ({}, False)
     found: dict[int, Status] = {}
-    groups, calls = message.get("statuses"), message.get("calls", "")
     try:
-        if not isinstance(groups, list):
-            raise ValueError("no groups")
-        for fields, waits in groups:
+        if sender > 0:
+            own = Status.from_fields(message["status"])
+            return {sender: own} if own else None
+        for fields, waits in message["statuses"]:
             for seconds, ranks in waits.items():
                 status = Status.from_fields({**fields, "waiting_seconds": float(seconds)})
-                are_ranks = all(type(each) is int and 0 <= each < workers for each in ranks)
-                if status is None or not are_ranks:
-                    raise ValueError("no status")
+                if not status or any(type(n) is not int or not 0 <= n < workers for n in ranks):
+                    return None
                 found.update(dict.fromkeys(ranks, status))
-    except (ValueError, TypeError, AttributeError):
-        return found, False
-    if 0 in found and isinstance(calls, str):
-        found[0] = dataclasses.replace(found[0], calls=calls)
-    return found, True
+        if 0 in found:
+            found[0] = dataclasses.replace(found[0], calls="".join(message.get("calls", "")))
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return None
+    return found

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import json
 import threading
+import typing
 import zlib
 from collections.abc import Iterator
 
@@ -26,8 +26,7 @@ _LONGEST_NAME = 160
 _NUMBERS_OF_A_CALL = 1 << 24
 
 
-@dataclasses.dataclass(frozen=True)
-class Entry:
+class Entry(typing.NamedTuple):
     """One entry of the log.
 
     Attributes:
@@ -112,7 +111,7 @@ class CallLog:
             entries = list(self._entries)[-SENT:]
             changes = [each for each in self._changes if each not in entries]
         entries = changes + entries
-        return json.dumps([dataclasses.astuple(each) for each in entries])
+        return json.dumps(entries)
 
     def first_difference(self, sent: str) -> tuple[Entry, Entry] | None:
         """Return the first entry that differs between this worker and another worker.
@@ -144,15 +143,11 @@ def parsed(sent: str) -> list[Entry]:
     except (ValueError, TypeError, RecursionError):
         return []
     kinds = (int, int, str)
-    are_good = all(tuple(map(type, dataclasses.astuple(each))) == kinds for each in entries)
+    are_good = all(tuple(map(type, each)) == kinds for each in entries)
     return entries if are_good else []
 
 
 _log = CallLog()  # the log of this process
 
 note, call, epoch, doing = _log.note, _log.call, _log.epoch, _log.doing
-begin_anew, to_send, first_difference = (
-    _log.begin_anew,
-    _log.to_send,
-    _log.first_difference,
-)
+begin_anew, to_send, first_difference = (_log.begin_anew, _log.to_send, _log.first_difference)

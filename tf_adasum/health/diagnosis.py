@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.tasks import Cluster, listed
 from tf_adasum.errors import LAUNCHER, RESTARTS, see
 from tf_adasum.health.call_log import Entry
@@ -133,16 +134,9 @@ class Status:
                 return None
         if fields.get("state", "starting") not in _STATES:
             return None
-        return cls(**{name: _one_line(value) for name, value in fields.items()})
-
-
-def _one_line(value: Any) -> Any:
-    """Return a text that a terminal can show in one line; a number unchanged."""
-    if not isinstance(value, str):
-        return value
-    if value.isprintable() and len(value) <= _LONGEST_TEXT:
-        return value
-    return "".join(each if each.isprintable() else " " for each in value[:_LONGEST_TEXT])
+        texts = {name: each for name, each in fields.items() if isinstance(each, str)}
+        shown = {name: printable(each, _LONGEST_TEXT) for name, each in texts.items()}
+        return cls(**{**fields, **shown})
 
 
 _TYPES = {field.name: type(field.default) for field in dataclasses.fields(Status)}

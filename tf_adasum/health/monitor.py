@@ -1,7 +1,7 @@
 """The failure detector, which keeps workers from waiting forever for each other.
 
 Every second, a thread of each worker sends its status (`Status`), receives the statuses of the
-others (`tf_adasum.health.connections`), and decides whether this worker can continue
+others (`cluster.rendezvous.Participant`), and decides whether this worker can continue
 (`tf_adasum.health.diagnosis`). If not, the thread reports why and aborts TensorFlow's collectives,
 which then raise an error.
 
@@ -14,21 +14,24 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tf_adasum.cluster import error_file, rendezvous
+from tf_adasum.cluster.error_file import reason_of
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, POLL_SECONDS
-from tf_adasum.errors import WorkerLostError
-from tf_adasum.health import aggregate, call_log, call_site, connections, diagnosis, messages
+from tf_adasum.errors import WorkerLostError, hint, say
+from tf_adasum.health import aggregate, call_log, call_site, diagnosis
 from tf_adasum.health.diagnosis import CollectiveError, CollectiveErrorOf, Status
 from tf_adasum.health.graceful_stop import GracefulStop
 from tf_adasum.health.heartbeat_detector import HeartbeatDetector
 from tf_adasum.health.reachability import Reachability
-from tf_adasum.health.reason import reason_of
 
 # HEARTBEAT_TIMEOUT: seconds after which a silent worker counts as lost; all workers should detect
 # the loss within a minute. COLLECTIVE_TIMEOUT: seconds to wait for a worker that is alive, and may
@@ -63,7 +66,7 @@ class HealthMonitor:
 
     Args:
         cluster: the `Cluster`.
-        channel: the `connections.OfWorker0` or `connections.OfOtherWorker`.
+        met: the `rendezvous.Participant`, whose connections are used.
         timeout: the argument `timeout` of the strategy, the `collective_timeout`. Defaults to
             None: 600 s. See `silence_limit`.
 
@@ -71,24 +74,20 @@ class HealthMonitor:
         cause: why this worker cannot continue; None as long as it can.
         collective_timeout: seconds to wait in a collective for workers that are alive.
         seed: a random int that worker 0 has drawn; None before the rendezvous.
+        status: the `Status` of this worker.
         stopping: the `GracefulStop`, with which the workers agree on where to stop a training.
-        set_extra_endpoints: `Reachability.set_extra_endpoints`.
+        reachability: the `Reachability`.
     """
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        channel: connections.OfWorker0 | connections.OfOtherWorker,
-        timeout: float | None = None,
-    ):
+    def __init__(self, cluster: Cluster, met: rendezvous.Participant, timeout: float | None = None):
         self.cause: str | None = None
         self.seed: int | None = None
         self._cluster = cluster
-        self._channel: Any = channel
+        self._met = met
         self.stopping = GracefulStop(cluster.rank, len(cluster.names), lambda: self.cause)
         self.collective_timeout = timeout or COLLECTIVE_TIMEOUT
         self._heartbeats = HeartbeatDetector(silence_limit(self.collective_timeout))
-        self._own, self._lock = Status(), threading.Lock()
+        self.status, self._lock = Status(), threading.Lock()
         # Other threads read these dicts, so they are replaced, and never changed.
         self._statuses: dict[int, Status] = {}
         self._heard: dict[int, float] = {}
@@ -102,8 +101,7 @@ class HealthMonitor:
         self._observed: int | None = None
         self._dangling = 0
         self._is_broken, self._has_unsent_status = False, False
-        self._reachability = Reachability(cluster)
-        self.set_extra_endpoints = self._reachability.set_extra_endpoints
+        self.reachability = Reachability(cluster)
         self._last_round = time.monotonic()
         self._change = threading.Condition()
         self._ending = False
@@ -129,17 +127,12 @@ class HealthMonitor:
         Raises:
             WorkerLostError: if this worker already cannot continue.
         """
-        _monitors[self._cluster] = self
+        monitors[self._cluster] = self
         self._counters.append(counters)
         self._abort = abort
         self._update_status(state="running")
         if self.cause:
             raise WorkerLostError(self.cause)
-
-    @property
-    def status(self) -> Status:
-        """The `Status` of this worker."""
-        return self._own
 
     @contextlib.contextmanager
     def call(self, error_of: CollectiveErrorOf) -> Iterator[None]:
@@ -152,10 +145,10 @@ class HealthMonitor:
         Raises:
             WorkerLostError: instead of an exception that other workers have caused.
         """
-        if self._depth == 0 and self._own.state in ("running", "failed"):
+        if self._depth == 0 and self.status.state in ("running", "failed"):
             self._calls += 1
             self._observed = threading.get_ident()
-            if self._own.state == "failed":  # this worker may have left collectives in the middle
+            if self.status.state == "failed":  # this worker may have left collectives in the middle
                 entered, left, _ = self._read_counters()
                 self._dangling = entered - left
                 call_log.begin_anew(self._calls)
@@ -171,17 +164,17 @@ class HealthMonitor:
                 if self._cause_if_known_soon(collective_error):
                     raise WorkerLostError(self.cause) from None
                 if collective_error.line:
-                    of_all = {**self._statuses, self._cluster.rank: self._own}
-                    cut = self._reachability.unreachable
+                    of_all = {**self._statuses, self._cluster.rank: self.status}
+                    cut = self.reachability.unreachable
                     self._set_cause(diagnosis.broken(self._cluster, collective_error, cut, of_all))
                     raise WorkerLostError(self.cause) from error
-            if self._depth == 1 and self._own.state == "running":
+            if self._depth == 1 and self.status.state == "running":
                 self._update_status(state="failed", why=reason_of(error))
             raise
         finally:
             self._depth -= 1
             if self._depth == 0:
-                why = "" if self._own.state == "running" else self._own.why
+                why = "" if self.status.state == "running" else self.status.why
                 self._update_status(in_call=0, why=why)
 
     def others_fit_without_strategy(self) -> bool:
@@ -189,7 +182,7 @@ class HealthMonitor:
 
         One worker alone may train such a model. The first call waits some seconds for the others.
         """
-        number = self._own.fits_without_strategy + 1
+        number = self.status.fits_without_strategy + 1
         self._update_status(fits_without_strategy=number)
         deadline = time.monotonic() + (diagnosis.DIFFERENT_CALLS_GRACE if number == 1 else 0.0)
         while all(one.fits_without_strategy < number for one in self._statuses.values()):
@@ -203,7 +196,7 @@ class HealthMonitor:
         if self._ending:
             return
         error = getattr(sys, "last_value", None)  # of the exception that ended the script
-        why = self._own.why or (reason_of(error) if error is not None else "")
+        why = self.status.why or (reason_of(error) if error is not None else "")
         if not self.cause:
             self._update_status(state="ended", why=why)
         self._ending = True
@@ -214,7 +207,7 @@ class HealthMonitor:
         """Wait some seconds for the cause of an error, as statuses may arrive after the error."""
         self._is_broken, self._has_unsent_status = True, True
         if collective_error.line and not collective_error.differ:
-            self._reachability.try_now_and_then()
+            self.reachability.try_now_and_then()
         try:
             with self._change:
                 return self._change.wait_for(lambda: self.cause, 4 * HEARTBEAT_SECONDS)
@@ -223,7 +216,7 @@ class HealthMonitor:
 
     def _update_status(self, **fields: Any) -> None:
         with self._lock:
-            self._own = dataclasses.replace(self._own, **fields)
+            self.status = dataclasses.replace(self.status, **fields)
         if fields.get("state", "running") != "running" or "fits_without_strategy" in fields:
             self._has_unsent_status = True
 
@@ -234,7 +227,7 @@ class HealthMonitor:
             self.cause = cause
             self._change.notify_all()
         self._update_status(state="aborted", why=cause)
-        messages.say(cause)
+        say(cause)
 
     # ---- the thread ----------------------------------------------------------------------------
 
@@ -243,17 +236,17 @@ class HealthMonitor:
             try:
                 self._round()
             except Exception:  # if this thread ended, the worker would count as lost
-                messages.say_exception()
+                say(traceback.format_exc())
                 time.sleep(HEARTBEAT_SECONDS)
         self._send_statuses()
-        self._channel.close()
+        self._met.close()
 
     def _round(self) -> None:
         deadline = time.monotonic() + HEARTBEAT_SECONDS
         while (seconds := deadline - time.monotonic()) > 0 and not (
             self._ending or self._has_unsent_status or self.stopping.has_unsent_status
         ):
-            self._channel.wait(min(seconds, 0.2))
+            self._met.wait(min(seconds, 0.2))
             if self._receive_messages():
                 break  # something has happened to a worker, so send the statuses at once
         self._observe()
@@ -264,13 +257,14 @@ class HealthMonitor:
         """Handle the messages that have arrived; return whether to send the statuses at once."""
         before, ended = self._statuses, []
         arrived: dict[int, Status] = {}
-        for sender, message in self._channel.receive():
+        for sender, message in self._met.receive():
             if message is None:
                 ended.append(sender)
                 continue
-            found, is_valid = aggregate.statuses_in(message, sender, len(self._cluster.names))
-            if not is_valid:
-                messages.say_once(f"{self._cluster.named([sender])} has sent an invalid status")
+            found = aggregate.statuses_in(message, sender, len(self._cluster.names))
+            if found is None:
+                hint(f"{self._cluster.named([sender])} has sent an invalid status")
+                continue
             for rank in found.keys() - {self._cluster.rank}:
                 if (arrived.get(rank) or before.get(rank, _UNKNOWN)).state not in _GONE:
                     arrived[rank] = found[rank]
@@ -286,43 +280,33 @@ class HealthMonitor:
 
     def _check_connection(self, rank: int) -> None:
         """Set the status of a worker that sends nothing any more."""
-        status, connection = self._statuses.get(rank, _UNKNOWN), self._channel.connections.get(rank)
+        status, connection = self._statuses.get(rank, _UNKNOWN), self._met.connections.get(rank)
         if status.state in _GONE or connection is None:
             return
-        silent = time.monotonic() - connection.last_received_at
+        silent, waits = time.monotonic() - connection.last_received_at, self.status.waiting_seconds
         if not connection.is_open and rank not in self._heartbeats.silent_but_active:
             why = "its process ended without reporting an error (killed, crashed or out of memory)"
             if status.state == "failed":
                 why += f". It had failed before: {status.why}"
-            self._statuses = {**self._statuses, rank: Status("lost", why)}
-        elif self._own.state != "starting":  # until then, a start may keep others from sending
-            self._check_heartbeat(rank, status, silent)
-
-    def _check_heartbeat(self, rank: int, status: Status, silent: float) -> None:
-        was_unheard = rank in self._heartbeats.silent_but_active
-        if self._heartbeats.has_stopped(rank, silent, self._own.waiting_seconds):
+        elif self.status.state == "starting":  # until then, a start may keep others from sending
+            return
+        elif self._heartbeats.has_stopped(rank, silent, waits):
             why = f"it has sent nothing for {silent:.0f} s; it is suspended or disconnected"
-            lost = dataclasses.replace(status, state="lost", why=why)
-            self._statuses = {**self._statuses, rank: lost}
-        elif rank in self._heartbeats.silent_but_active:
-            if not was_unheard:
-                messages.say(
-                    f"{self._cluster.named([rank])} has sent nothing for {silent:.0f} s, but it "
-                    "takes part in collectives, so training continues. If this worker is lost, "
-                    "TensorFlow detects the loss."
-                )
+        else:
+            return
+        self._statuses = {**self._statuses, rank: Status("lost", why)}
 
     def _observe(self) -> None:
         """Note which workers are silent, and update the status of this worker."""
         now = time.monotonic()
         if now - self._last_round > 5 * HEARTBEAT_SECONDS:
             # This process itself was suspended, so the others' silence is not a sign of a failure.
-            for connection in self._channel.connections.values():
+            for connection in self._met.connections.values():
                 connection.last_received_at = now
         self._last_round = now
-        for rank in self._channel.connections:
+        for rank in self._met.connections:
             self._check_connection(rank)
-        received_at = [each.last_received_at for each in self._channel.connections.values()]
+        received_at = [each.last_received_at for each in self._met.connections.values()]
         is_quiet = received_at and now - min(received_at) > 3 * HEARTBEAT_SECONDS
         self._heartbeats.note(self._read_counters()[1] if is_quiet else None)
         signature, at = call_site.of_thread(self._observed)
@@ -339,15 +323,15 @@ class HealthMonitor:
         waits = progress is not None and entered - left > self._dangling
         seconds = now - self._waits_since if waits else 0.0
         if seconds >= _TRY:
-            self._reachability.try_now_and_then()
+            self.reachability.try_now_and_then()
         elif not self._is_broken:
-            self._reachability.forget()
+            self.reachability.forget()
         self._update_status(
             collectives_entered=entered if waits else 0,
             python_collective=in_python if waits else 0,
             waiting_seconds=max(seconds, self.stopping.waits()),
             location=", ".join(filter(None, [at, call_log.doing()])),
-            unreachable=self._reachability.unreachable if waits else "",
+            unreachable=self.reachability.unreachable if waits else "",
             calls=call_log.to_send(),
             **self.stopping.exchange(self._statuses),
         )
@@ -361,7 +345,7 @@ class HealthMonitor:
     def _send_statuses(self) -> None:
         self._has_unsent_status = False
         if self._cluster.rank > 0:
-            self._channel.send({"status": dataclasses.asdict(self._own)})
+            self._met.send({"status": dataclasses.asdict(self.status)})
             return
         statuses = self._statuses_as_of_now()
         somebody_waits = any(each.waiting_seconds for each in statuses.values())
@@ -370,11 +354,11 @@ class HealthMonitor:
             for rank, status in statuses.items()
             if rank == 0 or somebody_waits or status.state not in ("starting", "running")
         }
-        self._channel.send(aggregate.message_with(notable))
+        self._met.send(aggregate.message_with(notable))
 
     def _statuses_as_of_now(self) -> dict[int, Status]:
         """Return all statuses. In an old one, `waiting_seconds` is 0: it may not wait any more."""
-        old, now = time.monotonic() - 3 * HEARTBEAT_SECONDS, {self._cluster.rank: self._own}
+        old, now = time.monotonic() - 3 * HEARTBEAT_SECONDS, {self._cluster.rank: self.status}
         for rank, status in self._statuses.items():
             is_old = status.waiting_seconds and self._heard.get(rank, 0.0) <= old
             now[rank] = dataclasses.replace(status, waiting_seconds=0.0) if is_old else status
@@ -392,11 +376,59 @@ class HealthMonitor:
             self._send_statuses()
             if self._abort:
                 self._abort(cause)
-        elif self._own.waiting_seconds >= self._told + SECONDS_BETWEEN_NOTICES:
+        elif self.status.waiting_seconds >= self._told + SECONDS_BETWEEN_NOTICES:
             self._told += SECONDS_BETWEEN_NOTICES
-            messages.say(diagnosis.waiting_message(self._cluster, statuses))
-        elif not self._own.waiting_seconds:
+            say(diagnosis.waiting_message(self._cluster, statuses))
+        elif not self.status.waiting_seconds:
             self._told = 0.0
 
 
-_monitors: dict[Cluster, HealthMonitor] = {}
+class NullMonitor:
+    """The failure detector of a process that trains alone, see `HealthMonitor`."""
+
+    cause = seed = None
+    status = Status()
+
+    def __init__(self) -> None:
+        self.stopping = GracefulStop(0, 1)
+
+    @staticmethod
+    @contextlib.contextmanager
+    def call(error_of: CollectiveErrorOf) -> Iterator[None]:
+        """Return a context manager that does nothing, because there are no other workers."""
+        del error_of
+        yield
+
+    @staticmethod
+    def others_fit_without_strategy() -> bool:
+        """Return False, because there are no other workers."""
+        return False
+
+
+monitors: dict[Cluster, HealthMonitor] = {}  # of the clusters of which TensorFlow has started
+
+
+def begin(
+    cluster: Cluster, settings: dict[str, Any], timeout: float | None, start_timeout: float
+) -> HealthMonitor:
+    """Run the rendezvous with the other workers, and start the failure detector.
+
+    Args:
+        cluster: the `Cluster`.
+        settings: dict of the settings that must match on all workers, see `cluster.rendezvous`.
+        timeout: the argument `timeout` of the strategy.
+        start_timeout: seconds to wait for the other workers now.
+
+    Returns:
+        The `HealthMonitor`, which all strategies with the same cluster share. The rendezvous may
+        raise errors, see `cluster.rendezvous`.
+    """
+    if cluster in monitors:
+        return monitors[cluster]
+    error_file.begin()
+    payload = {"seed": int.from_bytes(os.urandom(7), "big")}
+    met = rendezvous.meet(cluster, settings, start_timeout, payload)
+    made = HealthMonitor(cluster, met, timeout)
+    made.seed = met.payload.get("seed")
+    made.start()
+    return made

@@ -34,21 +34,15 @@ class Reachability:
 
     Attributes:
         unreachable: a line with the workers that could not be reached in the last try, and why.
+        ucx_ports: dict from ranks to the IP address and port of UCX, which are tested in addition.
+            The port may be closed.
     """
 
     def __init__(self, cluster: Cluster):
         self.unreachable = ""
-        self._cluster, self._lock = cluster, threading.Lock()
-        self._endpoints: dict[int, tuple[str, int]] = {}
+        self.ucx_ports: Mapping[int, tuple[str, int]] = {}
+        self._cluster = cluster
         self._next = 0.0
-
-    def set_extra_endpoints(self, endpoints: Mapping[int, tuple[str, int]]) -> None:
-        """Set the UCX ports of other workers that are tested in addition.
-
-        Args:
-            endpoints: dict from ranks to an IP address and a port. The port may be closed.
-        """
-        self._endpoints = dict(endpoints)
 
     def try_now_and_then(self) -> None:
         """Start a try, unless the last try began less than 10 seconds ago."""
@@ -58,21 +52,18 @@ class Reachability:
 
     def try_all(self) -> str:
         """Try to connect to all other workers, and return `unreachable`."""
-        with self._lock:
-            ranks = [each for each in range(len(self._cluster.names)) if each != self._cluster.rank]
-            endpoints = self._endpoints
-            words = connect_errors([*map(self._cluster.host_and_port, ranks), *endpoints.values()])
-            silent = {
-                rank: f"{word} at {addresses.joined(*endpoint)}, the port of UCX"
-                for (rank, endpoint), word in zip(
-                    endpoints.items(), words[len(ranks) :], strict=True
-                )
-                if word not in ("", _REFUSED)
-            }
-            silent |= {rank: word for rank, word in zip(ranks, words, strict=False) if word}
-            names = [f"{self._cluster.named([rank])}: {silent[rank]}" for rank in sorted(silent)]
-            self.unreachable = listed(names, 3)
-            return self.unreachable
+        ranks = [each for each in range(len(self._cluster.names)) if each != self._cluster.rank]
+        endpoints = self.ucx_ports
+        words = connect_errors([*map(self._cluster.host_and_port, ranks), *endpoints.values()])
+        silent = {
+            rank: f"{word} at {addresses.joined(*endpoint)}, the port of UCX"
+            for (rank, endpoint), word in zip(endpoints.items(), words[len(ranks) :], strict=True)
+            if word not in ("", _REFUSED)
+        }
+        silent |= {rank: word for rank, word in zip(ranks, words, strict=False) if word}
+        names = [f"{self._cluster.named([rank])}: {silent[rank]}" for rank in sorted(silent)]
+        self.unreachable = listed(names, 3)
+        return self.unreachable
 
     def forget(self) -> None:
         """Clear the results, because this worker does not wait any more."""

@@ -5,7 +5,7 @@ Each host runs the same command. The launcher on the coordinator's host serves a
 host, and follows the decisions:
 
     leader        the id of the host whose launcher decides
-    member/ID     the host, see `Host`; deleted when its launcher ends or is silent
+    ID            the host, see `Host`; deleted when its launcher ends or is silent
     round/N       the hosts of round N and the address of worker 0
     stop/N        the workers of round N have to stop
     refused/ID    why a host cannot join
@@ -33,7 +33,7 @@ from typing import Any
 
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, secret
-from tf_adasum.cluster.session import Session
+from tf_adasum.cluster.session import UNPROVEN, Session
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.timeouts import LEASE_SECONDS, PATIENCE_SECONDS, POLL_SECONDS
 from tf_adasum.environment_variables import SECRET, SECRET_FILE, START_TIMEOUT, start_timeout
@@ -181,7 +181,7 @@ class _ElasticJob:
     def __enter__(self):
         """Begin to connect to the store."""
         self._console.say(f"connecting to the launcher at {self._coordinator}")
-        self._stack.callback(self.session.__enter__().close)
+        self._stack.enter_context(self.session)
         return self
 
     def _connect(self, deadline: float | None, looks_again: bool) -> int | None:
@@ -205,7 +205,7 @@ class _ElasticJob:
                 listener.close()
                 return None
             reason = next(reversed(session.tried.values()), "no answer")
-            if session.last.unauthenticated is not None:
+            if session.last.kind == UNPROVEN:
                 raise ConnectionError(
                     "All launchers must be started with the same secret, in the variable "
                     f"{SECRET} or in a file that {SECRET_FILE} names. Received: this launcher's "

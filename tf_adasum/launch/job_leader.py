@@ -102,10 +102,8 @@ def listener_at(coordinator: str) -> socket.socket | None:
     if not own_address.is_here(host):
         return None
     try:
-        listener = addresses.bound(host, port, reuse=True)
-        listener.listen(_BACKLOG)
+        return addresses.bound(host, port, reuse=True, backlog=_BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return None
         raise ValueError(f"--coordinator: cannot listen at {coordinator}: {error}") from error
-    return listener

@@ -5,7 +5,7 @@ gradients that are on CPUs. The code that uses `aggregation.groups` is the same 
 transports.
 
 Read the modules in this order: `argument` (the argument and the environment variable),
-`network_interface` (where UCX listens), `library` (UCX in this process), `mesh` (the connections of
-a process), `startup_exchange` and `selection` (which transports work, and which one all workers
+`network_interface` (where UCX listens), `library` (UCX in this process, and its mesh of
+connections), `startup_exchange` and `selection` (which transports work, and which one all workers
 use), `collectives` (the collectives of a replica).
 """

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.transport import library
-from tf_adasum.transport.mesh import Mesh
+from tf_adasum.transport.library import Mesh
 
 
 class UcxTransport:

@@ -7,6 +7,7 @@ the system's library. The library is opened when a strategy needs it.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import importlib.util
 import types
@@ -148,9 +149,27 @@ def opened() -> Library:
         raise UcxUnavailableError(f"UCX cannot be opened ({error}): {INSTALL}") from None
 
 
-def is_open() -> bool:
-    """Return whether this process has opened UCX."""
-    return opened.cache_info().currsize > 0
+def abort(message: str) -> None:
+    """End all exchanges of this process over UCX, now and later, with an error.
+
+    Args:
+        message: the reason.
+    """
+    if opened.cache_info().currsize:
+        opened().abort(message)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+    """The connections of this process to all workers, which all its strategies share.
+
+    Attributes:
+        number: the number of the mesh in this process.
+        channel: the number of the strategy that uses the mesh; the same on all workers.
+    """
+
+    number: int
+    channel: int = 0
 
 
 def _path() -> str:

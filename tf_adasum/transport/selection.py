@@ -18,16 +18,10 @@ import numpy as np
 
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.errors import see
-from tf_adasum.transport import (
-    argument,
-    library,
-    network_interface,
-    shared_memory,
-    ucx_port,
-)
-from tf_adasum.transport.mesh import Mesh
+from tf_adasum.transport import argument, library, network_interface, shared_memory, ucx_port
+from tf_adasum.transport.library import Mesh
 from tf_adasum.transport.startup_exchange import Gather, StartupExchange
-from tf_adasum.transport.ucx_port import SocketAddress, UcxPort
+from tf_adasum.transport.ucx_port import SocketAddress
 
 # Values of UCX_TLS: shared memory; copies between the memories of two processes of a host, with
 # messages over TCP; only TCP.
@@ -133,9 +127,7 @@ def _candidates(
     Each candidate is a tuple: a value for ``UCX_TLS``, and a name.
     """
     if is_given:
-        given = os.environ.get(VARIABLE, "")
-        why_not = shared_memory.crash_risk(given, cluster, memories, free)
-        return [] if why_not else [("", f"{VARIABLE}={given}")], why_not
+        return [("", f"{VARIABLE}={os.environ.get(VARIABLE, '')}")], ""
     tcp = (TCP, "TCP")
     if not shared_memory.is_shared(memories):
         return [tcp], ""
@@ -157,8 +149,8 @@ def _attempt(
         if all workers have a mesh. Otherwise None, and last what has failed on which workers.
     """
     functions, cluster = library.opened(), all_workers.cluster
-    number, device, address, port, failure = _opened(functions, cluster, transports)
-    facts = [port.endpoints if port else [], *shared_memory.own_mark()]
+    number, device, address, ports, failure = _opened(functions, cluster, transports)
+    facts = [[each.endpoint for each in ports], *shared_memory.own_mark()]
     own = json.dumps(facts).encode() + b"\n" + address
     failure, lengths = all_workers.gather(failure, len(own))
     endpoints: dict[int, list[SocketAddress]] = {}
@@ -187,8 +179,7 @@ def _attempt(
         failure, _ = all_workers.gather(_failure_of(exchange))
     if failure and number >= 0:
         functions.close(number)
-    if port is not None:  # existing connections stay
-        port.close()
+    ucx_port.close(ports)  # existing connections stay
     mesh = None if failure else Mesh(number)
     return mesh, device, ucx_port.connected(endpoints), failure
 
@@ -204,14 +195,14 @@ def _failure_of(act: Callable[[], object]) -> str:
 
 def _opened(
     functions: library.Library, cluster: Cluster, transports: str
-) -> tuple[int, str, bytes, UcxPort | None, str]:
-    """Return the number of a new mesh, its interface, address and port, and what has failed."""
+) -> tuple[int, str, bytes, list[ucx_port.Listener], str]:
+    """Return the number of a new mesh, its interface, address and ports, and what has failed."""
     try:
         device = network_interface.interface_for(cluster)
         functions.probe_in_subprocess(transports or SHARED_MEMORY, device)
         before = ucx_port.listening()
         number = functions.create(transports or SHARED_MEMORY, device)
     except (RuntimeError, OSError) as error:
-        return -1, "", b"", None, str(error)
+        return -1, "", b"", [], str(error)
     address = functions.address(number)
-    return number, device, address, UcxPort(before, address), ""
+    return number, device, address, ucx_port.of_mesh(before, address), ""

@@ -25,7 +25,6 @@ MIB = 2**20
 # UCX 1.22 does not use shared memory if less than 16 MiB are free, and crashes if only a little
 # more is free. It needs 4.2 MiB for each worker.
 _MIB_FREE, _MIB_OF_A_WORKER = 16, 5
-_WITH_SHARED_MEMORY = {"all", "posix", "mm", "shm", "sm"}  # in UCX_TLS
 
 _LIBC = ctypes.CDLL(None)
 _LIBC.process_vm_readv.argtypes = [
@@ -88,25 +87,13 @@ def insufficient_space(cluster: Cluster, memories: Sequence[int], free: Sequence
     """
     workers = collections.Counter(memories)
     for rank, (memory, mib) in enumerate(zip(memories, free, strict=True)):
-        if why := too_small(mib, workers[memory]):
-            return f"{cluster.named([rank])}: {why}"
+        needed = _MIB_FREE + _MIB_OF_A_WORKER * workers[memory]
+        if mib < needed:
+            return (
+                f"{cluster.named([rank])}: {FOLDER} has {mib} MiB free, and {workers[memory]} "
+                f"workers need {needed} MiB"
+            )
     return ""
-
-
-def crash_risk(
-    transports: str, cluster: Cluster, memories: Sequence[int], free: Sequence[int]
-) -> str:
-    """Return why UCX may crash on a worker with the user's ``UCX_TLS``; "" if it will not crash.
-
-    Args:
-        transports: the value of ``UCX_TLS`` on this worker.
-        cluster, memories, free: as for `insufficient_space`.
-    """
-    names = {name.strip(" ^") for name in transports.split(",")}
-    is_used = transports.startswith("^") or bool(names & _WITH_SHARED_MEMORY)
-    if not is_used or not is_shared(memories) or max(free) < _MIB_FREE:
-        return ""
-    return insufficient_space(cluster, memories, free)
 
 
 def own_mark() -> tuple[int, int, int, int]:
@@ -135,16 +122,3 @@ def forbidden_copy(cluster: Cluster, marks: Mapping[int, Sequence[int]]) -> str:
             if copy.value != value:
                 return f"it may not copy from the memory of {cluster.named([rank])}"
     return ""
-
-
-def too_small(free: int, workers: int) -> str:
-    """Return why UCX cannot use /dev/shm for some workers; "" if it can.
-
-    Args:
-        free: the free space in MiB.
-        workers: the number of workers that share /dev/shm.
-    """
-    needed = _MIB_FREE + _MIB_OF_A_WORKER * workers
-    if free >= needed:
-        return ""
-    return f"{FOLDER} has {free} MiB free, and {workers} workers need {needed} MiB"

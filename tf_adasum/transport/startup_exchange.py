@@ -56,10 +56,5 @@ class StartupExchange:
         failed = [rank for rank, text in enumerate(texts) if text]
         if not failed:
             return ""
-        first_text = texts[failed[0]]
-        if len(failed) == len(texts) and len(set(texts)) == 1:
-            return first_text
-        same = [rank for rank in failed if texts[rank] == first_text]
-        others = [rank for rank in failed if texts[rank] != first_text]
-        more = f"; {self.cluster.named(others)} failed too" if others else ""
-        return f"{self.cluster.named(same)}: {first_text}{more}"
+        text = texts[failed[0]]
+        return text if {*texts} == {text} else f"{self.cluster.named(failed)}: {text}"

@@ -9,10 +9,10 @@ network. Standard library only.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import socket
 import struct
+import typing
 from collections.abc import Mapping, Sequence
 
 from tf_adasum.cluster import addresses, own_address
@@ -22,8 +22,7 @@ from tf_adasum.health import reachability
 SocketAddress = tuple[str, int]  # an IP address and a port
 
 
-@dataclasses.dataclass(frozen=True)
-class Listener:
+class Listener(typing.NamedTuple):
     """A socket on which UCX listens.
 
     Attributes:
@@ -37,37 +36,31 @@ class Listener:
     endpoint: SocketAddress
 
 
-class UcxPort:
-    """The sockets on which one mesh listens: one for each interface, none without TCP.
+def of_mesh(before: set[Listener], address: bytes) -> list[Listener]:
+    """Return the sockets on which one mesh listens: one for each interface, none without TCP.
 
     Args:
         before: the result of `listening` before the mesh was created.
         address: the address of the mesh, which contains the ports.
     """
+    return [
+        each
+        for each in sorted(listening() - before, key=lambda each: each.descriptor)
+        # UCX listens at an interface; a listener of another thread is mostly at no address.
+        if each.endpoint[0] not in ("0.0.0.0", "::")
+        and struct.pack("!H", each.endpoint[1]) in address
+    ]
 
-    def __init__(self, before: set[Listener], address: bytes):
-        self._listeners = [
-            each
-            for each in sorted(listening() - before, key=lambda each: each.descriptor)
-            # UCX listens at an interface; a listener of another thread is mostly at no address.
-            if each.endpoint[0] not in ("0.0.0.0", "::")
-            and struct.pack("!H", each.endpoint[1]) in address
-        ]
 
-    @property
-    def endpoints(self) -> list[SocketAddress]:
-        """The `SocketAddress` of each socket."""
-        return [each.endpoint for each in self._listeners]
+def close(listeners: Sequence[Listener]) -> None:
+    """Close the sockets that UCX has not closed; the connections stay open.
 
-    def close(self) -> None:
-        """Close the sockets that UCX has not closed; the connections stay open.
-
-        UCX keeps the descriptors but does not use them any more.
-        """
-        for each in self._listeners:
-            with contextlib.suppress(OSError), socket.socket() as silent:
-                if os.fstat(each.descriptor).st_ino == each.inode:
-                    os.dup2(silent.fileno(), each.descriptor, inheritable=False)
+    UCX keeps the descriptors but does not use them any more.
+    """
+    for each in listeners:
+        with contextlib.suppress(OSError), socket.socket() as silent:
+            if os.fstat(each.descriptor).st_ino == each.inode:
+                os.dup2(silent.fileno(), each.descriptor, inheritable=False)
 
 
 def listening() -> set[Listener]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import typing
 from collections.abc import Callable, Sequence
 
 import keras
@@ -21,11 +20,8 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
 from tf_adasum.health import call_log
-from tf_adasum.health.null_monitor import NullMonitor
+from tf_adasum.health.monitor import HealthMonitor, NullMonitor
 from tf_adasum.workers import settings_mismatch
-
-if typing.TYPE_CHECKING:
-    from tf_adasum.health.monitor import HealthMonitor
 
 # Bytes are sent in pieces of at most this size, because each device holds two copies of a piece.
 PIECE_BYTES = 64 * 2**20

@@ -26,14 +26,12 @@ def test_host_and_port(address, host, port):
 
 
 WRONG = {
-    "an address must look like 'host:port'.": [
+    "an address must look like 'host:port', or '[host]:port' if the host is an IPv6 address.": [
         *("", "a", ":1", "a:", "a:x", "a:-1", "a:1.5"),
         *("[::1]", "[::1]80", "[]:1", "[::1:80", "::1]:80", "[[::1]]:80"),
+        *("http://a:12345", "tcp://[::1]:80", "::1:80", "fe80::1:80", "a:b:1"),
     ],
     "a port must be from 1 to 65535.": ["a:0", "a:65536", "[::1]:70000"],
-    "leave out 'http://'.": ["http://a:12345"],
-    "leave out 'tcp://'.": ["tcp://[::1]:80"],
-    "the address of an IPv6 host must look like '[host]:port'.": ["::1:80", "fe80::1:80", "a:b:1"],
 }
 
 

@@ -31,7 +31,7 @@ def ends():
 def received(end, count):
     messages, deadline = [], time.monotonic() + SOON
     while len(messages) < count and end.is_open and time.monotonic() < deadline:
-        json_lines.wait([end.socket], 1)
+        json_lines.wait(end.socket, 1)
         messages += end.receive()
     return messages
 

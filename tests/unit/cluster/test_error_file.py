@@ -35,7 +35,7 @@ OF_AUTOGRAPH = """in user code:
         ("ValueError('two\\nlines')", "ValueError: two", False),
         (f"OSError({OF_AUTOGRAPH!r})", "OSError: two", False),
         ("KeyError", "KeyError", False),
-        ("WorkerLostError('worker 1')", "tf_adasum.errors.WorkerLostError: worker 1", True),
+        ("WorkerLostError('worker 1')", "WorkerLostError: worker 1", True),
         ("SystemExit(3)", None, None),
     ],
 )

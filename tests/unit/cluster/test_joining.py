@@ -22,7 +22,7 @@ from support.rendezvous_tasks import (
 )
 
 import tf_adasum
-from tf_adasum.cluster import addresses, participant, rendezvous, store_client
+from tf_adasum.cluster import addresses, rendezvous, session
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.tasks import cluster_to_join
@@ -96,7 +96,7 @@ def assert_all_raise(outcomes, kind, *parts):
 
 
 def test_missing_workers_are_named_on_all(monkeypatch, capsys):
-    monkeypatch.setattr(participant, "PATIENCE_SECONDS", 1.5)
+    monkeypatch.setattr(rendezvous, "PATIENCE_SECONDS", 1.5)
     configs = configs_of(5)
     outcomes, seconds = run([configs[rank] for rank in (0, 2, 3)], timeout=2)
     missing = "worker 1, worker 4 did not start"
@@ -113,7 +113,7 @@ REFUSED = os.strerror(errno.ECONNREFUSED)
 
 
 def test_worker_0_that_is_not_there_is_named_with_what_was_tried(monkeypatch, capsys):
-    monkeypatch.setattr(participant, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(rendezvous, "PATIENCE_SECONDS", 0.3)
     port = configs_of(1)[0].coordinator.rpartition(":")[2]
     resolve = socket.getaddrinfo
 
@@ -144,7 +144,7 @@ def test_a_name_that_does_not_resolve_is_no_end(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", late)
     assert_together(run(configs)[0], 2)
     since = time.monotonic() + 60
-    why = f"({configs[0].coordinator}): Name or service not known."
+    why = f"({configs[0].coordinator}): service: Name or service not known."
     assert_all_raise(run(configs[1:], timeout=0.5)[0], TimeoutError, why)
 
 
@@ -165,15 +165,8 @@ def test_another_program_at_the_coordinator_s_port():
         outcomes, _ = run(configs, timeout=1)
     assert type(outcomes[0]) is OSError and outcomes[0].errno == errno.EADDRINUSE
     assert f"worker 0 ({configs[0].coordinator}) is in use by another process" in str(outcomes[0])
-    another = f"cannot reach worker 0 ({configs[0].coordinator}): another program answers there."
+    another = f"worker 0 ({configs[0].coordinator}): 127.0.0.1: another program answers there, or"
     assert_all_raise(outcomes[1:], TimeoutError, another)
-
-
-def test_a_port_that_an_earlier_start_is_about_to_leave():
-    configs = configs_of(2)
-    earlier = socket.create_server(addresses.split(configs[0].coordinator))
-    threading.Timer(0.5, earlier.close).start()
-    assert_together(run(configs)[0], 2)
 
 
 # ---- workers that are not alike ------------------------------------------------------------------
@@ -194,12 +187,12 @@ def test_two_workers_0_on_two_machines_are_an_error_on_all(monkeypatch):
     configs = configs_of(3)
     port = addresses.split(configs[0].coordinator)[1]
     elsewhere = dataclasses.replace(configs[0], coordinator=f"127.0.0.3:{port}")
-    call = store_client.call
+    call = session.call
 
     def call_first(_, *rest, **options):
         return call(configs[0].coordinator, *rest, **options)
 
-    monkeypatch.setattr(store_client, "call", call_first)
+    monkeypatch.setattr(session, "call", call_first)
     outcomes, seconds = run([*configs, elsewhere], delays=[0, 0, 1, 0])
     assert_all_raise(outcomes, ValueError, "Two workers have the rank 0")
     assert max(seconds) < SOON
@@ -227,7 +220,7 @@ class Forged:
     def changed(self, key, value, ends):
         self._changes = self._response if value else {}
 
-    def authentication_failed(self, rank, has_secret):
+    def authentication_failed(self, rank):
         raise AssertionError
 
     def decide(self, now):

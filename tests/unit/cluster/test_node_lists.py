@@ -5,7 +5,7 @@ It refuses names that go on after one bracket, which newer ones may write.
 
 import pytest
 
-from tf_adasum.cluster.node_lists import first_node
+from tf_adasum.cluster.detection import first_node
 
 pytestmark = pytest.mark.version_independent
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.version_independent
     ],
 )
 def test_the_first_node(text, expected):
-    assert first_node(text) == expected
+    assert first_node(text, "LIST") == expected
 
 
 @pytest.mark.parametrize(
@@ -33,5 +33,5 @@ def test_the_first_node(text, expected):
     ],
 )
 def test_what_is_no_list(text):
-    with pytest.raises(ValueError, match="a list of nodes"):
-        first_node(text)
+    with pytest.raises(ValueError, match="LIST: a list of nodes"):
+        first_node(text, "LIST")

@@ -20,8 +20,8 @@ from support.rendezvous_tasks import (
     tasks,
 )
 
-from tf_adasum.cluster import messages, participant, ports, rendezvous, start_round, store
-from tf_adasum.cluster.participant import Participant
+from tf_adasum.cluster import messages, ports, rendezvous, start_round, store
+from tf_adasum.cluster.rendezvous import Participant
 from tf_adasum.errors import WorkerLostError
 
 # ---- tasks that meet ---------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def joined(count, part):
 @pytest.mark.parametrize("way", [listed, joined])
 def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, way):
     """It is known to task 0, or is task 0, and all wait for a fourth one that never comes."""
-    monkeypatch.setattr(participant, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(rendezvous, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(start_round, "LEASE_SECONDS", 1.0)
     is_over = threading.Semaphore(0)
 
@@ -161,7 +161,7 @@ def test_a_name_with_two_addresses(monkeypatch):
         return [*refusing, *resolve(host, *arguments, **options)]
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
-    monkeypatch.setattr(participant, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(rendezvous, "LEASE_SECONDS", 1.0)
     assert run(tasks(3, ["127.0.0.1"]), delays=[0, 0, 2.5])[0] == [None] * 3
 
 
@@ -169,9 +169,9 @@ def test_task_0_names_a_task_that_ends_before_it_has_read_the_result(monkeypatch
     monkeypatch.setattr(start_round, "LEASE_SECONDS", 1.0)
 
     def end_after_the_result(self, result):
-        while not self.session.result:
+        while not self.session.value("result"):
             time.sleep(0.01)
-        self.session.close()
+        self.session.__exit__()
         return {"of": 0}
 
     monkeypatch.setattr(Participant, "_follow", end_after_the_result)

@@ -33,7 +33,6 @@ def test_from_a_variable_or_a_file(tmp_path):
 
 def test_what_cannot_be_used_is_named(tmp_path):
     (tmp_path / "empty").write_bytes(b" \n")
-    (tmp_path / "long").write_bytes(b"x" * 70_000)
 
     def file(name):
         return {SECRET_FILE: str(tmp_path / name)}
@@ -45,8 +44,7 @@ def test_what_cannot_be_used_is_named(tmp_path):
         (file("none"), f"{SECRET_FILE}={tmp_path}/none cannot be read: .*No such file"),
         (file("."), f"{SECRET_FILE}={tmp_path} cannot be read: .*Is a directory"),
         ({SECRET_FILE: ""}, f"{SECRET_FILE}= cannot be read"),
-        (file("long"), f"{SECRET_FILE}={tmp_path}/long is longer than"),
-        ({SECRET: "a", **file("long")}, f"{SECRET} or {SECRET_FILE}, not both"),
+        ({SECRET: "a", **file("empty")}, f"{SECRET} or {SECRET_FILE}, not both"),
     ]:
         with pytest.raises(ValueError, match=message):
             secret.read(environment)

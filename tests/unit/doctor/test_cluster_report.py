@@ -1,36 +1,39 @@
 """Several workers under the doctor, each a thread without TensorFlow."""
 
 import contextlib
-import json
 import threading
 
 import pytest
 from support.rendezvous_tasks import cluster_of, run_in_threads
 
-from tf_adasum import doctor
 from tf_adasum.cluster.ports import free_ports
 from tf_adasum.cluster.tasks import cluster_to_join
 from tf_adasum.doctor import cluster_report
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, Finding
+from tf_adasum.health import reachability
 
 pytestmark = pytest.mark.version_independent
 
 SECONDS = 30
-GOOD = Finding(OK, "keras", "3", facts={"keras": "3.15.1"})
+GOOD = Finding(OK, "keras", "3.15.1")
 WRONG = Finding(FAIL, "self-test", "wrong", "rebuild")
 
 
 def examined(
     monkeypatch, count, *, absent=(), look=None, timeout=10.0, invited=False, exchange=list
 ):
-    """Let so many workers examine each other; return the exit statuses and what worker 0 shows."""
+    """Let workers examine each other; return their exit statuses, and the findings of all."""
     monkeypatch.setattr(cluster_report, "_SECONDS_FOR_WORKER_0", 0.1)
     monkeypatch.setattr(cluster_report, "PATIENCE_SECONDS", 1.0)
     shown, ranks = [], [rank for rank in range(count) if rank not in absent]
+    show = cluster_report.show
 
-    def show(reports):
-        shown.append(reports)
-        return doctor._print(reports, as_json=False)
+    def noted(reports):
+        if threading.current_thread().name == "0":
+            shown.append(reports)
+        return show(reports)
+
+    monkeypatch.setattr(cluster_report, "show", noted)
 
     def work(place):
         rank = ranks[place]
@@ -40,7 +43,7 @@ def examined(
             cluster = cluster_to_join(addresses[0], rank, count, "a test")
         with contextlib.suppress(SystemExit):
             find = (look or {}).get(rank, lambda: [GOOD])
-            return cluster_report.examine(cluster, find, exchange, show, {}, timeout)
+            return cluster_report.examine(cluster, find, exchange, {}, timeout)
 
     with free_ports(count) as ports:
         addresses = [f"127.0.0.1:{port}" for port in ports]
@@ -51,16 +54,15 @@ def examined(
 
 
 def failures_of(report):
-    return [each["text"] for each in report["findings"] if each["level"] == FAIL]
+    return [each.text for each in report[1] if each.level == FAIL]
 
 
 @pytest.mark.parametrize("invited", [False, True], ids=["cluster", "invited"])
 def test_all_workers_are_shown_by_worker_0(monkeypatch, capsys, invited):
     codes, reports = examined(monkeypatch, 3, invited=invited)
     assert codes == {0: 0, 1: 0, 2: 0}
-    assert [each["keras"] for each in reports] == ["3.15.1"] * 3
-    assert all(each["findings"][0]["text"].startswith("all other") for each in reports)
-    json.dumps(reports)
+    for _, (links, *others) in reports:
+        assert links.text.startswith("all other") and others == [GOOD]
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1].startswith("ok    worker 2 (127.0.0.1:") and len(lines) == 4
 
@@ -70,7 +72,7 @@ def test_a_worker_that_does_not_come_is_named(monkeypatch, capsys):
     assert codes == {0: 1, 2: 1}
     (text,) = failures_of(own)
     assert "worker 1 (127.0.0.1:" in text and "did not start, or cannot be reached" in text
-    assert "worker 1" in capsys.readouterr().err  # of worker 2
+    assert capsys.readouterr().out.count("worker 1 (") == 2  # of workers 0 and 2
 
 
 def test_different_versions_are_named(monkeypatch):
@@ -88,7 +90,7 @@ def test_different_versions_are_named(monkeypatch):
 def test_what_fails_on_one_worker_fails_on_all(monkeypatch, capsys):
     codes, reports = examined(monkeypatch, 3, look={1: lambda: [GOOD, WRONG]})
     assert codes == {0: 1, 1: 1, 2: 1}
-    assert [each["usable"] for each in reports] == [True, False, True]
+    assert list(map(failures_of, reports)) == [[], ["wrong"], []]
     text = capsys.readouterr().out
     assert "FAIL  worker 1 (" in text and "FAIL  self-test     wrong" in text and "rebuild" in text
 
@@ -98,8 +100,8 @@ def test_an_exchange_that_fails_on_one_worker_fails_on_all(monkeypatch):
         return [WRONG] if threading.current_thread().name == "1" else [GOOD]
 
     codes, reports = examined(monkeypatch, 2, exchange=exchange)
-    assert codes == {0: 1, 1: 1} and [each["usable"] for each in reports] == [True, False]
-    assert reports[0]["findings"][-1]["text"] == GOOD.text and failures_of(reports[1]) == ["wrong"]
+    assert codes == {0: 1, 1: 1} and list(map(failures_of, reports)) == [[], ["wrong"]]
+    assert reports[0][1][-1] == GOOD
 
 
 def test_a_link_that_is_cut_is_named(monkeypatch):
@@ -107,11 +109,11 @@ def test_a_link_that_is_cut_is_named(monkeypatch):
         is_cut = threading.current_thread().name == "1"
         return ["no answer" if is_cut and place == places[-1] else "" for place in places]
 
-    monkeypatch.setattr(cluster_report, "connect_errors", errors)
+    monkeypatch.setattr(reachability, "connect_errors", errors)
     codes, (_, other, _) = examined(monkeypatch, 3)
     assert codes == {0: 1, 1: 1, 2: 1}
     (text,) = failures_of(other)
-    assert text.startswith("worker 2 (127.0.0.1:") and text.endswith("be reached: no answer")
+    assert "cannot reach worker 2 (127.0.0.1:" in text and text.endswith("): no answer")
 
 
 def test_a_worker_that_is_lost_is_named(monkeypatch):
@@ -120,8 +122,7 @@ def test_a_worker_that_is_lost_is_named(monkeypatch):
 
     codes, reports = examined(monkeypatch, 3, look={1: vanish})
     assert codes == {0: 1, 2: 1}
-    assert not reports[1]["usable"]
-    assert reports[1]["name"].startswith("worker 1 (") and reports[1]["host"] == "?"
+    assert reports[1][0].startswith("worker 1 (")
     assert failures_of(reports[1]) == ["was lost: its connection was closed"]
 
 

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import types
-from unittest import mock
 
 import pytest
 
@@ -16,7 +15,6 @@ from tf_adasum.compat.hooks import Hooks
 from tf_adasum.doctor import findings, installation
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, WARN
 from tf_adasum.ops.library import Status
-from tf_adasum.transport import shared_memory
 
 # What TensorFlow's libraries for GPUs log whatever TF_CPP_MIN_LOG_LEVEL says.
 OF_TENSORFLOW = re.compile(r".*cuda|WARNING: All log messages before absl::InitializeLog")
@@ -40,8 +38,6 @@ def stub(monkeypatch):
         status=LOADED,
         failures=lambda device: [],
         ucx="1.22.0",
-        crash="",
-        free=100,
         visible="",
     ):
         devices = [With(name=f"/device:{kind}") for kind in ["CPU"] + ["GPU"] * gpus]
@@ -51,12 +47,10 @@ def stub(monkeypatch):
         )
         hooks = With(hooks=Hooks("a library"))
 
-        probe = mock.Mock(side_effect=OSError(crash) if crash else None)
-
         def opened():
             if ucx is None:
                 raise OSError("UCX cannot be opened (no such file): pip install it")
-            return With(version=ucx, probe_in_subprocess=probe)
+            return With(version=ucx)
 
         modules = {
             "tensorflow": With(__version__=version, config=config),
@@ -71,7 +65,6 @@ def stub(monkeypatch):
         }
         for name, module in modules.items():
             monkeypatch.setitem(sys.modules, name, module)
-        monkeypatch.setattr(shared_memory, "facts", lambda: (1, 1, free))
         monkeypatch.delenv("TF_CONFIG", raising=False)
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
@@ -154,43 +147,18 @@ def test_the_real_installation(monkeypatch):
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert [line for line in result.stderr.splitlines() if not OF_TENSORFLOW.match(line)] == []
-    assert "ok    self-test     /device:CPU:0" in result.stdout
+    assert "ok    self-test     all operations" in result.stdout
 
 
-@pytest.mark.parametrize("arguments", [[], ["--json"]], ids=str)
-def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys, arguments):
+def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys):
     stub(status=Status(False, "/lib/op.so", "no library file", None, fix=BUILD_IT))
-    assert doctor.main(arguments) == 0
+    assert doctor.main([]) == 0
     printed = capsys.readouterr().out
-    if not arguments:
-        assert "warn  compiled op   not loaded: no library file" in printed
-        assert f"everything works, but slower. {BUILD_IT}" in printed
-        return
-    report = json.loads(printed)
-    assert (report["usable"], report["cluster"]) == (True, None)
-    assert report["tensorflow"] == "2.21.0" and report["keras"] == "3.15.1"
-    assert report["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert report["physical_devices"] == {"CPU": 1, "GPU": 0}
-    assert report["op"] == "tensorflow"
-    (warning,) = [one for one in report["findings"] if one["level"] == WARN]
-    assert warning["subject"] == "compiled op" and "pip install" in warning["fix"]
+    assert "warn  compiled op   not loaded: no library file" in printed
+    assert f"everything works, but slower. {BUILD_IT}" in printed
 
 
 # Single checks
-
-
-@pytest.mark.parametrize(
-    ("version", "level"),
-    [((3, 9, 18), FAIL), ((3, 10, 0), OK), ((3, 13, 5), OK), ((3, 14, 0), FAIL)],
-)
-def test_python(monkeypatch, version, level):
-    monkeypatch.setattr(installation.sys, "version_info", version)
-    own, finding = installation.check_python()
-    assert (own.level, finding.level) == (OK, level)
-    assert (finding.fix is not None) == (level == FAIL)
-
-
-BUS_ERROR = "UCX crashed while it started (Bus error)"
 
 
 @pytest.mark.parametrize(
@@ -202,11 +170,8 @@ BUS_ERROR = "UCX crashed while it started (Bus error)"
         ({"status": WITHOUT_KERNELS, "gpus": 1}, "custom_op", [OK, WARN], "no CUDA", BUILD_IT),
         ({}, "ucx", [OK], "1.22.0, for the gradients", None),
         ({"ucx": None}, "ucx", [NOTE], "no such file", None),
-        ({"free": 16}, "ucx", [NOTE], "has 16 MiB free, and 2 workers need 26 MiB", "--shm-size"),
-        ({"crash": BUS_ERROR}, "ucx", [NOTE], BUS_ERROR, "--shm-size"),
-        ({"visible": "0,1", "gpus": 2}, "devices", [OK], "physical: 1 CPU, 2 GPU", None),
+        ({"visible": "0,1", "gpus": 2}, "devices", [OK], "/device:CPU, /device:GPU", None),
         ({"visible": "0,1"}, "devices", [OK, WARN], "TensorFlow uses none", "tensorflow[and-cuda]"),
-        ({"gpus": 1}, "devices", [OK], "physical: 1 CPU, 1 GPU", None),
         ({"version": "2.22.0"}, "keras", [WARN], "TensorFlow 2.22.0 is newer", "pip install"),
         ({"keras": "3.16.0"}, "keras", [WARN], "Keras 3.16.0 is newer", "pip install"),
     ],
@@ -221,8 +186,8 @@ def test_what_tensorflow_has(stub, options, check, levels, text, fix):
 
 def test_every_device_is_tested_and_every_failure_reported(stub):
     stub(gpus=1, failures=lambda device: ["this", "and that"] if "GPU" in device else [])
-    tested, *failed = installation.check_arithmetic()
-    assert tested.level == OK and [each.level for each in failed] == [FAIL, FAIL]
+    failed = installation.check_arithmetic()
+    assert [each.level for each in failed] == [FAIL, FAIL]
     assert [each.text for each in failed] == ["/device:GPU: this", "/device:GPU: and that"]
 
 
@@ -231,10 +196,10 @@ def test_hooks_whose_functions_have_moved(stub):
     hooks = sys.modules["tf_adasum.compat.keras"].hooks
     hooks.replaces(json, "dumps")(lambda original: original())
     hooks.replaces(json, "dump_one", feature="long texts")(lambda original: original())
-    found, off = installation.check_hooks()
-    assert (found.level, found.facts["hooks"]) == (OK, {"a library": 1})
+    found, off, _ = installation.check_hooks()  # the stub has the same hooks twice
+    assert found.level == OK and "1 functions of a library" in found.text
     assert (off.level, off.text) == (WARN, "off: long texts (json.dump_one has moved)")
-    assert found.facts["off"] == {"long texts": ["json.dump_one"]} and off.fix
+    assert off.fix
     hooks.replaces(json, "dump_all")(lambda original: original())
     hooks.replaces(json, "parse")(lambda original: original())
     (found,) = findings.run(installation.check_hooks)

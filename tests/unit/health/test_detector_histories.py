@@ -110,10 +110,10 @@ class World(RuleBasedStateMachine):
             self.patches.enter_context(mock.patch.object(module, "time", clock))
         of_thread = mock.patch.object(call_site, "of_thread", lambda _: (self.collective(), "fit"))
         self.patches.enter_context(of_thread)
-        self.patches.enter_context(mock.patch.dict(monitor._monitors))
-        self.patches.enter_context(mock.patch.object(monitor.messages, "say"))
+        self.patches.enter_context(mock.patch.dict(monitor.monitors))
+        self.patches.enter_context(mock.patch.object(monitor, "say"))
         refuse = mock.Mock(side_effect=AssertionError)
-        self.patches.enter_context(mock.patch.object(monitor.messages, "say_once", refuse))
+        self.patches.enter_context(mock.patch.object(monitor, "hint", refuse))
         self.workers, self.killed, self.has_ended = [], set(), False
         self.workers += [Worker(self, rank) for rank in range(COUNT)]
         self.run(2)

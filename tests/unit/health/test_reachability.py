@@ -51,9 +51,9 @@ def test_the_port_of_ucx_is_tried_too(full):
     with socket.create_server(("127.0.0.1", 0)) as server:
         tried, addresses = reachability_of(server.getsockname(), closed())
         assert tried.try_all() == ""
-        tried.set_extra_endpoints({0: closed()})
+        tried.ucx_ports = {0: closed()}
         assert tried.try_all() == ""
-        tried.set_extra_endpoints({0: full})
+        tried.ucx_ports = {0: full}
         assert tried.try_all() == (
             f"worker 0 ({addresses[0]}): no answer within 1 s at 127.0.0.1:{full[1]}, the port of "
             "UCX"

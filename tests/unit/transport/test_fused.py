@@ -11,7 +11,7 @@ from support.scheme_oracle import DTYPES, gradients_of
 
 from tf_adasum.aggregation import CollectiveReductionPlanner, Scheme, aggregate, rules
 from tf_adasum.aggregation.groups import CollectiveGroup
-from tf_adasum.transport import mesh
+from tf_adasum.transport import library
 
 # Odd sizes, gradients that are cut by shards, many in one shard, and one of several messages.
 SHAPES = [[3], [700, 101], [], [1], [16], [33, 7], [5], [600_011], [2, 2], [129]]
@@ -99,7 +99,7 @@ def test_an_abort_ends_what_waits_and_what_comes(waiting):
             assert not call.done()
         finally:  # the pool waits for the call
             aborted = time.monotonic()
-            mesh.abort("worker 1 was lost")
+            library.abort("worker 1 was lost")
         error = call.exception(10)
     assert time.monotonic() - aborted < 1
     assert isinstance(error, tf.errors.AbortedError)

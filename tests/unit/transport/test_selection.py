@@ -118,15 +118,6 @@ def test_shared_memory_without_single_copies_is_not_used(fake, monkeypatch):
     assert {each.summary for each in on_workers("auto")} == {"UCX 1 (UCX_TLS=posix,tcp,self; lo)"}
 
 
-def test_what_the_user_has_chosen_is_not_tried_if_it_may_crash(fake, monkeypatch):
-    functions = fake()
-    monkeypatch.setattr(selection.shared_memory, "facts", lambda: (1, 7, 16))
-    monkeypatch.setenv(selection.VARIABLE, "posix,tcp,self")
-    for each in on_workers("auto"):
-        assert each.mesh is None and "/dev/shm has 16 MiB free" in each.summary
-    assert not functions.made
-
-
 def test_strategies_share_the_connections_until_they_are_ended(fake):
     functions = fake()
     first, again = on_workers("auto"), on_workers("auto")

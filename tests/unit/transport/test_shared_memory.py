@@ -59,22 +59,6 @@ print(shared_memory.forbidden_copy(cluster, {{0: own, 1: [memory, *other]}}))
 """
 
 
-@pytest.mark.parametrize(
-    ("transports", "free", "is_dangerous"),
-    [
-        ("posix,tcp", 16, True),
-        ("all", 16, True),
-        ("^cma", 16, True),
-        ("tcp,self", 16, False),
-        ("posix,tcp", 15, False),  # UCX leaves it out
-        ("posix,tcp", 31, False),
-    ],
-)
-def test_what_the_user_has_chosen_may_crash(transports, free, is_dangerous):
-    why = shared_memory.crash_risk(transports, CLUSTER, [1, 1, 1], [free] * 3)
-    assert bool(why) == is_dangerous
-
-
 def test_this_process():
     memory, network, free = shared_memory.facts()
     assert shared_memory.facts()[:2] == (memory, network)

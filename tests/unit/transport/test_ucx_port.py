@@ -9,7 +9,6 @@ from support.rendezvous_tasks import needs_ipv6
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import reachability
 from tf_adasum.transport import ucx_port
-from tf_adasum.transport.ucx_port import UcxPort
 
 SECONDS = 0.3  # after which a call is taken for one that nobody answers
 
@@ -35,17 +34,17 @@ def test_nobody_connects_after_the_start(own):
     with socket.create_server((own, 0), family=family) as ucx, others:
         end = ucx.getsockname()[:2]
         ports = struct.pack("!HH", end[1], others.getsockname()[1])
-        port = UcxPort(before, b"an address" + ports + b" of UCX")
-        assert port.endpoints == [end]
+        port = ucx_port.of_mesh(before, b"an address" + ports + b" of UCX")
+        assert [each.endpoint for each in port] == [end]
         with call(end, own) as connection:
             assert ucx_port.connected({1: [end], 2: [(own, 1)]}) == {1: end}
             accepted, _ = ucx.accept()
-            port.close()
+            ucx_port.close(port)
             assert call(end, own) == "ConnectionRefusedError"
             with accepted:
                 accepted.sendall(b"still connected")
                 assert connection.recv(100) == b"still connected"
-            port.close()  # again: nothing happens
+            ucx_port.close(port)  # again: nothing happens
 
 
 def test_who_cannot_be_reached_is_named(monkeypatch):
@@ -73,7 +72,7 @@ def port_of(listener):
     """The port of a UCX that listens there."""
     end = listener.getsockname()
     others = {each for each in ucx_port.listening() if each.endpoint != end}
-    return UcxPort(others, struct.pack("!H", end[1]))
+    return ucx_port.of_mesh(others, struct.pack("!H", end[1]))
 
 
 def test_a_descriptor_that_ucx_has_closed_is_left_alone(listener):
@@ -81,5 +80,5 @@ def test_a_descriptor_that_ucx_has_closed_is_left_alone(listener):
     listener.close()
     with socket.create_server(("127.0.0.1", 0)) as other:
         assert other.fileno() == descriptor
-        port.close()
+        ucx_port.close(port)
         call(other.getsockname(), "127.0.0.1").close()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_adasum.health.reason import reason_of
+from tf_adasum.cluster.error_file import reason_of
 
 TRACE = """Graph execution error:
 
