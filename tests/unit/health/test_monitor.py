@@ -281,7 +281,7 @@ NO_STATUSES = [
     "status",
     {"status": {"state": 1}},
     {"status": {"waiting_seconds": float("inf")}},
-    {"statuses": {}},
+    {"statuses": 1},
     {"statuses": [[{}, {"0.0": ["1"]}]]},
     {"statuses": [[{}, {"0.0": [True]}]]},
     {"statuses": [[{}, {"0.0": [1, 3]}]]},
