@@ -184,7 +184,8 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
     """
     calls, settings = keras_compat.current_calls(), keras_compat.current_call_settings()
     if not one_worker.is_alone():  # otherwise, the call is refused before anything is sent
-        call_log.note(f"exchanges numbers in {calls} ({_caller()})")
+        where = f" in {calls}" * (calls != "none")
+        call_log.note(f"exchanges numbers{where} ({_caller()})")
     table = gather(np.concatenate([[digest(f"{calls} {settings.digest}")], own]))
     if (table[:, 0] == table[0, 0]).all():
         return table[:, 1:]
