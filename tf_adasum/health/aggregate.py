@@ -78,6 +78,8 @@ def statuses_in(message: Any, sender: int, workers: int) -> dict[int, Status] | 
         if sender > 0:
             own = Status.from_fields(message["status"])
             return {sender: own} if own else None
+        if not isinstance(message["statuses"], list):
+            return None
         for fields, waits in message["statuses"]:
             for seconds, ranks in waits.items():
                 status = Status.from_fields({**fields, "waiting_seconds": float(seconds)})

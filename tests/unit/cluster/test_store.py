@@ -18,7 +18,7 @@ from tf_adasum.cluster import channel as channel_module
 from tf_adasum.cluster import store
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.session import UNPROVEN, call
+from tf_adasum.cluster.session import REFUSED, UNPROVEN, call
 from tf_adasum.cluster.session import Session as StoreSession
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.timeouts import LEASE_SECONDS
@@ -393,3 +393,21 @@ def test_both_ends_detect_who_has_another_secret(served, theirs):
     while not leader.seen and time.monotonic() < deadline:  # the client is refused a moment before
         time.sleep(0.01)
     assert leader.seen == [(3, None)]
+
+
+def test_a_session_knows_since_when_calls_fail_for_one_reason():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        where = free.getsockname()
+    deadline = time.monotonic() + SOON
+    with StoreSession(f"127.0.0.1:{where[1]}", "1", SECRET, lambda channel: 0) as session:
+        while session.last.kind != REFUSED and time.monotonic() < deadline:
+            time.sleep(0.01)
+        first = session.since
+        time.sleep(0.5)
+        assert session.since == first and session.last.kind == REFUSED
+        another = Secret(b"other")
+        server = StoreServer(socket.create_server(where), another, threading.Lock(), Recorder())
+        while session.last.kind != UNPROVEN and time.monotonic() < deadline:
+            time.sleep(0.01)
+        server.close(0.0)
+    assert session.last.kind == UNPROVEN and session.since > first + 0.5
