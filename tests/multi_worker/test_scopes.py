@@ -13,7 +13,7 @@ MESSAGES = {
     "layer": "/kernel', which is not frozen, was created outside",
     "frozen layer": None,
     "optimizer": None,
-    "built optimizer": "The optimizer 'adam' was created outside",
+    "built optimizer": "The optimizer 'adam",
     "metric": "The metric 'error' was created outside",
     "normalization": None,
     "metric of a loop": "The metric 'average' was created outside of the scope",
