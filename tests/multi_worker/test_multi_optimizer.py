@@ -4,8 +4,12 @@ import pytest
 from scenarios import assert_close, on
 from scenarios import multi_optimizer as scenarios
 from support.all_pairs import every_pair
+from support.keras_versions import needs_keras
 
-pytestmark = pytest.mark.keras3_only("its Keras has no MultiOptimizer")
+pytestmark = [
+    pytest.mark.keras3_only("its Keras has no MultiOptimizer"),
+    needs_keras("3.15", "it has no MultiOptimizer"),
+]
 
 # Keras cannot save a function.
 TOGETHER = {

@@ -107,7 +107,10 @@ def train(strategy, rows, weights, on_batch):
     x, y, weighing = labelled_data(rows, weights)
     model = build_classifier(strategy, learning_rate=0.5)
     if on_batch:
-        logs = [model.train_on_batch(x, y, return_dict=True, **weighing) for _ in range(3)]
+        logs = []
+        for _ in range(3):
+            model.reset_metrics()  # an older Keras 3 does not
+            logs.append(model.train_on_batch(x, y, return_dict=True, **weighing))
         history = {name: [log[name] for log in logs] for name in logs[0]}
     else:
         options = {"batch_size": rows, "epochs": 3, "shuffle": False, "verbose": 0}
