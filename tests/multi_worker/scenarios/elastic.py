@@ -42,6 +42,12 @@ def by_part(state):
     return found[:6], found
 
 
+def iterations_in(named):
+    found = [values for path, values in named if path.endswith("iteration")]
+    assert [saved.SAVED_AFTER] in found
+    return found
+
+
 def change_replicas(strategy, kind, folder, saved_on, restored_on):
     """Return for each form what was restored, and whether training ends as the unbroken one."""
     del strategy  # there are others
@@ -56,10 +62,10 @@ def change_replicas(strategy, kind, folder, saved_on, restored_on):
         results |= {
             f"{form} same": own_weights == weights,
             f"{form} all same": own == everything,
-            f"{form} iterations": [values for path, values in own if path.endswith("iteration")],
+            f"{form} iterations": iterations_in(own) == iterations_in(everything),
             f"{form} finite": bool(np.isfinite(found["losses"]).all()),
             f"{form} scale": found["scale"] or 0.0,
-            f"{form} anew": sum("is reset" in str(each.message) for each in caught),
+            f"{form} anew": any("is reset" in str(each.message) for each in caught),
         }
         ends[form] = by_part(found["end"])[1]
     saved.fit(model, saved.SAVED_AFTER, saved.STEPS - saved.SAVED_AFTER)
