@@ -36,10 +36,15 @@ def saved_training(kind, replicas, place):
 
 
 def by_part(state):
-    """Return the six weights, and all variables, of `state_of`; without statistics of a replica."""
-    named = [(path.removeprefix("small/"), values) for path, _, values in state]
-    found = [each for each in named if "moving_" not in each[0]]
-    return found[:6], found
+    """Return values of `state_of`: of the six weights, of all, and of the counters of steps.
+
+    Those of a replica's statistics are left out.
+    """
+    found = [(path, values) for path, _, values in state if "moving_" not in path]
+    counted = [values for path, values in found if path.endswith("iteration")]
+    assert [saved.SAVED_AFTER] in counted or [saved.STEPS] in counted
+    values = [values for _, values in found]
+    return values[:6], values, counted
 
 
 def change_replicas(strategy, kind, folder, saved_on, restored_on):
@@ -47,19 +52,19 @@ def change_replicas(strategy, kind, folder, saved_on, restored_on):
     del strategy  # there are others
     folder = pathlib.Path(folder)
     model, results, ends = saved_training(kind, saved_on, folder), {}, {}
-    weights, everything = by_part(saved.state_of(model))
+    weights, everything, counted = by_part(saved.state_of(model))
     for form in saved.FORMS:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = saved.go_on(folder, kind, form, devices_of(restored_on))
-        own_weights, own = by_part(found["restored"])
+        own_weights, own, own_counted = by_part(found["restored"])
         results |= {
             f"{form} same": own_weights == weights,
             f"{form} all same": own == everything,
-            f"{form} iterations": [values for path, values in own if path.endswith("iteration")],
+            f"{form} iterations": own_counted == counted,
             f"{form} finite": bool(np.isfinite(found["losses"]).all()),
             f"{form} scale": found["scale"] or 0.0,
-            f"{form} anew": sum("is reset" in str(each.message) for each in caught),
+            f"{form} anew": any("is reset" in str(each.message) for each in caught),
         }
         ends[form] = by_part(found["end"])[1]
     saved.fit(model, saved.SAVED_AFTER, saved.STEPS - saved.SAVED_AFTER)
