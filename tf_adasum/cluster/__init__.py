@@ -37,8 +37,8 @@ for the statuses. A worker in no call with the others raises this error at its n
 
 During the start:
 
-* If a worker does not start, the others print its name every 10 s. After the start timeout, 60 s for
-  1 and 60 s for 2, all workers that are there raise a TimeoutError that names it.
+* If a worker does not start, the others print its name every 10 s. After the start timeout, 60 s
+  for 1 and 60 s for 2, all workers that are there raise a TimeoutError that names it.
 * If a worker is silent for 5 s during 1 and 2, its session is over. Worker 0 waits until the start
   timeout for a new session of this worker. In 2, a worker whose connection has ended is lost if no
   new one comes within 5 s: all raise a WorkerLostError. After 1, a restarted worker is refused.
