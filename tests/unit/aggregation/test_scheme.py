@@ -14,7 +14,7 @@ from tf_adasum.aggregation.reduction_planner import (
     PairwisePlan,
 )
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
-from tf_adasum.aggregation.rules.nested import nested
+from tf_adasum.aggregation.rules.nested import Nested, nested
 
 # ---- radix plans -------------------------------------------------------------------------------
 
@@ -165,6 +165,7 @@ class Mixed(Returns, Adasum):
 )
 def test_only_rules_that_compute_as_adasum_get_plans_merging_and_the_pair_kernel(rule, is_tree):
     assert (nested([(2, rule), (4, rule)]) is rule) == is_tree
+    assert isinstance(nested([(3, rule), (2, rule)]), Nested)  # another tree than of six
     bucket = buckets.Bucket.from_gradients([0], [tf.TensorSpec([5], tf.float32)])
     plan = LocalReductionPlanner(Scheme(rule, 8, radix_plan=(2, 2, 2))).plan(
         bucket, needs_full_gram=False
