@@ -26,6 +26,9 @@ from tf_adasum.errors import DamagedBackupError, see
 MAGIC = b"tf_adasum backup 1 "
 SUFFIX = ".backup"
 
+# The facts that say where training resumes, and the largest number that makes sense.
+COUNTS, LARGEST_COUNT = ("epoch", "batch", "position", "pass"), 10**12
+
 
 @dataclasses.dataclass
 class Array:
@@ -120,6 +123,8 @@ class Backup:
         try:
             end = begin + re.search(b"\n", data[begin:]).start()  # without a copy of the file
             facts = json.loads(bytes(data[begin:end]))
+            if not all(0 <= facts[name] <= LARGEST_COUNT for name in COUNTS):
+                raise ValueError(f"it is at {[facts[name] for name in COUNTS]}")
             return cls(facts, _arrays(facts.pop("arrays"), data, end + 1))
         except Exception as error:  # whatever follows from another format
             what = f"{type(error).__name__}: {error}"

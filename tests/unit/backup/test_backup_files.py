@@ -170,6 +170,8 @@ NONSENSE = {
     "no object": whole([1]),
     "no line": MAGIC + hashlib.sha256(b"{}").hexdigest().encode() + b"\n{}",
     "no arrays": whole(FACTS),
+    "epoch 10^15": whole({**HEAD, "epoch": 10**15}, DATA),
+    "batch -1": whole({**HEAD, "batch": -1}, DATA),
     "bytes left": whole(HEAD, DATA + b"\0"),
     "bytes missing": whole(HEAD, DATA[:-1]),
     **{
