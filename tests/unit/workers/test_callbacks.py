@@ -1,7 +1,4 @@
-"""What callbacks of workers agree on; each worker is a thread.
-
-tests/multi_worker/test_callbacks.py shows which of them a worker calls.
-"""
+"""Which callbacks a worker calls, and what they agree on; each worker is a thread."""
 
 import keras
 import pytest
@@ -10,6 +7,7 @@ from support.fake_workers import run_on_workers
 
 from tf_adasum.errors import see
 from tf_adasum.workers import callbacks as worker_callbacks
+from tf_adasum.workers.workers import Workers
 
 BackupAndRestore = keras.callbacks.BackupAndRestore
 
@@ -22,6 +20,37 @@ class Waiting(keras.callbacks.Callback):
     def __init__(self, settings):
         super().__init__()
         self.settings_to_compare = settings
+
+
+def names_on(rank, count, callbacks):
+    """The classes of the callbacks that a worker calls, the user's ones for those on worker 0."""
+    model = model_of(Workers(rank, count, gather=None, add=None))
+    arranged = worker_callbacks.arrange(callbacks, model, None)
+    assert worker_callbacks.arrange(arranged, model, None) == arranged, "once is enough"
+    return [type(getattr(callback, "callback", callback)).__name__ for callback in arranged]
+
+
+@pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_writes_is_called_on_worker_0_and_keras_own_backup_is_driven(rank, tmp_path):
+    given = [
+        BackupAndRestore(str(tmp_path)),
+        UsersBackup(str(tmp_path)),
+        keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+        keras.callbacks.ModelCheckpoint("a.keras"),
+        Waiting("x"),
+    ]
+    expected = ["Waiting"] if rank else ["UsersBackup", "CSVLogger", "ModelCheckpoint", "Waiting"]
+    first = ["AverageStatistics", "RestoreFirst", "BeforeUserCallbacks"]
+    around = [first, ["AfterUserCallbacks", "SaveLast"]]
+    assert names_on(rank, 2, given) == [*around[0], *expected, *around[1]]
+
+
+def test_on_one_worker_one_callback_is_added(tmp_path):
+    assert names_on(0, 1, [BackupAndRestore(str(tmp_path))]) == [
+        "AverageStatistics",
+        "BackupAndRestore",
+    ]
 
 
 def begun(workers, callbacks):
