@@ -208,12 +208,12 @@ class BackupFiles:
         """
         parts = backup.encoded()
         size = sum(map(len, parts))
-        self.folder.mkdir(parents=True, exist_ok=True)
-        atomic_files.remove_unfinished(self.folder)
         path = self.folder / "epoch-{}-batch-{}{}".format(*backup.progress, SUFFIX)
-        if shutil.disk_usage(self.folder).free < size:
-            self._remove_but(self._good[-1:])
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            atomic_files.remove_unfinished(self.folder)
+            if shutil.disk_usage(self.folder).free < size:
+                self._remove_but(self._good[-1:])
             with atomic_files.replacing(path) as unfinished, open(unfinished, "wb") as file:
                 file.writelines(parts)
         except OSError as error:
@@ -277,7 +277,8 @@ class BackupFiles:
                     backup = Backup.decoded(data, paths[0])
                     check(backup, paths[0])
                 except (DamagedBackupError, OSError, ValueError) as error:
-                    refused.append(str(error).rstrip("."))
+                    why = f"{paths[0]}: {error.strerror}" if isinstance(error, OSError) else error
+                    refused.append(str(why).rstrip("."))
                     data, kind = b"", max(kind, 2 if isinstance(error, ValueError) else 1)
                     del paths[0]
             if data := workers.broadcast_bytes(owner, data):

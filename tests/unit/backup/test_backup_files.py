@@ -4,6 +4,7 @@ import collections
 import errno
 import hashlib
 import json
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -136,6 +137,13 @@ def test_if_the_newest_is_refused_an_older_one_is_used_with_a_warning(tmp_path):
     older.write_bytes(data)
     with pytest.warns(UserWarning, match=f"{names} cut"):
         assert files.newest(ALONE).progress == (1, 0)
+    error = OSError(errno.EIO, "Input/output error")
+    read = mock.Mock(side_effect=[error, data])
+    with (
+        mock.patch.object(type(newest), "read_bytes", read),
+        pytest.warns(UserWarning, match=f"{names}: Input/output error"),
+    ):
+        assert files.newest(ALONE).progress == (1, 0)
     files.write(backup(1, 5))
     assert paths_in(tmp_path) == [older, path_in(tmp_path, 1, 5)], "the damaged one is removed"
 
@@ -227,13 +235,14 @@ def test_without_room_the_oldest_goes_first(tmp_path, free, monkeypatch):
     assert paths_in(tmp_path) == [path_in(tmp_path, 3), path_in(tmp_path, 4)]
 
 
-def test_a_full_disk_is_named_and_the_last_one_stays(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["_flush", "remove_unfinished"])
+def test_a_full_disk_is_named_and_the_last_one_stays(name, tmp_path, monkeypatch):
     files = written(tmp_path, 1)
 
     def full(path):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(atomic_files, "_flush", full)
+    monkeypatch.setattr(atomic_files, name, full)
     message = rf"No space left on device: the backup epoch-2-batch-0.* to {tmp_path}"
     with pytest.raises(OSError, match=message) as caught:
         files.write(backup(2, 0))
