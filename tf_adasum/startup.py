@@ -22,6 +22,7 @@ from tf_adasum.aggregation.rules import AggregationRule
 from tf_adasum.arguments import check
 from tf_adasum.cluster import ports, rendezvous, start_timeout
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import PATIENCE_SECONDS
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import LAUNCHER, WorkerLostError, hint, see
@@ -53,9 +54,6 @@ def options_of_collectives(
     )
 
 
-# Seconds for which a worker whose arguments are refused waits for the other workers, to send them
-# the error.
-SECONDS_TO_REFUSE = 10.0
 _LONGEST_REFUSAL = 1000  # characters
 
 
@@ -73,7 +71,8 @@ def refusing_together(cluster: Cluster | None) -> Iterator[None]:
             why = f"{type(error).__name__}: {error}"[:_LONGEST_REFUSAL]
             refused = {agreement.ARGUMENTS: f"refused ({why})"}
             with contextlib.suppress(OSError, ValueError, WorkerLostError):
-                rendezvous.meet(cluster, refused, SECONDS_TO_REFUSE).close()
+                # The others get the error, too.
+                rendezvous.meet(cluster, refused, PATIENCE_SECONDS).close()
             rendezvous.forget(cluster)
         raise
 

@@ -34,17 +34,12 @@ from tf_adasum.cluster.session import REFUSED, UNPROVEN, Session
 from tf_adasum.cluster.start_round import HAS_RESULT, StartRound
 from tf_adasum.cluster.store import REFUSED_KEYS, STATUSES, StoreServer
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.cluster.timeouts import LEASE_SECONDS, PATIENCE_SECONDS, POLL_SECONDS
+from tf_adasum.cluster.timeouts import ANSWER_SECONDS, LEASE_SECONDS, PATIENCE_SECONDS, POLL_SECONDS
 from tf_adasum.environment_variables import START_TIMEOUT
 from tf_adasum.errors import WorkerLostError, see
 
 WORKERS = "number of workers"
 
-# After its timeout, a worker waits for this many more seconds, because worker 0 may have the same
-# timeout, and then sends an error that is more precise.
-_SECONDS_FOR_THE_RESULT = 2.0
-# For a worker that listens at its own address to prove the secret, which takes milliseconds.
-_SECONDS_TO_PROVE = 3.0
 # Two times in seconds for which worker 0 sends an error of each kind. It first waits for the first
 # time, so that all workers can connect. Then it waits until all workers have read the error, but
 # not longer than the second time.
@@ -244,14 +239,14 @@ class Participant:
         """Return whether all missing workers have another secret than this one.
 
         Any client without the secret can claim to be these workers. So also some program must have
-        listened at each worker's address for some time, as a worker does in `meet`.
+        listened at each worker's address for longer than a proof takes, as a worker does in `meet`.
         """
         with self._lock:
             missing, claimed = self.round.missing(), self.round.claimed()
         where = map(self.cluster.address, claimed)
         is_in_use = claimed and claimed == missing and all(map(ports.is_in_use, where))
         self._in_use_since = min(self._in_use_since, time.monotonic()) if is_in_use else math.inf
-        return time.monotonic() > self._in_use_since + _SECONDS_TO_PROVE
+        return time.monotonic() > self._in_use_since + LEASE_SECONDS
 
     # ---- the other workers -----------------------------------------------------------------------
 
@@ -261,7 +256,8 @@ class Participant:
         Args:
             result: function that returns the result; None until a valid result has arrived.
         """
-        session, until = self.session, self._deadline + _SECONDS_FOR_THE_RESULT
+        # Worker 0 may have the same timeout, and then sends an error that is more precise.
+        session, until = self.session, self._deadline + ANSWER_SECONDS
         while (now := time.monotonic()) < until:
             if error := self._error():
                 session.set(HAS_RESULT)

@@ -16,9 +16,12 @@ from typing import Any
 from tf_adasum.cluster import addresses, json_lines
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS, POLL_SECONDS
-
-_SECONDS_TO_CONNECT = 2.0  # to one address
+from tf_adasum.cluster.timeouts import (
+    ANSWER_SECONDS,
+    HEARTBEAT_SECONDS,
+    LEASE_SECONDS,
+    POLL_SECONDS,
+)
 
 # Why a call failed, if no system call failed.
 NO_ANSWER = "another program answers there, or a suspended worker"
@@ -77,7 +80,7 @@ def call(
         except OSError as error:
             found.tried[at] = error.strerror or str(error)
             continue
-        connection.settimeout(_SECONDS_TO_CONNECT)
+        connection.settimeout(ANSWER_SECONDS)
         try:
             connection.connect(where)
         except OSError as error:

@@ -30,7 +30,12 @@ from typing import Any
 from tf_adasum.cluster import own_address
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS, POLL_SECONDS
+from tf_adasum.cluster.timeouts import (
+    ANSWER_SECONDS,
+    HEARTBEAT_SECONDS,
+    LEASE_SECONDS,
+    POLL_SECONDS,
+)
 
 REFUSED_KEYS = "refused/"
 STATUSES = "statuses"  # a key of which only the newest value is sent
@@ -43,7 +48,6 @@ _MOST_CALLERS = 64  # that are accepted at a time
 # After the hand over, messages of this many seconds (for few sessions, or for each) are handled
 # together, because worker 0 has little time.
 _PAUSE, _PAUSE_OF_A_SESSION = 0.02, 0.0001
-_SECONDS_TO_CLOSE = 2.0  # in which clients can read the last changes
 
 
 class Leader(abc.ABC):
@@ -141,7 +145,7 @@ class StoreServer:
             self.wake()
             time.sleep(POLL_SECONDS / 10)
 
-    def close(self, seconds: float = _SECONDS_TO_CLOSE) -> None:
+    def close(self, seconds: float = ANSWER_SECONDS) -> None:
         """Close the port, after clients had time to read the last changes and disconnect.
 
         Args:

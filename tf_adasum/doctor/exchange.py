@@ -11,9 +11,9 @@ import sys
 from typing import Any
 
 from tf_adasum.doctor.findings import FAIL, OK, Finding
+from tf_adasum.environment_variables import DEFAULT_START_TIMEOUT
 
 SECONDS = 150.0
-_SECONDS_TO_WAIT = 60.0  # for another worker
 _ELEMENTS = 2**20
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     import tf_adasum
     from tf_adasum.compat import tensorflow as tensorflow_compat
 
-    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=_SECONDS_TO_WAIT)
+    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=DEFAULT_START_TIMEOUT)
     strategy = tf_adasum.AdasumMirroredStrategy(communication_options=options)
     collectives = tensorflow_compat.cross_device_ops(strategy.extended)
     over = collectives.transport_summary or "TensorFlow's collectives"

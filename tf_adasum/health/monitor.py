@@ -25,7 +25,7 @@ from typing import Any
 from tf_adasum.cluster import error_file, rendezvous
 from tf_adasum.cluster.error_file import reason_of
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, POLL_SECONDS
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, NOTICE_SECONDS, POLL_SECONDS
 from tf_adasum.errors import WorkerLostError, hint, say
 from tf_adasum.health import aggregate, call_log, call_site, diagnosis
 from tf_adasum.health.diagnosis import CollectiveError, CollectiveErrorOf, Status
@@ -40,7 +40,6 @@ HEARTBEAT_TIMEOUT, COLLECTIVE_TIMEOUT = 30.0, 600.0
 
 # A process may hold Python's global lock for some seconds, and is silent during this time.
 SHORTEST_TIMEOUT = 10.0
-SECONDS_BETWEEN_NOTICES = 30.0
 # Seconds for which the program has to stay at a line before the counters of collectives are read.
 # After another worker has failed or ended, the counters are read at once.
 _STILL = 2.0
@@ -376,8 +375,8 @@ class HealthMonitor:
             self._send_statuses()
             if self._abort:
                 self._abort(cause)
-        elif self.status.waiting_seconds >= self._told + SECONDS_BETWEEN_NOTICES:
-            self._told += SECONDS_BETWEEN_NOTICES
+        elif self.status.waiting_seconds >= self._told + NOTICE_SECONDS:
+            self._told += NOTICE_SECONDS
             say(diagnosis.waiting_message(self._cluster, statuses))
         elif not self.status.waiting_seconds:
             self._told = 0.0

@@ -35,24 +35,25 @@ from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, secret
 from tf_adasum.cluster.session import UNPROVEN, Session
 from tf_adasum.cluster.store import StoreServer
-from tf_adasum.cluster.timeouts import LEASE_SECONDS, PATIENCE_SECONDS, POLL_SECONDS
+from tf_adasum.cluster.timeouts import (
+    ANSWER_SECONDS,
+    HEARTBEAT_SECONDS,
+    LEASE_SECONDS,
+    MOMENT_SECONDS,
+    NOTICE_SECONDS,
+    PATIENCE_SECONDS,
+    POLL_SECONDS,
+)
 from tf_adasum.environment_variables import SECRET, SECRET_FILE, START_TIMEOUT, start_timeout
 from tf_adasum.errors import see
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
 from tf_adasum.launch.job_leader import JobLeader, listener_at
-from tf_adasum.launch.jobs import check, check_machine, launch
+from tf_adasum.launch.jobs import SECONDS_TO_MEET, check, check_machine, launch
 from tf_adasum.launch.membership import LOST_GRACE_SECONDS, Begin, End, Host, Membership
 from tf_adasum.launch.nodes import Nodes
 from tf_adasum.launch.output import Console
 from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS, Control, Ending, StopRequest
 from tf_adasum.launch.signals import signals_sent_to
-
-_SECONDS_TO_WAIT = 180.0  # for enough hosts, and for the coordinator; the environment can set it
-_SECONDS_FOR_THE_END = 10.0
-_SECONDS_TO_LEAVE = 2.0  # until the leader has read that this host leaves
-_SECONDS_BEFORE_RECONNECTING = 0.5
-# While a launcher waits for hosts, and after the end of a round.
-_SECONDS_BETWEEN_MESSAGES, _SECONDS_BEFORE_MESSAGE = 30.0, 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +134,7 @@ def launch_elastic(
             if job.is_connected:
                 was_connected, may_serve = True, listener is not None
                 has_finished |= job.has_finished
-                time.sleep(_SECONDS_BEFORE_RECONNECTING)
+                time.sleep(MOMENT_SECONDS)
 
 
 class _ElasticJob:
@@ -160,7 +161,7 @@ class _ElasticJob:
         self._message_at = 0.0  # when to say what this host waits for
         self._leader: JobLeader | None = None
         self._stack = contextlib.ExitStack()
-        self._seconds = start_timeout(None) if os.environ.get(START_TIMEOUT) else _SECONDS_TO_WAIT
+        self._seconds = start_timeout(None) if os.environ.get(START_TIMEOUT) else SECONDS_TO_MEET
         key, lock = secret.read(), control.fork_lock
         if listener is not None:
             membership = Membership(*nnodes, max_restarts, self._own.id, self._seconds)
@@ -288,9 +289,9 @@ class _ElasticJob:
                 self._leave(event.round, result, "reached its --timeout")
                 return self._end(status, "reached its --timeout")
             if is_late:  # but the workers have finished, so the other hosts will soon finish
-                deadline = time.monotonic() + _SECONDS_FOR_THE_END
+                deadline = time.monotonic() + PATIENCE_SECONDS
             self._report_end(event.round, result)
-            self._message_at = time.monotonic() + _SECONDS_BEFORE_MESSAGE
+            self._message_at = time.monotonic() + HEARTBEAT_SECONDS
 
     @property
     def has_finished(self) -> bool:
@@ -344,7 +345,7 @@ class _ElasticJob:
     def _say_what_it_waits_for(self) -> None:
         self._message_at = math.inf
         if self._leader is not None:
-            self._message_at = time.monotonic() + _SECONDS_BETWEEN_MESSAGES
+            self._message_at = time.monotonic() + NOTICE_SECONDS
             with self._control.fork_lock:
                 count = max(1, len(self._leader.hosts))
             least, most = self._nnodes
@@ -369,7 +370,7 @@ class _ElasticJob:
         """Let the others stop this round without losing the backup that they write."""
         if self._leader is None:
             self._report_end(number, result, reason)
-            until = time.monotonic() + _SECONDS_TO_LEAVE
+            until = time.monotonic() + ANSWER_SECONDS
             while self._stopped < number and time.monotonic() < until:
                 time.sleep(POLL_SECONDS)
 

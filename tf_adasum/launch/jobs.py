@@ -23,8 +23,8 @@ from tf_adasum.launch.processes import RESTART_COUNT, Control, Ending, Job
 
 GRACE_SECONDS = 5.0
 # How long restarted workers wait for the workers of other machines, which have to detect the
-# failure first. The environment can set another time.
-_SECONDS_TO_MEET_AGAIN = "180"
+# failure first, and an elastic job for enough hosts. The environment can set another time.
+SECONDS_TO_MEET = 180.0
 
 
 def launch(
@@ -131,7 +131,7 @@ def launch(
             # In the first round of an elastic job, other hosts may still import TensorFlow.
             is_slow = restart or control is not None
             if in_all > num_workers and is_slow and not os.environ.get(START_TIMEOUT):
-                added[START_TIMEOUT] = _SECONDS_TO_MEET_AGAIN
+                added[START_TIMEOUT] = f"{SECONDS_TO_MEET:g}"
             yield [{**each, **added} for each in environments]
 
     with contextlib.ExitStack() as until_all_are_open:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_USAGE
 from tf_adasum.launch.processes import BACKUP_GRACE_SECONDS
 
@@ -23,8 +24,6 @@ MOST_SECONDS_BEFORE_FIRST_ROUND = 60.0
 # A round is stopped to add a host this many seconds after it joined; four times as many after each
 # round in which a host that had been added was lost.
 SECONDS_BEFORE_JOINING, _MOST_SECONDS_BEFORE_JOINING = 0.5, 300.0
-# So that a script that fails at once is not run nonstop.
-SECONDS_BETWEEN_ROUNDS = 1.0
 # After the grace time, a host has this many seconds to report that its workers have ended.
 SECONDS_TO_REPORT = 20.0
 # Between SIGTERM and SIGKILL, if workers wait for a lost worker and cannot make a backup.
@@ -182,7 +181,8 @@ class Membership:
                 now >= max(self._joined_at.values()) + SECONDS_BEFORE_FIRST_ROUND
                 or now >= self._enough_since + MOST_SECONDS_BEFORE_FIRST_ROUND
             )
-            if now < self._began_at + SECONDS_BETWEEN_ROUNDS:
+            # So that a script that fails at once is not run nonstop.
+            if now < self._began_at + HEARTBEAT_SECONDS:
                 return None
             if self._round or len(hosts) >= self._maximum or is_quiet:
                 self._began_at = now

@@ -16,12 +16,11 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from tf_adasum.cluster.timeouts import ANSWER_SECONDS, MOMENT_SECONDS
 from tf_adasum.launch import log_filter
 
 PROGRAM = "tf-adasum-launch"  # the prefix of a message that no worker wrote
 
-_SECONDS_AFTER_THE_END = 2.0  # for which the output of a worker's daemons is copied
-_SECONDS_TO_SPEAK = 0.5  # how long the main thread waits until a message can be written
 _LONGEST_LINE = 1 << 20  # bytes; a longer line is written as several lines
 
 
@@ -54,7 +53,7 @@ class Console:
         later, after the piece that is being written.
         """
         self._messages.append(f"{text}\n".encode())
-        self.finish(_SECONDS_TO_SPEAK)
+        self.finish(MOMENT_SECONDS)
 
     def finish(self, seconds: float | None) -> None:
         """Write the messages of the launcher that have not been written yet.
@@ -204,7 +203,7 @@ def _chunks(stream: Any, ended: threading.Event) -> Iterator[bytes]:
     while time.monotonic() < until:
         last = ended.is_set()  # asked before the poll, which then returns all that was written
         if last:
-            until = min(until, time.monotonic() + _SECONDS_AFTER_THE_END)
+            until = min(until, time.monotonic() + ANSWER_SECONDS)
         if poll.poll(200):
             chunk = os.read(stream.fileno(), 1 << 16)
             if not chunk:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tf_adasum.cluster import error_file
+from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS
 from tf_adasum.launch import failures, log_filter
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
 from tf_adasum.launch.output import Console, Log, Relay
@@ -36,10 +37,7 @@ from tf_adasum.launch.worker_process import (
 
 RESTART_COUNT = "TF_ADASUM_RESTART_COUNT"  # a variable: how often workers were started before
 BACKUP_GRACE_SECONDS = 30.0  # for a backup after SIGTERM; Slurm and Kubernetes wait as long
-_SECONDS_TO_READ = 5.0  # how long to wait after a stop until our output is read
-_PAUSE_SECONDS = 1.0  # before a restart, so that a script that fails at once is not run nonstop
 _SECONDS_TO_DIE = 30.0  # after SIGKILL
-_SECONDS_BETWEEN_CHECKS = 1.0  # whether a worker has ended, in case its thread has not reported it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +181,7 @@ class Job:
         at most 5 seconds until our output is read.
         """
         is_bounded = self._is_stopped or self._is_controlled
-        until = time.monotonic() + _SECONDS_TO_READ if is_bounded else None
+        until = time.monotonic() + LEASE_SECONDS if is_bounded else None
 
         def remaining():
             return None if until is None else max(0.0, until - time.monotonic())
@@ -231,7 +229,8 @@ class Job:
         Returns:
             None if the job can restart; the exit status if a signal or the timeout forbids it.
         """
-        until = time.monotonic() + _PAUSE_SECONDS
+        # A script that fails at once is not run nonstop.
+        until = time.monotonic() + HEARTBEAT_SECONDS
         while time.monotonic() < until or any(each.is_alive() for each in self._threads):
             event = self._next_event(time.monotonic() + 0.05)
             is_late = deadline is not None and time.monotonic() > deadline
@@ -354,7 +353,7 @@ class Job:
         while True:
             remaining = max(0.0, until - time.monotonic())
             with contextlib.suppress(queue.Empty):
-                event = self._events.get(timeout=min(remaining, _SECONDS_BETWEEN_CHECKS))
+                event = self._events.get(timeout=min(remaining, HEARTBEAT_SECONDS))
                 if not isinstance(event, Worker) or event in self._running:
                     return event
             if ended := next(filter(has_ended, self._running), None):  # its thread did not report

@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tf_adasum.cluster import error_file
+from tf_adasum.cluster.timeouts import MOMENT_SECONDS
 from tf_adasum.launch import failures
 from tf_adasum.launch.cpu_shares import bind
 from tf_adasum.launch.output import Log
 
-OUTPUT_SECONDS = 0.5  # how long to wait for the output of a worker that ended
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, not after a fork
 
@@ -73,7 +73,7 @@ class Worker:
         self.ended.set()
         # The worker's last lines should precede our message about its end. But do not wait long if
         # nothing reads our output.
-        limit = time.monotonic() + OUTPUT_SECONDS
+        limit = time.monotonic() + MOMENT_SECONDS
         for reader in self.readers:
             reader.join(max(0.0, limit - time.monotonic()))
         path = self.log.path if self.log else ""

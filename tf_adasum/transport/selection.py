@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tf_adasum.cluster.tasks import Cluster
+from tf_adasum.cluster.timeouts import PATIENCE_SECONDS
 from tf_adasum.errors import see
 from tf_adasum.transport import argument, library, network_interface, shared_memory, ucx_port
 from tf_adasum.transport.library import Mesh
@@ -31,7 +32,6 @@ VARIABLE = "UCX_TLS"  # if the user has set this variable, its value is the only
 # Bytes that are sent to each worker. LARGE is large enough that UCX sends by reference, as it does
 # for gradients of some MB. LARGE_IN_ALL limits the bytes to all workers together.
 SMALL, LARGE, LARGE_IN_ALL = 2**10, 2**21, 2**24
-SECONDS = 10.0  # an exchange that takes longer has failed
 
 _channels = itertools.count()
 _choices: dict[tuple[Cluster, str], TransportChoice] = {}
@@ -174,7 +174,7 @@ def _attempt(
 
         def exchange() -> None:
             for count, size in enumerate(sizes):
-                functions.attempt(number, cluster.rank, workers, count, size, SECONDS)
+                functions.attempt(number, cluster.rank, workers, count, size, PATIENCE_SECONDS)
 
         failure, _ = all_workers.gather(_failure_of(exchange))
     if failure and number >= 0:

@@ -70,7 +70,7 @@ class Job:
             assert self.has_failed or not self.has_finished
             self.has_finished = self.has_failed = False
             self.running |= begun
-            self.now += limits.SECONDS_BETWEEN_ROUNDS  # each round lasts at least as long
+            self.now += limits.HEARTBEAT_SECONDS  # each round lasts at least as long
             assert self.running.keys() <= self.hosts.keys()
         elif isinstance(decision, Stop):
             assert decision.round in self.running.values()
