@@ -18,6 +18,7 @@ def impatient(monkeypatch):
     monkeypatch.setitem(rendezvous.SECONDS_TO_SEND_ERROR, "", (0.5, 4.0))
     monkeypatch.setitem(rendezvous.SECONDS_TO_SEND_ERROR, "late", (0.5, 1.0))
     monkeypatch.setattr(rendezvous, "LEASE_SECONDS", 2.0)
+    monkeypatch.setattr(rendezvous, "ANSWER_SECONDS", 1.0)
     monkeypatch.setitem(rendezvous.SECONDS_TO_SEND_ERROR, "secret", (3.0, 0.0))
 
 

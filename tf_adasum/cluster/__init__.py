@@ -46,7 +46,7 @@ During the start:
   WorkerLostError when the port has refused them for 5 s, or, after 1, when a new worker 0 sends
   other addresses. Without 1, they go on with the new worker 0.
 * If a worker has another secret, it raises a ValueError after 5 s. The others do at the start
-  timeout; without 1, 3 s after only such workers are missing.
+  timeout; without 1, 2 s after only such workers are missing.
 * During 5, nothing can end TensorFlow's start. Worker 0 may hold Python's lock, and then prints and
   sends nothing. TensorFlow's own timeout, 0.8 of the start timeout, ends this worker's start, or
   its guard process (`start_timeout`) kills it when 5 has lasted for the start timeout.

@@ -246,7 +246,7 @@ class Participant:
         where = map(self.cluster.address, claimed)
         is_in_use = claimed and claimed == missing and all(map(ports.is_in_use, where))
         self._in_use_since = min(self._in_use_since, time.monotonic()) if is_in_use else math.inf
-        return time.monotonic() > self._in_use_since + LEASE_SECONDS
+        return time.monotonic() > self._in_use_since + ANSWER_SECONDS
 
     # ---- the other workers -----------------------------------------------------------------------
 
