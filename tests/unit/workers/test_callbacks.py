@@ -35,13 +35,12 @@ def names_on(rank, count, callbacks):
 def test_what_writes_is_called_on_worker_0_and_keras_own_backup_is_driven(rank, tmp_path):
     given = [
         BackupAndRestore(str(tmp_path)),
-        UsersBackup(str(tmp_path)),
         keras.callbacks.CSVLogger(str(tmp_path / "log.csv")),
         keras.callbacks.ModelCheckpoint("a.keras"),
         Waiting("x"),
     ]
-    expected = ["Waiting"] if rank else ["UsersBackup", "CSVLogger", "ModelCheckpoint", "Waiting"]
-    first = ["AverageStatistics", "RestoreFirst", "BeforeUserCallbacks"]
+    expected = ["Waiting"] if rank else ["CSVLogger", "ModelCheckpoint", "Waiting"]
+    first = ["AverageStatistics", "RestoreFirst"]
     around = [first, ["AfterUserCallbacks", "SaveLast"]]
     assert names_on(rank, 2, given) == [*around[0], *expected, *around[1]]
 
