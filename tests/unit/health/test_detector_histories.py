@@ -43,13 +43,13 @@ class Worker:
         self.world, self.rank = world, rank
         self.is_alive, self.is_suspended, self.is_cut = True, False, False
         self.entered = self.left = 0
-        # How long it has been cut off, suspended or dead, unless it was back for long enough.
+        # How long no message could be exchanged with it, unless it was back for long enough.
         self.seconds_away = self.seconds_back = 0
         peers = range(1, COUNT) if rank == 0 else [0]
         self.connections = {peer: Connection(world.now) for peer in peers}
         addresses = [f"h:{port}" for port in range(1, COUNT + 1)]
         self.monitor = monitor.HealthMonitor(cluster_of(*addresses, rank=rank), self)
-        self.monitor._reachability = types.SimpleNamespace(
+        self.monitor.reachability = types.SimpleNamespace(
             unreachable="", try_now_and_then=self.try_others, forget=self.forget
         )
         self.monitor.started(lambda: (self.entered, self.left, 0), lambda cause: None)
@@ -83,10 +83,10 @@ class Worker:
 
     def try_others(self):
         others = [each for each in range(COUNT) if not self.world.is_linked(self.rank, each)]
-        self.monitor._reachability.unreachable = self.monitor._cluster.named(others)
+        self.monitor.reachability.unreachable = self.monitor._cluster.named(others)
 
     def forget(self):
-        self.monitor._reachability.unreachable = ""
+        self.monitor.reachability.unreachable = ""
 
     def round(self):
         """A round of the monitor; afterwards, the process ends if it cannot continue."""
@@ -167,7 +167,8 @@ class World(RuleBasedStateMachine):
     def check(self):
         """Check that a worker has only ended after a kill or a long silence."""
         for worker in self.workers:
-            if not worker.runs or worker.is_cut:
+            # Messages go through worker 0.
+            if not (worker.runs and self.workers[0].runs and self.is_linked(0, worker.rank)):
                 worker.seconds_away, worker.seconds_back = worker.seconds_away + 1, 0
             else:
                 worker.seconds_back += 1
