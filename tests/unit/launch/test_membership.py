@@ -23,12 +23,14 @@ class Job:
         hosts: from the id of each connected host to the host, in joining order.
         running: from the id of each host whose workers run to the round.
         ended: the `End`; None before it.
+        stopping, partly_ended: the last rounds that were to stop, and in which workers of a host
+            have ended.
     """
 
     def __init__(self, minimum=MINIMUM, maximum=MAXIMUM, max_restarts=RESTARTS):
         self.membership = Membership(minimum, maximum, max_restarts, LEADER, PATIENCE)
         self.hosts, self.running, self.decisions = {}, {}, []
-        self.now, self.ended, self.stopping = 100.0, None, 0
+        self.now, self.ended, self.stopping, self.partly_ended = 100.0, None, 0, 0
         self.has_finished = self.has_failed = False  # worker 0, any worker; in the last round
         self.join(LEADER)
 
@@ -45,6 +47,7 @@ class Job:
         """The workers of a host end."""
         self.has_finished |= name == LEADER and status == 0
         self.has_failed |= has_own_failure
+        self.partly_ended = self.running[name]
         self.hosts[name] = dataclasses.replace(
             self.hosts[name],
             ended=self.running.pop(name),
@@ -151,11 +154,8 @@ class Histories(RuleBasedStateMachine):
     def teardown(self):
         """The job neither waits for ever, nor stops workers that can train."""
         job = self.job
-        for _ in range(8):  # enough hosts join; workers obey
-            if self.job.stopping in job.running.values() or any(
-                host.ended == max(job.running.values(), default=0) and host.ended
-                for host in job.hosts.values()
-            ):
+        for _ in range(8):  # enough hosts join; workers obey, and do not go on without others
+            if {job.stopping, job.partly_ended} & {*job.running.values()}:
                 job.obey()
             while len(job.hosts) < MINIMUM:
                 self.join()
