@@ -47,7 +47,7 @@ class Job:
         """The workers of a host end."""
         self.has_finished |= name == LEADER and status == 0
         self.has_failed |= has_own_failure
-        self.partly_ended = self.running[name]
+        self.partly_ended = max(self.partly_ended, self.running[name])
         self.hosts[name] = dataclasses.replace(
             self.hosts[name],
             ended=self.running.pop(name),
