@@ -1,4 +1,5 @@
-"""How many random cases, and which: by default a fifth of them, the same ones on every run.
+"""How many random cases, and which: by default a fifth of them, the same ones if the same modules
+have been loaded (Hypothesis draws some of the constants in them).
 
 TF_ADASUM_FUZZ=1 takes all of them, and other ones for each `--hypothesis-seed`; 10 ten times
 as many.
