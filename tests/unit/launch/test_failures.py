@@ -96,6 +96,23 @@ def test_the_worker_that_made_the_others_end_is_found(ends, rank):
     assert failures.first_failure(ends).rank == rank
 
 
+@pytest.mark.parametrize(
+    ("ended", "has_failed"),
+    [
+        (end(0, 1, "ValueError: x"), True),
+        (end(0, 1, "ValueError: x", at=5.0), True),
+        (end(0, 1, line="exit(1)"), False),
+        (end(0, -signal.SIGKILL), False),
+        (end(0, 0, "OSError: ignored"), False),
+        (ProcessExit(0, 1), False),
+        (lost(0), False),
+    ],
+    ids=["stderr", "error file", "no exception", "killed", "no failure", "nothing read", "lost"],
+)
+def test_a_failure_is_a_workers_own(ended, has_failed):
+    assert bool(failures.own_failures([ended])) == has_failed
+
+
 def test_a_summary():
     ends = [end(1, 1, "ValueError: x", log="logs/worker-1.log"), end(0, -15, is_stopped=True)]
     assert failures.summary([*ends, end(2, 0), end(3, 0, is_stopped=True)]) == [
