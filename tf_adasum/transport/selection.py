@@ -85,9 +85,7 @@ def select(
         candidates, why_not = _candidates(cluster, any(are_given), *memory_facts)
         kept = _tried(cluster, transport, share, failure, candidates, why_not)
         _choices[cluster, transport] = kept
-    if kept.mesh is None:
-        return kept
-    return dataclasses.replace(kept, mesh=Mesh(kept.mesh.number, max(channels)))
+    return dataclasses.replace(kept, mesh=kept.mesh and Mesh(kept.mesh.number, max(channels)))
 
 
 def forget() -> None:
@@ -128,16 +126,15 @@ def _tried(
     why_not: str,
 ) -> TransportChoice:
     """Return the `TransportChoice`, without a trial if `failure` names what is missing."""
-    reasons = [failure and f"UCX is not used: {failure}"]
-    no_shared_memory = why_not and f"no shared memory: {why_not}"
+    reasons = [failure and f"UCX is not used: {failure}", why_not]
     for transports, name in () if failure else candidates:
         mesh, device, endpoints, failure = _attempt(cluster, share, transports)
         if mesh:
-            why = "; ".join(filter(None, [*reasons, no_shared_memory]))
+            why = "; ".join(filter(None, reasons))
             summary = f"UCX {library.opened().version} ({name}; {device}){why and f': {why}'}"
             return TransportChoice(mesh, summary, endpoints)
         reasons.append(f"UCX over {name} fails: {failure}")
-    why = "; ".join(filter(None, [*reasons, no_shared_memory]))
+    why = "; ".join(filter(None, reasons))
     if transport == argument.UCX:
         raise library.UcxUnavailableError(
             f"transport='ucx' cannot be used: {why}. Use transport='auto' on all workers, or make "
@@ -160,12 +157,12 @@ def _candidates(
     if is_given:
         return [("", f"{VARIABLE}={os.environ.get(VARIABLE, '')}")], ""
     tcp = (TCP, "TCP")
-    if not shared_memory.is_shared(memories):
+    if len(set(memories)) == len(memories):  # no two workers share memory
         return [tcp], ""
     if why_not := shared_memory.namespace_conflict(cluster, memories, networks):
-        return [tcp], why_not
+        return [tcp], f"no shared memory: {why_not}"
     if why_not := shared_memory.insufficient_space(cluster, memories, free):
-        return [(SINGLE_COPIES, "single copies and TCP"), tcp], why_not
+        return [(SINGLE_COPIES, "single copies and TCP"), tcp], f"no shared memory: {why_not}"
     mixed = ", and TCP between hosts" if len(set(memories)) > 1 else ""
     return [(SHARED_MEMORY, f"shared memory{mixed}"), tcp], ""
 
@@ -193,8 +190,7 @@ def _attempt(
             why = why or shared_memory.forbidden_copy(cluster, marks)
         failure, _ = share(why)
     if not failure:
-        meshes = list(map(bytes.fromhex, addresses))
-        failure, _ = share(_failure_of(lambda: functions.connect(number, meshes)))
+        failure, _ = share(_failure_of(functions.connect, number, [*map(bytes.fromhex, addresses)]))
     if not failure:
         workers = len(cluster.addresses)
         sizes = SMALL, max(2**16, min(LARGE, LARGE_IN_ALL // workers))
@@ -211,10 +207,10 @@ def _attempt(
     return mesh, device, ucx_port.connected(endpoints), failure
 
 
-def _failure_of(act: Callable[[], object]) -> str:
+def _failure_of(act: Callable[..., object], *arguments: Any) -> str:
     """Return why a function has failed; "" if it has not failed."""
     try:
-        act()
+        act(*arguments)
     except RuntimeError as error:
         return str(error)
     return ""

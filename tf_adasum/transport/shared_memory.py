@@ -53,11 +53,6 @@ def facts() -> tuple[int, int, int]:
     return memory, network, free
 
 
-def is_shared(memories: Sequence[int]) -> bool:
-    """Return whether any workers share memory."""
-    return len(set(memories)) < len(memories)
-
-
 def namespace_conflict(cluster: Cluster, memories: Sequence[int], networks: Sequence[int]) -> str:
     """Return two workers that share memory, but no network namespace; "" if there are none.
 
