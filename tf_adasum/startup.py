@@ -31,7 +31,7 @@ from tf_adasum.health.monitor import NullMonitor
 from tf_adasum.transport import argument, library, selection
 from tf_adasum.transport.collectives import UcxTransport
 from tf_adasum.workers import agreement
-from tf_adasum.workers.workers import Workers
+from tf_adasum.workers.workers import Workers, texts_of_all
 
 
 def options_of_collectives(
@@ -283,7 +283,8 @@ def _connect(extended, cluster, transport, health):
         return
     devices = collectives.local_devices
     gather = functools.partial(collectives.gather_from_workers, options=_timeout(None))
-    choice = selection.select(cluster, transport, devices, gather)
+    share = functools.partial(texts_of_all, gather=gather)
+    choice = selection.select(cluster, transport, devices, share)
     collectives.transport_summary = choice.summary
     if choice.mesh is None:
         return

@@ -22,13 +22,14 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 import re
 import secrets
+import select
 import socket
 import time
 from typing import Any
 
-from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.timeouts import POLL_SECONDS
 
@@ -128,36 +129,24 @@ class Channel:
         self.is_open &= len(self._unsent) <= _MOST_UNSENT
 
     def receive(self) -> list[Any]:
-        """Return the messages that have arrived; a wrong message closes the channel."""
+        """Return the messages that have arrived; a wrong line closes the channel."""
         received = []
-        lines, has_other_data = self._lines()
-        for line in lines:
-            if self.is_authenticated:
-                text, proof = line.get("text"), line.get("proof")
-                if not isinstance(text, str):
-                    self.is_open = False
-                    break
-                digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
-                of = (self._other, *self._nonces, self._received, digest)
-                if not self._secret.proves(proof, *of):
-                    self.is_open = False
-                    break
-                self._received += 1
-                try:
-                    received.append(json.loads(text))
-                except (ValueError, RecursionError):  # deeply nested JSON exhausts the parser
-                    self.is_open = False
-                    break
-            elif not self._authenticate(line):
-                self.is_open = False
-                break
-        self.is_open &= not self._has_ended and (self.is_authenticated or not has_other_data)
+        try:
+            for line in map(json.loads, self._lines()):
+                if self.is_authenticated:
+                    received.append(self._message(line))
+                else:
+                    self._authenticate(line)
+        # Deeply nested JSON exhausts the parser.
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            self.is_open = False
+        self.is_open &= not self._has_ended
         if received:
             self.last_received_at = time.monotonic()
         return received
 
-    def _lines(self) -> tuple[list[dict[str, Any]], bool]:
-        """Return the lines that have arrived, and whether other data has arrived.
+    def _lines(self) -> list[bytes]:
+        """Return the lines that have arrived.
 
         If very much data has arrived, at most the longest line and one byte of it are processed,
         and the rest is left for the next call. After a longer line, the connection has ended.
@@ -174,11 +163,18 @@ class Channel:
         except OSError:
             self._has_ended = True
         *lines, self._incoming = self._incoming.split(b"\n")
-        messages = [json_lines.decode(line) for line in lines]
-        is_cut = bool(self._incoming) and self._has_ended
         if len(self._incoming) > self._longest_line:
-            self._has_ended, is_cut, self._incoming = True, True, b""
-        return [each for each in messages if each is not None], is_cut or None in messages
+            self._has_ended, self._incoming = True, b""
+        return lines
+
+    def _message(self, line: dict[str, Any]) -> Any:
+        """Return the message in a line."""
+        digest = hashlib.sha256(line["text"].encode(errors="surrogatepass")).hexdigest()
+        of = (self._other, *self._nonces, self._received, digest)
+        if not self._secret.proves(line["proof"], *of):
+            raise ValueError("The line is not the next message of the other end.")
+        self._received += 1
+        return json.loads(line["text"])
 
     def close(self, deadline: float = 0.0) -> None:
         """Close the connection when the other end has read all data, or at the deadline.
@@ -195,39 +191,36 @@ class Channel:
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
             while not self._has_ended and time.monotonic() < deadline:
-                json_lines.wait(self.socket, deadline - time.monotonic())
+                wait(self.socket, deadline - time.monotonic())
                 self._lines()
         self.socket.close()
         self.is_open = False
 
-    def _authenticate(self, line: dict[str, Any]) -> bool:
-        """Process a line of the handshake; return False if the line is wrong."""
-        nonce: Any = line.get("nonce")
-        is_nonce = isinstance(nonce, str) and _NONCE.fullmatch(nonce) is not None
-        if self._own == "client" and not self._nonces:
-            if is_nonce:
-                self._nonces = [nonce, secrets.token_hex(16)]
+    def _authenticate(self, line: dict[str, Any]) -> None:
+        """Process a line of the handshake; raise an error if the line is wrong."""
+        is_server = self._own == "server"
+        if is_server and self.claimed_rank is None and type(line.get("rank")) is int:
+            self.claimed_rank = line["rank"]  # followed by the line with the nonce
+            return
+        if len(self._nonces) < 2:
+            if not _NONCE.fullmatch(line["nonce"]):
+                raise ValueError("The line has no nonce.")
+            self._nonces.append(line["nonce"])
+            if not is_server:
+                self._nonces.append(secrets.token_hex(16))
                 proof = self._secret.proof("client", *self._nonces)
                 self._write({"nonce": self._nonces[1], "proof": proof})
-            return is_nonce
-        if self._own == "server":
-            if self.claimed_rank is None and type(line.get("rank")) is int:
-                self.claimed_rank = line["rank"]
-                return True
-            if not is_nonce:
-                return False
-            self._nonces.append(nonce)
-        self.is_authenticated = self._secret.proves(line.get("proof"), self._other, *self._nonces)
-        self.is_refused = not self.is_authenticated
-        if self.is_authenticated:
-            self._longest_line = LONGEST_MESSAGE
-        if self._own == "server":
+                return
+        self.is_refused = not self._secret.proves(line.get("proof"), self._other, *self._nonces)
+        if is_server:
             own = self._secret.proof("server", *self._nonces)
             self._write({"refused": True} if self.is_refused else {"proof": own})
-        return self.is_authenticated
+        if self.is_refused:
+            raise ValueError("The other end has another secret.")
+        self.is_authenticated, self._longest_line = True, LONGEST_MESSAGE
 
     def _write(self, message: dict[str, Any]) -> None:
-        self._unsent += json_lines.encode(message)
+        self._unsent += json.dumps(message).encode() + b"\n"
         self._send_unsent()
 
 
@@ -235,3 +228,14 @@ class Channel:
 def _digest_and_quoted(text: str) -> tuple[str, bytes]:
     """Return the hash of a text, and the text as a JSON string."""
     return hashlib.sha256(text.encode()).hexdigest(), json.dumps(text).encode()
+
+
+def wait(connection: socket.socket, seconds: float) -> None:
+    """Wait until data arrives, or the time is over.
+
+    This function supports file descriptors larger than 1023. It opens no file descriptor, because
+    the process may have reached its limit.
+    """
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    poll.poll(math.ceil(max(0.0, seconds) * 1000))

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from tf_adasum.cluster import addresses, own_address
-from tf_adasum.cluster.json_lines import printable
+from tf_adasum.cluster.messages import printable
 
 LONGEST_JOB = 200  # characters of a job's name
 _HOST = re.compile(r"[\w.:%-]{1,255}")  # a name, or an address such as "fe80::1%eth0"

@@ -13,13 +13,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_adasum.cluster import own_address
-from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS
 from tf_adasum.environment_variables import SECRET, SECRET_FILE
 from tf_adasum.errors import see
 
 _LONGEST_VALUE = 1500  # characters
+
+
+def printable(text: Any, longest: int) -> str:
+    """Return a received text in a form that can be printed; "" if it is not a text."""
+    shown = text[:longest] if isinstance(text, str) else ""
+    if shown.isprintable():
+        return shown
+    return "".join(each if each.isprintable() else "?" for each in shown)
 
 
 def different_settings(

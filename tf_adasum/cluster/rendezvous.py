@@ -27,9 +27,8 @@ from typing import Any
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, own_address, ports, secret, start_round
 from tf_adasum.cluster.channel import Channel
-from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.members import LONGEST_JOB
-from tf_adasum.cluster.messages import different_secrets, lost, unreachable, wrong_host
+from tf_adasum.cluster.messages import different_secrets, lost, printable, unreachable, wrong_host
 from tf_adasum.cluster.session import REFUSED, UNPROVEN, Session
 from tf_adasum.cluster.start_round import HAS_RESULT, StartRound
 from tf_adasum.cluster.store import REFUSED_KEYS, STATUSES, StoreServer

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tf_adasum.cluster import addresses, json_lines
-from tf_adasum.cluster.channel import Channel
+from tf_adasum.cluster import addresses
+from tf_adasum.cluster.channel import Channel, wait
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.timeouts import (
     ANSWER_SECONDS,
@@ -73,25 +73,18 @@ def call(
     except (OSError, UnicodeError) as error:
         found.tried[host] = getattr(error, "strerror", None) or "not a valid host name"
         return found
-    for family, kind, protocol, _, where in candidates:
-        at = str(where[0])
+    for *_, where in candidates:
+        at = "%".join([str(where[0]), *map(str, filter(None, where[3:]))])  # with its scope
         try:
-            connection = socket.socket(family, kind, protocol)
-        except OSError as error:
-            found.tried[at] = error.strerror or str(error)
-            continue
-        connection.settimeout(ANSWER_SECONDS)
-        try:
-            connection.connect(where)
+            connection = socket.create_connection((at, port), ANSWER_SECONDS)
         except OSError as error:
             found.tried[at] = error.strerror or os.strerror(errno.ETIMEDOUT)
-            connection.close()
             continue
         channel = Channel(connection, secret, is_server=False, rank=rank)
         found.tried[at] = NO_ANSWER  # until it answers
         since = time.monotonic()
         while channel.is_open and time.monotonic() < since + LEASE_SECONDS and not is_stopped():
-            json_lines.wait(channel.socket, POLL_SECONDS)
+            wait(channel.socket, POLL_SECONDS)
             channel.receive()
             if channel.is_authenticated:  # failures at other addresses do not matter
                 found.tried.clear()
@@ -239,7 +232,7 @@ class Session:
             while not self._ended.is_set() and channel.is_open:
                 # If this process is suspended in the wait, the server must not count as silent.
                 now = time.monotonic()
-                json_lines.wait(channel.socket, HEARTBEAT_SECONDS)
+                wait(channel.socket, HEARTBEAT_SECONDS)
                 with self._lock:
                     if now > heartbeat_at and not self._stays:
                         heartbeat_at = now + HEARTBEAT_SECONDS

@@ -23,9 +23,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-from tf_adasum.cluster.json_lines import printable
 from tf_adasum.cluster.members import Member, all_addresses
-from tf_adasum.cluster.messages import different_secrets, different_settings, lost
+from tf_adasum.cluster.messages import different_secrets, different_settings, lost, printable
 from tf_adasum.cluster.store import Leader
 from tf_adasum.cluster.tasks import Cluster, listed
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, LEASE_SECONDS

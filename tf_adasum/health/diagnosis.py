@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tf_adasum.cluster.json_lines import printable
+from tf_adasum.cluster.messages import printable
 from tf_adasum.cluster.tasks import Cluster, listed
 from tf_adasum.errors import LAUNCHER, RESTARTS, see
 from tf_adasum.health.call_log import Entry

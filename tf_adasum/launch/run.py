@@ -25,7 +25,7 @@ from tf_adasum.launch.jobs import launch
 from tf_adasum.launch.processes import Ending
 from tf_adasum.launch.worker_process import end_with_parent
 
-_JOB, _ENDING = "job.json", "ending.json"
+_ENDING = "ending.json"
 
 
 def run(
@@ -83,10 +83,8 @@ def run(
             command = _entering("function_worker", folder)
         else:
             command = _of_script(function_or_script, args)
-        job = [os.getpid(), command, workers, devices_per_worker]
-        with open(os.path.join(folder, _JOB), "w") as file:
-            json.dump(job, file)
-        code = _follow(_entering("run", folder))
+        job = (os.getpid(), command, workers, devices_per_worker)
+        code = _follow(_entering("run", folder, *job))
         with contextlib.suppress(OSError), open(os.path.join(folder, _ENDING)) as file:
             wrong, failed = json.load(file)
             if wrong:
@@ -109,13 +107,13 @@ def _of_script(script: Any, args: Sequence) -> list[str]:
     return [sys.executable, "-u", os.fspath(script), *map(str, args)]
 
 
-def _entering(module: str, folder: str) -> list[str]:
+def _entering(module: str, *arguments: Any) -> list[str]:
     """Return the command that runs `main` of a module, with the import path of this process."""
     program = (
-        "import json, sys; sys.path[:], folder = json.loads(sys.argv[1]), sys.argv[2]; "
-        f"del sys.argv[1:]; from tf_adasum.launch.{module} import main; sys.exit(main(folder))"
+        "import json, sys; sys.path[:], arguments = json.loads(sys.argv.pop()); "
+        f"from tf_adasum.launch.{module} import main; sys.exit(main(*arguments))"
     )
-    return [sys.executable, "-u", "-c", program, json.dumps(sys.path), folder]
+    return [sys.executable, "-u", "-c", program, json.dumps([sys.path, arguments])]
 
 
 def _follow(command: Sequence[str]) -> int:
@@ -152,10 +150,10 @@ def _follow(command: Sequence[str]) -> int:
     return process.returncode
 
 
-def main(folder: str) -> int:
-    """Run the job that a notebook has written to a folder, and return its exit status."""
-    with open(os.path.join(folder, _JOB)) as file:
-        parent, command, workers, devices_per_worker = json.load(file)
+def main(
+    folder: str, parent: int, command: list[str], workers: int, devices_per_worker: int | None
+) -> int:
+    """Run the job of a notebook, the process `parent`, and return its exit status."""
     end_with_parent(parent, signal.SIGTERM)
     wrong, failed = "", ""
     try:

@@ -117,29 +117,35 @@ def pairwise_combine(a: tf.Tensor, b: tf.Tensor, segments: tf.Tensor) -> tf.Tens
     equal_shapes = tf.debugging.assert_equal(tf.shape(a), tf.shape(b), "b: expected the shape of a")
     with tf.control_dependencies(_operations(equal_shapes)):
         pair_2N = tf.stack([tf.reshape(a, [-1]), tf.reshape(b, [-1])])
-    coefficients_S2 = _pairwise_coefficients(segment_gram(pair_2N, segments))
+    gram_S22 = segment_gram(pair_2N, segments)
+    norms_S2 = tf.linalg.diag_part(gram_S22)
+    # A NaN or Inf in a segment of either vector makes the segment of the result NaN, even if the
+    # other vector is zero.
+    is_finite_S1 = tf.reduce_all(tf.math.is_finite(norms_S2), axis=1, keepdims=True)
+    coefficients_S2 = pair_coefficients(norms_S2, gram_S22[:, 0, 1])
+    coefficients_S2 = tf.where(is_finite_S1, coefficients_S2, tf.constant(np.nan, tf.float64))
     combined = tf.reshape(segment_weighted_sum(pair_2N, coefficients_S2, segments), tf.shape(a))
     combined.set_shape(a.shape.merge_with(b.shape))
     return combined
 
 
-def _pairwise_coefficients(gram_S22: tf.Tensor) -> tf.Tensor:
-    aa, ab, bb = gram_S22[:, 0, 0], gram_S22[:, 0, 1], gram_S22[:, 1, 1]
-    bound = tf.sqrt(aa) * tf.sqrt(bb) * ROUNDING_SLACK
-    ab = tf.clip_by_value(ab, -bound, bound)
-    one = tf.ones_like(ab)
-    coefficients_S2 = tf.stack(
-        [
-            tf.where(aa < ZERO_NORM, one, 1 - 0.5 * (ab / aa)),
-            tf.where(bb < ZERO_NORM, one, 1 - 0.5 * (ab / bb)),
-        ],
-        axis=1,
-    )
-    # A NaN or Inf in a segment of either vector makes the segment of the result NaN, even if the
-    # other vector is zero.
-    is_finite = tf.math.is_finite(aa) & tf.math.is_finite(bb)
-    nan = tf.constant(np.nan, tf.float64)
-    return tf.where(is_finite[:, tf.newaxis], coefficients_S2, nan)
+def pair_coefficients(norms_P2: tf.Tensor, inner_P: tf.Tensor) -> tf.Tensor:
+    """Return `1 - p·q / (2‖p‖²)` and `1 - p·q / (2‖q‖²)` for pairs of vectors p and q.
+
+    Args:
+        norms_P2: [..., 2], float64; `‖p‖²` and `‖q‖²`.
+        inner_P: [...], float64; `p·q`.
+
+    Returns:
+        [..., 2], float64.
+    """
+    # sqrt(pp)·sqrt(pp) can be less than pp, but adasum(p, p) has to be p to the last bit.
+    bound_P = tf.reduce_prod(tf.sqrt(norms_P2), axis=-1) * ROUNDING_SLACK
+    inner_P = tf.clip_by_value(inner_P, -bound_P, bound_P)
+    is_zero_P2 = norms_P2 < ZERO_NORM  # adasum(0, b) = b
+    one = tf.ones_like(norms_P2)
+    parallel_P2 = inner_P[..., tf.newaxis] / tf.where(is_zero_P2, one, norms_P2)
+    return tf.where(is_zero_P2, one, 1 - 0.5 * parallel_P2)
 
 
 def _with_rows(rows_RN: tf.Tensor) -> tf.Tensor:

@@ -6,6 +6,6 @@ transports.
 
 Read the modules in this order: `argument` (the argument and the environment variable),
 `network_interface` (where UCX listens), `library` (UCX in this process, and its mesh of
-connections), `startup_exchange` and `selection` (which transports work, and which one all workers
-use), `collectives` (the collectives of a replica).
+connections), `selection` (which transports work, and which one all workers use), `collectives` (the
+collectives of a replica).
 """

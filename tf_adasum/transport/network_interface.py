@@ -28,10 +28,8 @@ def interface_for(cluster: Cluster) -> str:
     # On the host itself, its name may resolve to the loopback address, as on Debian.
     reached = [name for name in found if not others or name != own_address.LOOPBACK]
     if not reached:  # behind address translation: the interface towards the others
-        interfaces = [
-            own_address.interface_with(address) for host in others for address in _from(host)
-        ]
-        reached = [each for each in interfaces if each]
+        ends = [address for host in others for address in _from(host)]
+        reached = list(filter(None, map(own_address.interface_with, ends)))
     if not reached:
         raise RuntimeError(
             f"no network interface of this machine has the address {own} or a route to the other "

@@ -9,19 +9,18 @@ first candidate that works on all workers is used: it has to deliver the bytes t
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-
-import numpy as np
+from typing import Any
 
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import PATIENCE_SECONDS
 from tf_adasum.errors import see
 from tf_adasum.transport import argument, library, network_interface, shared_memory, ucx_port
 from tf_adasum.transport.library import Mesh
-from tf_adasum.transport.startup_exchange import Gather, StartupExchange
 from tf_adasum.transport.ucx_port import SocketAddress
 
 # Values of UCX_TLS: shared memory; copies between the memories of two processes of a host, with
@@ -32,6 +31,8 @@ VARIABLE = "UCX_TLS"  # if the user has set this variable, its value is the only
 # Bytes that are sent to each worker. LARGE is large enough that UCX sends by reference, as it does
 # for gradients of some MB. LARGE_IN_ALL limits the bytes to all workers together.
 SMALL, LARGE, LARGE_IN_ALL = 2**10, 2**21, 2**24
+
+Share = Callable[..., tuple[str, list[list[Any]]]]  # `_shared`, without its first two arguments
 
 _channels = itertools.count()
 _choices: dict[tuple[Cluster, str], TransportChoice] = {}
@@ -57,7 +58,7 @@ def select(
     cluster: Cluster,
     transport: str,
     devices: Sequence[str],
-    gather: Gather,
+    texts_of_all: Callable[[str], list[str]],
 ) -> TransportChoice:
     """Return the transport of a new strategy; every worker has to call this.
 
@@ -65,27 +66,26 @@ def select(
         cluster: the `Cluster`.
         transport: "ucx", or "auto" for UCX if it works.
         devices: names of this worker's devices.
-        gather: function that takes this worker's int64 array ``[k]`` and returns the arrays of all
-            workers, ``[workers, k]``, over TensorFlow's collectives.
+        texts_of_all: function that takes this worker's text and returns the texts of all workers,
+            over TensorFlow's collectives.
 
     Raises:
         UcxUnavailableError: on all workers, if `transport` is "ucx" and one worker cannot use UCX.
     """
-    all_workers, kept = StartupExchange(cluster, gather), _choices.get((cluster, transport))
+    share, kept = (
+        functools.partial(_shared, cluster, texts_of_all),
+        _choices.get((cluster, transport)),
+    )
     missing = argument.unsupported_reason(devices, len(cluster.addresses))
     missing = missing or _failure_of(library.opened)
     own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.facts()]
-    failure, numbers = all_workers.gather(missing, *own)
-    are_kept, are_given, channels, *memory_facts = numbers.T
-    if kept is None or not are_kept.all():  # if any worker has closed its mesh, all need a new one
-        candidates, why_not = _candidates(
-            cluster, bool(are_given.any()), *map(np.ndarray.tolist, memory_facts)
-        )
-        kept = _tried(transport, all_workers, failure, candidates, why_not)
+    failure, facts = share(missing, *own)
+    are_kept, are_given, channels, *memory_facts = zip(*facts, strict=True)
+    if kept is None or not all(are_kept):  # if any worker has closed its mesh, all need a new one
+        candidates, why_not = _candidates(cluster, any(are_given), *memory_facts)
+        kept = _tried(cluster, transport, share, failure, candidates, why_not)
         _choices[cluster, transport] = kept
-    if kept.mesh is None:
-        return kept
-    return dataclasses.replace(kept, mesh=Mesh(kept.mesh.number, int(channels.max())))
+    return dataclasses.replace(kept, mesh=kept.mesh and Mesh(kept.mesh.number, max(channels)))
 
 
 def forget() -> None:
@@ -93,24 +93,48 @@ def forget() -> None:
     _choices.clear()
 
 
+def _shared(
+    cluster: Cluster, texts_of_all: Callable[[str], list[str]], failure: str, *values: Any
+) -> tuple[str, list[list[Any]]]:
+    """Exchange what has failed, and other values, with all workers, which all have to call this.
+
+    Args:
+        cluster: the `Cluster`.
+        texts_of_all: as for `select`.
+        failure: what has failed on this worker; "" if nothing has failed.
+        values: values of JSON types.
+
+    Returns:
+        Two values, which are the same on all workers: a text with what has failed on which workers
+        ("" if nothing has failed), and the list of the values of each worker.
+    """
+    rows = [json.loads(each) for each in texts_of_all(json.dumps([failure, *values]))]
+    texts = [text for text, *_ in rows]
+    first = next(filter(None, texts), "")
+    if {*texts} != {first}:
+        failed = [rank for rank, text in enumerate(texts) if text]
+        first = f"{cluster.named(failed)}: {first}"
+    return first, [of_worker for _, *of_worker in rows]
+
+
 def _tried(
+    cluster: Cluster,
     transport: str,
-    all_workers: StartupExchange,
+    share: Share,
     failure: str,
     candidates: Sequence[tuple[str, str]],
     why_not: str,
 ) -> TransportChoice:
     """Return the `TransportChoice`, without a trial if `failure` names what is missing."""
-    reasons = [failure and f"UCX is not used: {failure}"]
-    no_shared_memory = why_not and f"no shared memory: {why_not}"
+    reasons = [failure and f"UCX is not used: {failure}", why_not]
     for transports, name in () if failure else candidates:
-        mesh, device, endpoints, failure = _attempt(all_workers, transports)
+        mesh, device, endpoints, failure = _attempt(cluster, share, transports)
         if mesh:
-            why = "; ".join(filter(None, [*reasons, no_shared_memory]))
+            why = "; ".join(filter(None, reasons))
             summary = f"UCX {library.opened().version} ({name}; {device}){why and f': {why}'}"
             return TransportChoice(mesh, summary, endpoints)
         reasons.append(f"UCX over {name} fails: {failure}")
-    why = "; ".join(filter(None, [*reasons, no_shared_memory]))
+    why = "; ".join(filter(None, reasons))
     if transport == argument.UCX:
         raise library.UcxUnavailableError(
             f"transport='ucx' cannot be used: {why}. Use transport='auto' on all workers, or make "
@@ -120,7 +144,11 @@ def _tried(
 
 
 def _candidates(
-    cluster: Cluster, is_given: bool, memories: list[int], networks: list[int], free: list[int]
+    cluster: Cluster,
+    is_given: bool,
+    memories: Sequence[int],
+    networks: Sequence[int],
+    free: Sequence[int],
 ) -> tuple[list[tuple[str, str]], str]:
     """Return the candidates, preferred ones first, and why shared memory is not used.
 
@@ -129,18 +157,18 @@ def _candidates(
     if is_given:
         return [("", f"{VARIABLE}={os.environ.get(VARIABLE, '')}")], ""
     tcp = (TCP, "TCP")
-    if not shared_memory.is_shared(memories):
+    if len(set(memories)) == len(memories):  # no two workers share memory
         return [tcp], ""
     if why_not := shared_memory.namespace_conflict(cluster, memories, networks):
-        return [tcp], why_not
+        return [tcp], f"no shared memory: {why_not}"
     if why_not := shared_memory.insufficient_space(cluster, memories, free):
-        return [(SINGLE_COPIES, "single copies and TCP"), tcp], why_not
+        return [(SINGLE_COPIES, "single copies and TCP"), tcp], f"no shared memory: {why_not}"
     mixed = ", and TCP between hosts" if len(set(memories)) > 1 else ""
     return [(SHARED_MEMORY, f"shared memory{mixed}"), tcp], ""
 
 
 def _attempt(
-    all_workers: StartupExchange, transports: str
+    cluster: Cluster, share: Share, transports: str
 ) -> tuple[Mesh | None, str, dict[int, SocketAddress], str]:
     """Try a candidate; all workers return at the same point.
 
@@ -148,26 +176,21 @@ def _attempt(
         The mesh of this process, its interface, the ports of UCX to which it is connected, and ""
         if all workers have a mesh. Otherwise None, and last what has failed on which workers.
     """
-    functions, cluster = library.opened(), all_workers.cluster
+    functions = library.opened()
     number, device, address, ports, failure = _opened(functions, cluster, transports)
-    facts = [[each.endpoint for each in ports], *shared_memory.own_mark()]
-    own = json.dumps(facts).encode() + b"\n" + address
-    failure, lengths = all_workers.gather(failure, len(own))
+    own_ends = [each.endpoint for each in ports]
+    failure, facts = share(failure, own_ends, shared_memory.own_mark(), address.hex())
     endpoints: dict[int, list[SocketAddress]] = {}
     if not failure:
-        received = all_workers.bytes_of_all(own, lengths[:, 0].tolist())
-        marks = {}
-        for rank, each in enumerate(received):
-            of_rank, *marks[rank] = json.loads(each.partition(b"\n")[0])
-            endpoints[rank] = [(*endpoint,) for endpoint in of_rank]
+        ends, marks, addresses = zip(*facts, strict=True)
+        endpoints = {rank: [(*each,) for each in of_rank] for rank, of_rank in enumerate(ends)}
         del endpoints[cluster.rank]
         why = ucx_port.unreachable(cluster, endpoints)
         if transports in (SHARED_MEMORY, SINGLE_COPIES):
             why = why or shared_memory.forbidden_copy(cluster, marks)
-        failure, _ = all_workers.gather(why)
+        failure, _ = share(why)
     if not failure:
-        addresses = [each.partition(b"\n")[2] for each in received]
-        failure, _ = all_workers.gather(_failure_of(lambda: functions.connect(number, addresses)))
+        failure, _ = share(_failure_of(functions.connect, number, [*map(bytes.fromhex, addresses)]))
     if not failure:
         workers = len(cluster.addresses)
         sizes = SMALL, max(2**16, min(LARGE, LARGE_IN_ALL // workers))
@@ -176,7 +199,7 @@ def _attempt(
             for count, size in enumerate(sizes):
                 functions.attempt(number, cluster.rank, workers, count, size, PATIENCE_SECONDS)
 
-        failure, _ = all_workers.gather(_failure_of(exchange))
+        failure, _ = share(_failure_of(exchange))
     if failure and number >= 0:
         functions.close(number)
     ucx_port.close(ports)  # existing connections stay
@@ -184,10 +207,10 @@ def _attempt(
     return mesh, device, ucx_port.connected(endpoints), failure
 
 
-def _failure_of(act: Callable[[], object]) -> str:
+def _failure_of(act: Callable[..., object], *arguments: Any) -> str:
     """Return why a function has failed; "" if it has not failed."""
     try:
-        act()
+        act(*arguments)
     except RuntimeError as error:
         return str(error)
     return ""

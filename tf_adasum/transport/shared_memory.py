@@ -13,7 +13,7 @@ import ctypes
 import os
 import secrets
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tf_adasum.cluster.tasks import Cluster
@@ -51,11 +51,6 @@ def facts() -> tuple[int, int, int]:
     except OSError:  # without /dev/shm, or /proc: UCX has no shared memory either
         pass
     return memory, network, free
-
-
-def is_shared(memories: Sequence[int]) -> bool:
-    """Return whether any workers share memory."""
-    return len(set(memories)) < len(memories)
 
 
 def namespace_conflict(cluster: Cluster, memories: Sequence[int], networks: Sequence[int]) -> str:
@@ -105,15 +100,15 @@ def own_mark() -> tuple[int, int, int, int]:
     return facts()[0], os.getpid(), ctypes.addressof(_MARK), _MARK.value
 
 
-def forbidden_copy(cluster: Cluster, marks: Mapping[int, Sequence[int]]) -> str:
+def forbidden_copy(cluster: Cluster, marks: Sequence[Sequence[int]]) -> str:
     """Return a worker from whose memory this process may not copy; "" if there is none.
 
     Args:
         cluster: the `Cluster`.
-        marks: dict from the ranks of all workers to their `own_mark`.
+        marks: the `own_mark` of each worker.
     """
     own, *_ = marks[cluster.rank]
-    for rank, (memory, process, address, value) in marks.items():
+    for rank, (memory, process, address, value) in enumerate(marks):
         if memory == own and rank != cluster.rank:
             copy = ctypes.c_uint64()
             here = (ctypes.c_size_t * 2)(ctypes.addressof(copy), 8)  # struct iovec

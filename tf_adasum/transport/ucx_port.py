@@ -9,11 +9,13 @@ network. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
+import stat
 import struct
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tf_adasum.cluster import addresses, own_address
 from tf_adasum.cluster.tasks import Cluster
@@ -66,11 +68,10 @@ def close(listeners: Sequence[Listener]) -> None:
 def listening() -> set[Listener]:
     """Return the TCP sockets on which this process listens."""
     found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), _as_socket(int(name)) as each:
-            if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and _is_ip(each):
-                endpoint = own_address.of_end(each.getsockname()), each.getsockname()[1]
-                found.add(Listener(int(name), os.fstat(int(name)).st_ino, endpoint))
+    for descriptor, each in _tcp_sockets():
+        if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            endpoint = own_address.of_end(each.getsockname()), each.getsockname()[1]
+            found.add(Listener(descriptor, os.fstat(descriptor).st_ino, endpoint))
     return found
 
 
@@ -81,10 +82,9 @@ def connected(endpoints: Mapping[int, Sequence[SocketAddress]]) -> dict[int, Soc
         endpoints: dict from each rank to every `SocketAddress` on which that rank listens.
     """
     peers = set()
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), _as_socket(int(name)) as each:
-            if _is_ip(each):
-                peers.add((own_address.of_end(each.getpeername()), each.getpeername()[1]))
+    for _, each in _tcp_sockets():
+        with contextlib.suppress(OSError):  # it is not connected
+            peers.add((own_address.of_end(each.getpeername()), each.getpeername()[1]))
     return {rank: each for rank, of_rank in endpoints.items() for each in of_rank if each in peers}
 
 
@@ -98,29 +98,23 @@ def unreachable(cluster: Cluster, endpoints: Mapping[int, Sequence[SocketAddress
         endpoints: dict from the rank of each other worker to every `SocketAddress` on which that
             worker listens. At least one of each worker has to be reached.
     """
-    tried = [(rank, endpoint) for rank, of_rank in endpoints.items() for endpoint in of_rank]
-    words = reachability.connect_errors([endpoint for _, endpoint in tried])
-    silent: dict[int, str] = {}
-    reached = {rank for (rank, _), word in zip(tried, words, strict=True) if not word}
-    for (rank, endpoint), word in zip(tried, words, strict=True):
-        if rank not in reached:
-            silent.setdefault(rank, f"at {addresses.joined(*endpoint)}: {word}")
-    if not silent:
-        return ""
-    rank, where = next(iter(silent.items()))
+    silent, words = [], iter(reachability.connect_errors([*itertools.chain(*endpoints.values())]))
+    for rank, of_rank in endpoints.items():
+        tried = [(endpoint, next(words)) for endpoint in of_rank]
+        if tried and all(word for _, word in tried):
+            endpoint, word = tried[0]
+            silent.append(f"{cluster.named([rank])} at {addresses.joined(*endpoint)}: {word}")
     more = f" (and {len(silent) - 1} more)" if len(silent) > 1 else ""
-    return f"UCX cannot reach {cluster.named([rank])} {where}{more}"
+    return f"UCX cannot reach {silent[0]}{more}" if silent else ""
 
 
-def _as_socket(descriptor: int) -> socket.socket:
-    """Return a new socket object for an open descriptor; it can be closed separately."""
-    own = os.dup(descriptor)
-    try:
-        return socket.socket(fileno=own)
-    except OSError:
-        os.close(own)
-        raise
-
-
-def _is_ip(each: socket.socket) -> bool:
-    return each.family in (socket.AF_INET, socket.AF_INET6) and each.type == socket.SOCK_STREAM
+def _tcp_sockets() -> Iterator[tuple[int, socket.socket]]:
+    """Yield the TCP sockets of this process: each descriptor, and a copy that is closed next."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(descriptor)) as each:
+                is_ip = each.family in (socket.AF_INET, socket.AF_INET6)
+                if is_ip and each.type == socket.SOCK_STREAM:
+                    yield descriptor, each

@@ -164,7 +164,7 @@ class Workers:
         digests = self.gather([digest(value)])[:, 0]
         if (digests == digests[0]).all():
             return
-        texts = _texts_of_all(str(value if shown is None else shown), self.gather)
+        texts = texts_of_all(str(value if shown is None else shown), self.gather)
         ranks_of: dict[tuple, list[int]] = {}
         for rank, own in enumerate(zip(digests, texts, strict=True)):
             ranks_of.setdefault(own, []).append(rank)
@@ -189,9 +189,9 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
     table = gather(np.concatenate([[digest(f"{calls} {settings.digest}")], own]))
     if (table[:, 0] == table[0, 0]).all():
         return table[:, 1:]
-    texts = _texts_of_all(calls, gather)
+    texts = texts_of_all(calls, gather)
     if len(set(texts)) == 1:
-        of_all = _texts_of_all(json.dumps(settings.all()), gather)
+        of_all = texts_of_all(json.dumps(settings.all()), gather)
         raise ValueError(settings_mismatch.difference(calls, [json.loads(each) for each in of_all]))
     received = (f"{text} on worker {rank}" for rank, text in enumerate(texts))
     raise RuntimeError(
@@ -202,8 +202,8 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
     )
 
 
-def _texts_of_all(own: str, gather: Callable[[np.ndarray], np.ndarray]) -> list[str]:
-    """Return the texts of all workers."""
+def texts_of_all(own: str, gather: Callable[[np.ndarray], np.ndarray]) -> list[str]:
+    """Return the texts of all workers; all of them call this."""
     data = own.encode()
     lengths = gather(np.array([len(data)], np.int64))[:, 0]
     rows = gather(_words(data.ljust(int(lengths.max()))))

@@ -1,13 +1,13 @@
 """Authenticated messages: they arrive whole and in order, and nothing else does."""
 
 import contextlib
+import json
 import socket
 import time
 
 import pytest
 
-from tf_adasum.cluster import json_lines
-from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel
+from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel, wait
 from tf_adasum.cluster.secret import Secret
 
 SOON = 20.0
@@ -31,7 +31,7 @@ def ends():
 def received(end, count):
     messages, deadline = [], time.monotonic() + SOON
     while len(messages) < count and end.is_open and time.monotonic() < deadline:
-        json_lines.wait(end.socket, 1)
+        wait(end.socket, 1)
         messages += end.receive()
     return messages
 
@@ -48,8 +48,10 @@ NO_MESSAGE = [b"", b"{", b"[]", b"1", b"null", b"\xff\xfe", b"[" * 99_999]
 
 
 @pytest.mark.parametrize("line", NO_MESSAGE, ids=lambda line: repr(line[:9]))
-def test_what_is_no_message(line):
-    assert json_lines.decode(line) is None
+def test_what_is_no_message_closes_the_channel(ends, line):
+    client, server = ends
+    client.socket.sendall(line + b"\n")
+    assert received(server, 1) == [] and not server.is_open
 
 
 def test_a_message_may_arrive_in_parts(ends):
@@ -90,7 +92,7 @@ def test_a_message_without_the_right_proof_closes_the_channel(ends, change):
             patched.setattr(end, "_send_unsent", lambda: None)
         client.send({"op": "set"})
         server.send({"op": "set"})
-        line = json_lines.decode((server if change == "reflected" else client)._unsent)
+        line = json.loads((server if change == "reflected" else client)._unsent)
         client._unsent = server._unsent = b""
     if change == "changed":
         line = line | {"text": line["text"].replace("set", "get")}
@@ -102,7 +104,7 @@ def test_a_message_without_the_right_proof_closes_the_channel(ends, change):
         line = line | {"text": "x" * 1000}
     for each in [line, line] if change == "repeated" else [line]:
         client.socket.setblocking(True)
-        client.socket.sendall(json_lines.encode(each))
+        client.socket.sendall(json.dumps(each).encode() + b"\n")
     expected = [{"op": "set"}] if change == "repeated" else []
     assert received(server, 2) == expected
     assert not server.is_open

@@ -3,7 +3,6 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import pytest
 from support import meshes
 
@@ -21,16 +20,16 @@ def on_workers(transport, workers=2, devices=lambda rank: ["CPU:0"]):
     barrier, rows = threading.Barrier(workers, timeout=30), [None] * workers
 
     def work(rank):
-        def gather(own):
+        def texts_of_all(own):
             rows[rank] = own
             barrier.wait()
-            of_all = np.stack(rows)
+            of_all = list(rows)
             barrier.wait()
             return of_all
 
         cluster = cluster_of(rank, workers)
         try:
-            return selection.select(cluster, transport, devices(rank), gather)
+            return selection.select(cluster, transport, devices(rank), texts_of_all)
         except library.UcxUnavailableError as error:
             return error
 

@@ -54,8 +54,8 @@ from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.transport import shared_memory
 cluster = Cluster(("a:1", "b:2"), ("worker 0", "worker 1"), 0)
 own, (memory, *other) = shared_memory.own_mark(), {theirs}
-print(shared_memory.forbidden_copy(cluster, {{0: own, 1: [memory + 1, *other]}}))
-print(shared_memory.forbidden_copy(cluster, {{0: own, 1: [memory, *other]}}))
+print(shared_memory.forbidden_copy(cluster, [own, [memory + 1, *other]]))
+print(shared_memory.forbidden_copy(cluster, [own, [memory, *other]]))
 """
 
 

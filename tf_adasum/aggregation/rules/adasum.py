@@ -14,7 +14,7 @@ from tf_adasum import ops
 from tf_adasum.aggregation.rules import granularity as granularities
 from tf_adasum.aggregation.rules import nodes
 from tf_adasum.aggregation.rules.base import AggregationRule, Granularity
-from tf_adasum.ops.reference import ROUNDING_SLACK, ZERO_NORM
+from tf_adasum.ops.reference import pair_coefficients
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -133,12 +133,5 @@ def _combine_pairs(gram_SRR: tf.Tensor, nodes_SMR: tf.Tensor, error: float) -> t
     norms_SM = nodes.squared_norm(gram_SRR, nodes_SMR, error)
     norms_SP2 = tf.reshape(norms_SM, [-1, *pairs_SP2R.shape[1:3]])
     inner_SP = nodes.inner(gram_SRR, pairs_SP2R[:, :, 0], pairs_SP2R[:, :, 1])
-    # sqrt(pp)·sqrt(pp) can be less than pp, but adasum(p, p) has to be p to the last bit.
-    bound_SP = tf.reduce_prod(tf.sqrt(norms_SP2), axis=2) * ROUNDING_SLACK
-    inner_SP = tf.clip_by_value(inner_SP, -bound_SP, bound_SP)
-
-    is_zero_SP2 = norms_SP2 < ZERO_NORM  # adasum(0, b) = b
-    one = tf.ones_like(norms_SP2)
-    parallel_SP2 = inner_SP[:, :, None] / tf.where(is_zero_SP2, one, norms_SP2)
-    coefficients_SP2 = tf.where(is_zero_SP2, one, 1 - 0.5 * parallel_SP2)
+    coefficients_SP2 = pair_coefficients(norms_SP2, inner_SP)
     return tf.reduce_sum(coefficients_SP2[..., None] * pairs_SP2R, axis=2)
