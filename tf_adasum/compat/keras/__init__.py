@@ -83,13 +83,7 @@ else:
     from tf_adasum.compat.keras.keras3 import loss_scaling, metrics
     from tf_adasum.compat.keras.keras3 import phases as phases_of_keras3
     from tf_adasum.compat.keras.keras3.build import is_model_built
-    from tf_adasum.compat.keras.keras3.epochs import (
-        batches_of_data,
-        passes_of_data,
-        position_in_data,
-        set_data_order,
-        why_not_repeatable,
-    )
+    from tf_adasum.compat.keras.keras3.epochs import iterator_of_training, set_data_order
     from tf_adasum.compat.keras.keras3.fit import (
         CALLBACKS_OF_WORKER_0,
         disable_async_callbacks,
