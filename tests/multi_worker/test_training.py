@@ -76,7 +76,7 @@ def test_communication_options_reach_every_collective(group):
     for actual in group.run(basics.collective_attributes, **options):
         assert actual["ops"].tolist() == sorted(ops * group.devices)
         assert actual["timeouts"].tolist() == [77.0] * len(ops) * group.devices
-        assert actual["hints"].tolist() == ["RING"] * len(ops) * group.devices
+        assert actual["hints"].tolist() == ["ring"] * len(ops) * group.devices
 
 
 @on("1x2", "2x1")

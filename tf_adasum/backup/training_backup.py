@@ -214,15 +214,19 @@ class TrainingBackup:
         self._save(model, epoch, batch, since=since, **where)
 
     def _save(self, model, epoch, batch, since=0, has_begun=False, is_validating=False):
-        if self._saved is None and self._is_writer:
-            if reason := keras_compat.why_not_repeatable(model):
+        iterator, done = keras_compat.iterator_of_training(model), 0 if is_validating else batch
+        position, passes, rows, batches = done, 0, 0, 0  # in a custom loop
+        if iterator is not None:
+            position, passes = iterator.position(done, has_begun), iterator.passes(done)
+            rows, batches = iterator.batches()
+        if self._saved is None and self._is_writer and iterator is not None:
+            if reason := iterator.why_not_repeatable():
                 warnings.warn(
                     "If training resumes from a backup, some rows of the interrupted epoch will be "
                     f"used twice and others left out, because {reason} {see('TFA-609')}",
                     stacklevel=2,
                 )
         self._batches_since, self._saved = 0, (epoch, batch)
-        position = keras_compat.position_in_data(model, 0 if is_validating else batch, has_begun)
         sections = [*training_state.SECTIONS, *([training_state.METRICS] if batch else [])]
         arrays = training_state.gather_state(model, self._workers, sections)
         if weight := self._refused_weight(model, arrays):
@@ -234,7 +238,6 @@ class TrainingBackup:
                 f"BackupAndRestore(refuse_nonfinite=False) {see('TFA-608')}"
             )
         if self._is_writer:
-            rows, batches = keras_compat.batches_of_data(model, begins=False)
             position = max(position, self._order.position_ahead)
             facts = {
                 "epoch": epoch,
@@ -246,7 +249,7 @@ class TrainingBackup:
                 "validating": int(is_validating),
                 "rows": rows,
                 "batches": batches,
-                "passes": keras_compat.passes_of_data(model, 0 if is_validating else batch),
+                "passes": passes,
                 "first": self._order.first_epoch or 0,
                 "replicas": keras_compat.replicas_of(model),
             }
@@ -284,7 +287,8 @@ class TrainingBackup:
         """Return a backup with its position counted in batches of the `fit` that begins."""
         if backup.facts.get("validating", 0):
             return backup
-        converted = backup.with_batch_size(*keras_compat.batches_of_data(model, begins=True))
+        iterator = keras_compat.iterator_of_training(model, begins=True)
+        converted = backup.with_batch_size(*((0, 0) if iterator is None else iterator.batches()))
         if converted.progress != backup.progress:
             self._files.keep_only_next()
         return converted

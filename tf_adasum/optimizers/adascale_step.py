@@ -36,7 +36,7 @@ class AdaScaleStep(keras_compat.Step):
 
     def build(self, wrapper, variables):
         """Create the accumulator of the measurements, and the state of the estimates."""
-        keras_compat.add_accumulator(self.optimizer)
+        self.add_accumulator()
 
         def state(name, initializer="zeros"):
             return wrapper.add_variable(

@@ -185,7 +185,7 @@ class DeltaStep(keras_compat.Step):
             self.starts = wrapper.add_optimizer_variables(variables, "start")
         strategy, self.slots = tf.distribute.get_strategy(), []
         if tf.distribute.has_strategy() and strategy._virtual_replicas.per_device > 1:
-            self.slots = keras_compat.add_slots(wrapper, strategy._virtual_replicas.per_device)
+            self.slots = self.add_slots(wrapper, strategy._virtual_replicas.per_device)
 
     def update(self, values, variables):
         """Take a local step. After every k local steps, combine the changes of the replicas."""
@@ -248,7 +248,7 @@ class DeltaStep(keras_compat.Step):
                 keras_compat.average(self.assigned)
         self.taken.assign(0)
         if getattr(self.optimizer, "use_ema", False):
-            keras_compat.update_weight_ema(self.optimizer, self.combinations)
+            self.update_averages(self.combinations)
         self.combinations.assign_add(1)
 
     def _combine_changes(self, variables, starts):

@@ -108,12 +108,12 @@ class WrapperOptimizer(keras_compat.WrapperBase):
 
     def save_own_variables(self, store):
         """Save the variables of this optimizer; Keras saves the inner optimizer separately."""
-        for index, variable in enumerate(keras_compat.variables_to_save(self)):
+        for index, variable in enumerate(self._variables_to_save()):
             store[str(index)] = variable.numpy()
 
     def load_own_variables(self, store):
         """Load the variables that `save_own_variables` has saved; warn if their number differs."""
-        own = keras_compat.variables_to_save(self)
+        own = self._variables_to_save()
         if len(store.keys()) != len(own):
             warnings.warn(
                 f"The state of {self.name!r} is reset, because the file has {len(store.keys())} "

@@ -132,6 +132,10 @@ class AggregationState:
         virtual_per_device: the number of virtual replicas of each device. If it is above 1, their
             `Step` measures the orthogonality. Defaults to 1.
 
+    Attributes:
+        functions: dict of the compiled functions with which eager code reduces the gradients. It is
+            emptied when newly traced functions contain other operations.
+
     Raises:
         ValueError: if the rule's granularity does not fit the paths, or a group has variables of
             several optimizers.
@@ -145,7 +149,7 @@ class AggregationState:
         arrays = scheme.single_level_rule.initial_state(count, scheme.replicas)
         self.rule_state = RuleState(arrays) if arrays else None
         self._measures = None
-        self.version = 0  # increases if newly traced functions contain other operations
+        self.functions = {}
 
     def _number(self, paths):
         self.paths = list(paths)
@@ -187,14 +191,14 @@ class AggregationState:
     def measure_orthogonality(self):
         """Create a variable for the orthogonality; functions traced from now on assign it."""
         if self._measures is None:
-            self.version += 1
+            self.functions.clear()
             self._measures = tf.Variable(
                 np.zeros([3, len(self.paths)]), trainable=False, dtype=tf.float64
             )
 
     def stop_measuring_orthogonality(self):
         """Remove the variable of the orthogonality, which functions traced later do not compute."""
-        self.version += 1
+        self.functions.clear()
         self._measures = None
 
     def groups_of(self, indices):

@@ -9,14 +9,14 @@ from support.keras_versions import Variable
 
 import tf_adasum
 from tf_adasum.compat.tensorflow import GradientCrossDeviceOps, GradientOptions
-from tf_adasum.compat.tensorflow import cross_device_ops as of_strategy
 from tf_adasum.compat.tensorflow.cross_device_ops import MOST_FUNCTIONS
 
 
 class State:
     """What a model's reductions leave behind, as far as the compat package looks at it."""
 
-    version = 0
+    def __init__(self):
+        self.functions = {}
 
 
 class Unchanging(GradientCrossDeviceOps):
@@ -25,23 +25,18 @@ class Unchanging(GradientCrossDeviceOps):
     def __init__(self):
         options = tf.distribute.experimental.CommunicationOptions()
         super().__init__(["/device:CPU:0"], 1, options)
-        self.traced = []  # for each function the version of the state, None without one
+        self.traced = []  # for each function the state of its gradients, or None
 
     def is_identity_for_one_replica(self, options):
         return False
 
     def combine_gradients(self, gradients, options, rows):
-        self.traced.append(getattr(options.state, "version", None))
+        self.traced.append(options.state)
         return gradients
 
     def reduced(self, gradients, marker):
         pairs = [(gradient, gradient) for gradient in gradients]
         return self.batch_reduce(tf.distribute.ReduceOp.SUM, pairs, marker)
-
-    @property
-    def functions(self):
-        """The number of functions it keeps."""
-        return sum(map(len, self._functions.values()))
 
 
 def marker_of(state, indices=(0,)):
@@ -51,13 +46,15 @@ def marker_of(state, indices=(0,)):
 ONE = [tf.constant([1.0])]
 
 
-def test_a_model_keeps_its_function_until_its_version_changes():
-    ops, state = Unchanging(), State()
-    for version in (0, 0, 1, 1, 2):
-        state.version = version
+def test_a_state_keeps_its_function_until_it_is_emptied():
+    ops, states = Unchanging(), (State(), State())
+    for state in states * 2:
         ops.reduced(ONE, marker_of(state))
-        gc.collect()
-    assert (ops.functions, ops.traced) == (1, [0, 1, 2])
+    assert len(ops.traced) == 2
+    states[0].functions.clear()
+    for state in states:
+        ops.reduced(ONE, marker_of(state))
+    assert len(ops.traced) == 3 and ops.traced[2] is states[0]
 
 
 def test_the_functions_of_a_models_subsets_are_bounded():
@@ -65,7 +62,7 @@ def test_the_functions_of_a_models_subsets_are_bounded():
     for index in range(2 * MOST_FUNCTIONS):
         ops.reduced(ONE, marker_of(state, [index]))
         ops.reduced(ONE, marker_of(state, [0]))
-    assert ops.functions == MOST_FUNCTIONS
+    assert len(state.functions) == MOST_FUNCTIONS
     assert len(ops.traced) == 2 * MOST_FUNCTIONS, "the one that is used all the time stays"
 
 
@@ -74,7 +71,7 @@ def test_gradients_without_a_state_are_bounded_too():
     for size in range(1, 2 * MOST_FUNCTIONS):
         (reduced,) = ops.reduced([tf.ones([size])], marker_of(None, ()))
         assert reduced.shape == [size]
-    assert ops.functions == MOST_FUNCTIONS
+    assert len(ops._functions) == MOST_FUNCTIONS
 
 
 def test_sparse_gradients_of_any_length_share_a_function():
@@ -83,7 +80,7 @@ def test_sparse_gradients_of_any_length_share_a_function():
         slices = tf.IndexedSlices(tf.ones([rows, 2]), tf.range(rows), tf.constant([9, 2]))
         (reduced,) = ops.reduced([slices], marker_of(state))
         assert tf.convert_to_tensor(reduced).numpy().sum() == 2 * rows
-    assert ops.functions == 1 and len(ops.traced) <= 2
+    assert len(state.functions) == 1 and len(ops.traced) <= 2
 
 
 class Shrinking(tf_adasum.rules.AggregationRule):
@@ -116,8 +113,7 @@ def test_the_state_of_a_rule_goes_with_its_marker():
         combined = all_reduced(strategy, [tf.ones([3]), tf.ones([2])], marker)
         assert combined == [[share] * 3, [share] * 2]
     state = weakref.ref(marker.state)
-    functions = of_strategy(strategy.extended)._functions
-    assert [len(own) for own in functions.values()] == [1]
+    assert len(marker.state.functions) == 1
     del marker
     gc.collect()
-    assert state() is None and not functions
+    assert state() is None

@@ -146,7 +146,7 @@ def imported_by(path):
 
 
 def test_the_names_that_the_package_uses_are_there():
-    """With Keras 2, backups and virtual replicas are refused, and what they use is missing."""
+    """With Keras 2, backups are refused, and what they use is missing."""
     used = {
         name
         for path in PACKAGE.rglob("*.py")
@@ -154,4 +154,4 @@ def test_the_names_that_the_package_uses_are_there():
         for name in re.findall(r"keras_compat\.(\w+)", path.read_text())
     }
     missing = {name for name in used if not hasattr(keras_compat, name)}
-    assert len(used) > 50 and missing == ({"add_slots"} if IS_KERAS_2 else set())
+    assert len(used) > 50 and not missing

@@ -23,14 +23,16 @@ from tf_adasum.compat.keras.calls import (
     skip_log_reduction,
     when_fit_ends,
 )
-from tf_adasum.compat.keras.generation import IS_KERAS_2, hooks
+from tf_adasum.compat.keras.generation import IS_KERAS_2, hooks, index_of
 from tf_adasum.compat.keras.optimizer_steps import install_step, is_wrapped
 from tf_adasum.compat.keras.optimizers import (
     accumulation_steps,
     aggregation_states_of,
+    apply_unless_nonfinite,
     assign,
     average,
     check_same_settings,
+    combine,
     cond,
     floating,
     is_one_of_several,
@@ -62,11 +64,8 @@ if IS_KERAS_2:
         VARIABLE_TYPES,
         all_variables,
         apply,
-        apply_unless_nonfinite,
         assigned_in_forward_pass,
         build,
-        combine,
-        index_of,
         is_built,
     )
     from tf_adasum.compat.keras.keras2.wrapper import (
@@ -74,22 +73,13 @@ if IS_KERAS_2:
         OF_SWAP_EMA_WEIGHTS,
         Step,
         WrapperBase,
-        add_accumulator,
         swap_learning_rate,
-        update_weight_ema,
-        variables_to_save,
     )
 else:
     from tf_adasum.compat.keras.keras3 import loss_scaling, metrics
     from tf_adasum.compat.keras.keras3 import phases as phases_of_keras3
     from tf_adasum.compat.keras.keras3.build import is_model_built
-    from tf_adasum.compat.keras.keras3.epochs import (
-        batches_of_data,
-        passes_of_data,
-        position_in_data,
-        set_data_order,
-        why_not_repeatable,
-    )
+    from tf_adasum.compat.keras.keras3.epochs import iterator_of_training, set_data_order
     from tf_adasum.compat.keras.keras3.fit import (
         CALLBACKS_OF_WORKER_0,
         disable_async_callbacks,
@@ -104,11 +94,8 @@ else:
         Step,
         all_variables,
         apply,
-        apply_unless_nonfinite,
         assigned_in_forward_pass,
         build,
-        combine,
-        index_of,
         is_built,
     )
     from tf_adasum.compat.keras.keras3.variables import forget_assigned, reduction_of
@@ -116,11 +103,7 @@ else:
         LAMB_MODULE,
         OF_SWAP_EMA_WEIGHTS,
         WrapperBase,
-        add_accumulator,
-        add_slots,
         swap_learning_rate,
-        update_weight_ema,
-        variables_to_save,
     )
 
 

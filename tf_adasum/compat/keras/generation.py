@@ -1,4 +1,4 @@
-"""Detects Keras 2 or Keras 3, and provides its private names and the registry of its hooks."""
+"""Detects Keras 2 or Keras 3, and provides what shared files need of it, and its hooks."""
 
 import warnings
 
@@ -23,9 +23,11 @@ if what := newer(tf.__version__, keras.__version__):
 IS_KERAS_2 = keras.__version__.startswith("2.")
 if IS_KERAS_2:
     from tf_adasum.compat.keras import private_names_keras2 as private_names
+    from tf_adasum.compat.keras.optimizer_variables_keras2 import index_of, variables_of
 else:
     from tf_adasum.compat.keras import private_names_keras3 as private_names
+    from tf_adasum.compat.keras.optimizer_variables_keras3 import index_of, variables_of
 
 hooks = Hooks("Keras 2" if IS_KERAS_2 else "Keras 3", private_names.library)
 
-__all__ = ["IS_KERAS_2", "hooks", "private_names"]
+__all__ = ["IS_KERAS_2", "hooks", "index_of", "private_names", "variables_of"]

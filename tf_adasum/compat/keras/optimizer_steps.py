@@ -55,6 +55,26 @@ class BaseStep:
                 "optimizer."
             )
 
+    def add_accumulator(self):
+        """Add an accumulator for a scalar of `measure`, if the optimizer accumulates gradients.
+
+        Called after the optimizer is built. The optimizers of Keras 2 never accumulate.
+        """
+        return  # AutoGraph needs a body
+
+    def add_slots(self, wrapper, count):
+        """Add variables for what differs between the virtual replicas of a device, in Keras 3.
+
+        Args:
+            wrapper: the `WrapperBase`, whose inner optimizer is built.
+            count: the number of virtual replicas of a device.
+
+        Returns:
+            A list of pairs: a variable of the inner optimizer, and the new variable with its values
+            on the virtual replicas, ``[count, …]``.
+        """
+        raise NotImplementedError
+
     def measure(self, gradients):
         """Return a list of scalars to accumulate with the gradients and to pass to `update`.
 
@@ -86,6 +106,13 @@ class BaseStep:
 
     def average(self):
         """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
+        raise NotImplementedError
+
+    def update_averages(self, count):
+        """Do the same after `count` earlier updates, an int64 scalar.
+
+        Keras's own updates count iterations.
+        """
         raise NotImplementedError
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
+from tf_adasum.compat.keras.generation import index_of, variables_of
 from tf_adasum.compat.keras.optimizer_steps import is_wrapped
 from tf_adasum.errors import hint
 
@@ -51,138 +52,130 @@ class HandedOver(Exception):
     """Ends a step of an optimizer in a micro-batch; the update follows in the last one."""
 
 
-class Optimizers:
-    """Reduces the gradients of optimizers: the base class for Keras 2 and for Keras 3."""
+def apply_unless_nonfinite(optimizer, gradients, variables, step, build=None):
+    """Take a step with this replica's gradients, if the gradients of all replicas are finite.
 
-    def variables_of(self, optimizer):
-        """Return the list of variables that a built optimizer was built for."""
-        raise NotImplementedError
+    The gradients of a replica without rows are zeroed first, because they are often NaN.
 
-    def index_of(self, optimizer, variable):
-        """Return the index of a Keras or TensorFlow variable in `variables_of`."""
-        raise NotImplementedError
+    Args:
+        optimizer: the optimizer.
+        gradients: list of this replica's gradients, with None for each missing gradient.
+        variables: list of the gradients' variables. None for the optimizer's variables.
+        step: function that takes a step with the list of gradients. Each replica calls it
+            either immediately or inside a branch of `tf.cond`.
+        build: function that creates the variables of an optimizer, which a branch cannot do, if
+            they do not exist yet. Defaults to None: they exist.
+    """
+    context = our_replica_context()
+    if not context or is_wrapped(optimizer):
+        return step(gradients)
+    virtual = context.strategy._virtual_replicas.step
+    context.strategy._virtual_replicas.check(virtual is not None)
+    with virtual.update() if virtual else contextlib.nullcontext():
+        return _apply_unless_nonfinite(context, optimizer, gradients, variables, step, build)
 
-    def build(self, optimizer, variables):
-        """Create an optimizer's own variables if they do not exist yet. Called in a replica."""
-        raise NotImplementedError
 
-    def apply_unless_nonfinite(self, optimizer, gradients, variables, step):
-        """Take a step with this replica's gradients, if the gradients of all replicas are finite.
+def _apply_unless_nonfinite(context, optimizer, gradients, variables, step, build):
+    if not context.strategy.are_gradients_combined:
+        gradients = context.strategy._empty_replicas.zero_where_empty(gradients)
+    nonfinite = context.strategy._nonfinite
+    present = [gradient for gradient in gradients if gradient is not None]
+    if nonfinite.is_disabled or not present:
+        return step(gradients)
 
-        The gradients of a replica without rows are zeroed first, because they are often NaN.
+    if variables is not None and build:
+        build(optimizer, variables)
+    every = variables_of(optimizer) if variables is None else list(variables)
+    pairs = zip(gradients, every, strict=True)
+    paths = [path_of(variable) for gradient, variable in pairs if gradient is not None]
+    are_present = [gradient is not None for gradient in gradients]
 
-        Args:
-            optimizer: the optimizer.
-            gradients: list of this replica's gradients, with None for each missing gradient.
-            variables: list of the gradients' variables. None for the optimizer's variables.
-            step: function that takes a step with the list of gradients. Each replica calls it
-                either immediately or inside a branch of `tf.cond`.
-        """
-        context = our_replica_context()
-        if not context or is_wrapped(optimizer):
+    def take(found, *present):
+        del found
+        with nonfinite.already_checked():
+            step(at_places(are_present, present))
+
+    def skip_or_raise(found, *present):
+        del present
+        nonfinite.skip_or_raise(found, paths)
+
+    virtual = context.strategy._virtual_replicas.step
+    if virtual and virtual.hands_over:
+        virtual.note("not finite", nonfinite.first(present))
+        with nonfinite.already_checked():
             return step(gradients)
-        virtual = context.strategy._virtual_replicas.step
-        context.strategy._virtual_replicas.check(virtual is not None)
-        with virtual.update() if virtual else contextlib.nullcontext():
-            return self._apply_unless_nonfinite(context, optimizer, gradients, variables, step)
+    found = nonfinite.find(present)
+    is_finite = tf.reduce_all(tf.equal(found, 0))
+    return cond(context, is_finite, take, skip_or_raise, (found, *present))
 
-    def _apply_unless_nonfinite(self, context, optimizer, gradients, variables, step):
-        if not context.strategy.are_gradients_combined:
-            gradients = context.strategy._empty_replicas.zero_where_empty(gradients)
-        nonfinite = context.strategy._nonfinite
-        present = [gradient for gradient in gradients if gradient is not None]
-        if nonfinite.is_disabled or not present:
-            return step(gradients)
 
-        if variables is not None:  # a branch cannot create variables
-            self.build(optimizer, variables)
-        every = self.variables_of(optimizer) if variables is None else list(variables)
-        pairs = zip(gradients, every, strict=True)
-        paths = [path_of(variable) for gradient, variable in pairs if gradient is not None]
-        are_present = [gradient is not None for gradient in gradients]
+def combine(optimizer, gradients, variables, scalars=()):
+    """Combine the replicas' gradients of some variables with the strategy's rule.
 
-        def take(found, *present):
-            del found
-            with nonfinite.already_checked():
-                step(at_places(are_present, present))
+    Called in a replica. With `gradient_accumulation_steps`, the gradients are already weighted
+    by the rows of the replicas.
 
-        def skip_or_raise(found, *present):
-            del present
-            nonfinite.skip_or_raise(found, paths)
+    Args:
+        optimizer: the optimizer that was built for these variables.
+        gradients: list of this replica's gradients, without None.
+        variables: list of the gradients' Keras or TensorFlow variables.
+        scalars: list of scalars that are combined as gradients of other variables. The results
+            follow the combined gradients.
 
-        virtual = context.strategy._virtual_replicas.step
-        if virtual and virtual.hands_over:
-            virtual.note("not finite", nonfinite.first(present))
-            with nonfinite.already_checked():
-                return step(gradients)
-        found = nonfinite.find(present)
-        is_finite = tf.reduce_all(tf.equal(found, 0))
-        return cond(context, is_finite, take, skip_or_raise, (found, *present))
+    Raises:
+        HandedOver: if another micro-batch of this device follows.
+    """
+    context = tf.distribute.get_replica_context()
+    gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
+    indices = [index_of(optimizer, variable) for variable in variables]
+    state = _aggregation_state_of(optimizer, context)
+    values, marker = [*gradients, *scalars], tensorflow_compat.GradientOptions()
+    virtual = context.strategy._virtual_replicas.step
+    if virtual and virtual.hands_over:
+        measured = len(gradients) if state.measures_orthogonality else 0
+        virtual.hand_over(optimizer, values, state.groups_of(indices), measured)
+        raise HandedOver
+    if virtual:
+        parts = virtual.combined(optimizer, values)
+        values, marker.parts = [each for part in parts for each in part], len(parts)
+    _check_same_gradients(context, gradients, variables, state.groups_of(indices))
+    is_weighted = accumulation_steps(optimizer) > 1
+    marker = marker.for_variables(state, indices, is_weighted)
+    count = len(gradients) + len(scalars)
+    combined = context.all_reduce("SUM", values, options=marker)[:count]
+    if virtual and state.measures_orthogonality:
+        state.keep_measures(virtual.measures(gradients, combined[: len(gradients)]), indices)
+    return combined
 
-    def combine(self, optimizer, gradients, variables, scalars=()):
-        """Combine the replicas' gradients of some variables with the strategy's rule.
 
-        Called in a replica. With `gradient_accumulation_steps`, the gradients are already weighted
-        by the rows of the replicas.
+def _aggregation_state_of(optimizer, replica_context):
+    """Return the optimizer's `AggregationState`. Create it if it does not exist yet."""
 
-        Args:
-            optimizer: the optimizer that was built for these variables.
-            gradients: list of this replica's gradients, without None.
-            variables: list of the gradients' Keras or TensorFlow variables.
-            scalars: list of scalars that are combined as gradients of other variables. The results
-                follow the combined gradients.
+    def across_replicas(strategy):
+        with tf.init_scope():
+            set_aggregation_state(optimizer, strategy)
 
-        Raises:
-            HandedOver: if another micro-batch of this device follows.
-        """
-        context = tf.distribute.get_replica_context()
-        gradients = [of_known_shape(*pair) for pair in zip(gradients, variables, strict=True)]
-        indices = [self.index_of(optimizer, variable) for variable in variables]
-        state = self._aggregation_state_of(optimizer, context)
-        values, marker = [*gradients, *scalars], tensorflow_compat.GradientOptions()
-        virtual = context.strategy._virtual_replicas.step
-        if virtual and virtual.hands_over:
-            measured = len(gradients) if state.measures_orthogonality else 0
-            virtual.hand_over(optimizer, values, state.groups_of(indices), measured)
-            raise HandedOver
-        if virtual:
-            parts = virtual.combined(optimizer, values)
-            values, marker.parts = [each for part in parts for each in part], len(parts)
-        _check_same_gradients(context, gradients, variables, state.groups_of(indices))
-        is_weighted = accumulation_steps(optimizer) > 1
-        marker = marker.for_variables(state, indices, is_weighted)
-        count = len(gradients) + len(scalars)
-        combined = context.all_reduce("SUM", values, options=marker)[:count]
-        if virtual and state.measures_orthogonality:
-            state.keep_measures(virtual.measures(gradients, combined[: len(gradients)]), indices)
-        return combined
+    if getattr(optimizer, "aggregation_state", None) is None:
+        replica_context.merge_call(across_replicas)
+    return optimizer.aggregation_state
 
-    def _aggregation_state_of(self, optimizer, replica_context):
-        """Return the optimizer's `AggregationState`. Create it if it does not exist yet."""
 
-        def across_replicas(strategy):
-            with tf.init_scope():
-                self.set_aggregation_state(optimizer, strategy)
+def divide_variables(optimizers):
+    """Note that one optimizer holds several built optimizers, which have own variables."""
+    paths = [[path_of(v) for v in variables_of(each)] for each in optimizers]
+    for number, own in enumerate(optimizers):
+        others = paths[:number] + paths[number + 1 :]
+        _paths_of_others[own] = [path for each in others for path in each]
 
-        if getattr(optimizer, "aggregation_state", None) is None:
-            replica_context.merge_call(across_replicas)
-        return optimizer.aggregation_state
 
-    def divide_variables(self, optimizers):
-        """Note that one optimizer holds several built optimizers, which have own variables."""
-        paths = [[path_of(v) for v in self.variables_of(each)] for each in optimizers]
-        for number, own in enumerate(optimizers):
-            others = paths[:number] + paths[number + 1 :]
-            _paths_of_others[own] = [path for each in others for path in each]
-
-    def set_aggregation_state(self, optimizer, strategy):
-        """Create and store the `AggregationState` of a built optimizer."""
-        paths = [path_of(variable) for variable in self.variables_of(optimizer)]
-        others = _paths_of_others.get(optimizer, ())
-        optimizer.aggregation_state = strategy._aggregation_state(paths, others)
-        rule_state = optimizer.aggregation_state.rule_state
-        if rule_state:
-            optimizer.rule_state = rule_state  # Keras saves this attribute with the optimizer
+def set_aggregation_state(optimizer, strategy):
+    """Create and store the `AggregationState` of a built optimizer."""
+    paths = [path_of(variable) for variable in variables_of(optimizer)]
+    others = _paths_of_others.get(optimizer, ())
+    optimizer.aggregation_state = strategy._aggregation_state(paths, others)
+    rule_state = optimizer.aggregation_state.rule_state
+    if rule_state:
+        optimizer.rule_state = rule_state  # Keras saves this attribute with the optimizer
 
 
 def at_places(are_present, present):

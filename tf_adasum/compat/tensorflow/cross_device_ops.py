@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import contextlib
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -67,9 +66,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         super().__init__(*args, **kwargs)
         self._gathers: dict[tuple, Callable] = {}
         self._parts: dict[tuple[int, int], ReusingLauncher] = {}
-        # The functions of each `AggregationState`, without a reference to it: it has to be freed.
-        # Without a state, those of this object.
-        self._functions: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+        # The functions for gradients without a state. An `AggregationState` has its own.
+        self._functions: dict[tuple, Callable] = {}
         self.key_reuse = KeyReuse()
         keys = self._collective_keys
         self._launchers = [
@@ -260,30 +258,19 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     def _function_for(self, gradients, options):
         """Return a `tf.function` that combines gradients with these dtypes and shapes."""
-        state = options.state
-        version = None if state is None else state.version
         key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
         key += (options.is_weighted, options.parts, options.indices, *map(_signature, gradients))
-        functions = self._functions.setdefault(self if state is None else state, {})
-        made_for, function = functions.pop(key, (None, None))
-        if function is None or made_for != version:
-            function = self._new_function(options)
-        functions[key] = version, function  # moved to the end, because it was used last
+        functions = self._functions if options.state is None else options.state.functions
+        function = functions.pop(key, None)
+        if function is None:
+            function = runtime.function_without_retrace_warning(
+                lambda gradients, rows: self._combine_gradients(gradients, options, rows),
+                reduce_retracing=True,  # sparse gradients have another length in each step
+            )
+        functions[key] = function  # moved to the end, because it was used last
         if len(functions) > MOST_FUNCTIONS:
             del functions[next(iter(functions))]
         return function
-
-    def _new_function(self, options):
-        state = options.state
-        state_of = (lambda: None) if state is None else weakref.ref(state)
-        stateless = options.for_variables(None, options.indices, options.is_weighted)
-
-        def combine(gradients, rows):
-            options = stateless.for_variables(state_of(), stateless.indices, stateless.is_weighted)
-            return self._combine_gradients(gradients, options, rows)
-
-        # Sparse gradients have another length in each step.
-        return runtime.function_without_retrace_warning(combine, reduce_retracing=True)
 
     def _all_reduce_per_replica_values(self, reduce_op, per_replica_values, options):
         """Reduce values other than gradients, as TensorFlow does.

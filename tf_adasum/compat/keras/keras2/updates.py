@@ -11,13 +11,16 @@ import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.optimizer_steps import step_of_wrapper
+from tf_adasum.compat.keras.optimizer_variables_keras2 import distributed, key_of
 from tf_adasum.compat.keras.optimizers import (
-    Optimizers,
     aggregation_states_of,
+    apply_unless_nonfinite,
     at_places,
+    combine,
     is_ours,
     our_replica_context,
     path_of,
+    set_aggregation_state,
 )
 from tf_adasum.compat.keras.private_names_keras2 import (
     BaseLossScaleOptimizer,
@@ -33,67 +36,48 @@ LOSS_SCALE_OPTIMIZERS = (BaseLossScaleOptimizer,)
 VARIABLE_TYPES = (tf.Variable,)
 
 
-class OptimizersOfKeras2(Optimizers):
-    """Implements `Optimizers` for Keras 2, for new-style and legacy optimizers."""
+def build(optimizer, variables):
+    """Create an optimizer's own variables if they do not exist yet, and store `variables`.
 
-    def variables_of(self, optimizer):
-        """Return the variables that an optimizer updates, usually all variables of a model.
+    This is done once for all replicas. Otherwise, each replica would create its own variables.
+    """
+    optimizer, variables = _without_loss_scale(optimizer), tuple(map(distributed, variables))
+    if is_built(optimizer) and not _met_first(optimizer, variables):
+        return
+    context = tf.distribute.get_replica_context()
+    if context and tf.distribute.has_strategy():
+        context.merge_call(lambda strategy: _build(optimizer, variables, strategy))
+    else:
+        _build(optimizer, variables)
 
-        The optimizers of Keras 2 do not store these variables, so `build` does.
-        """
-        return list(optimizer.first_variables)
 
-    def index_of(self, optimizer, variable):
-        """Return the index of a variable in `variables_of`."""
-        key = key_of(variable)
-        for index, own in enumerate(optimizer.first_variables):
-            if key_of(own) == key:
-                return index
-        raise ValueError(
-            f"This {type(optimizer).__name__} was built for other variables. Use another optimizer "
-            f"for this variable. Received: {variable.name}"
-        )
-
-    def build(self, optimizer, variables):
-        """Create an optimizer's own variables if they do not exist yet, and store `variables`.
-
-        This is done once for all replicas. Otherwise, each replica would create its own variables.
-        """
-        variables = tuple(map(distributed, variables))
-        if is_built(optimizer) and not _met_first(optimizer, variables):
-            return
-        context = tf.distribute.get_replica_context()
-        if context and tf.distribute.has_strategy():
-            context.merge_call(lambda strategy: self._build(optimizer, variables, strategy))
+def _build(optimizer, variables, strategy=None):
+    had_variables, first = is_built(optimizer), _met_first(optimizer, variables)
+    met = (*getattr(optimizer, "first_variables", ()), *first)
+    is_legacy = isinstance(optimizer, OptimizerV2)
+    if had_variables and not is_legacy:
+        optimizer.first_variables = met
+        return
+    # `init_scope` leaves the traced function and the strategy's scope, so enter the scope.
+    scope = strategy.scope if strategy else contextlib.nullcontext
+    with tf.init_scope(), scope(), tf.name_scope(_name_of(optimizer)):
+        (state,) = aggregation_states_of(optimizer)[-1:] or [None]
+        if state is not None:
+            state.extend(map(path_of, first))  # first, because it may raise an error
+        optimizer.first_variables = met
+        if is_legacy:
+            optimizer._create_all_weights(first)
+            _set_aggregation_state_of_ours(optimizer)
         else:
-            self._build(optimizer, variables)
+            optimizer.build(optimizer.first_variables)
 
-    def _build(self, optimizer, variables, strategy=None):
-        had_variables, first = is_built(optimizer), _met_first(optimizer, variables)
-        met = (*getattr(optimizer, "first_variables", ()), *first)
-        is_legacy = isinstance(optimizer, OptimizerV2)
-        if had_variables and not is_legacy:
-            optimizer.first_variables = met
-            return
-        # `init_scope` leaves the traced function and the strategy's scope, so enter the scope.
-        scope = strategy.scope if strategy else contextlib.nullcontext
-        with tf.init_scope(), scope(), tf.name_scope(_name_of(optimizer)):
-            (state,) = aggregation_states_of(optimizer)[-1:] or [None]
-            if state is not None:
-                state.extend(map(path_of, first))  # first, because it may raise an error
-            optimizer.first_variables = met
-            if is_legacy:
-                optimizer._create_all_weights(first)
-                self.set_aggregation_state_of_ours(optimizer)
-            else:
-                optimizer.build(optimizer.first_variables)
 
-    def set_aggregation_state_of_ours(self, optimizer):
-        """Set an optimizer's `AggregationState` if it is built under one of our strategies."""
-        strategy = tf.distribute.get_strategy()
-        is_outside = tf.distribute.in_cross_replica_context()
-        if is_ours(strategy) and is_outside and not aggregation_states_of(optimizer):
-            self.set_aggregation_state(optimizer, strategy)
+def _set_aggregation_state_of_ours(optimizer):
+    """Set an optimizer's `AggregationState` if it is built under one of our strategies."""
+    strategy = tf.distribute.get_strategy()
+    is_outside = tf.distribute.in_cross_replica_context()
+    if is_ours(strategy) and is_outside and not aggregation_states_of(optimizer):
+        set_aggregation_state(optimizer, strategy)
 
 
 def _met_first(optimizer, variables):
@@ -111,29 +95,8 @@ def _met_first(optimizer, variables):
     return tuple(variable for variable in variables if key_of(variable) not in keys)
 
 
-def distributed(variable):
-    """Return the distributed variable that a replica's variable belongs to."""
-    if isinstance(variable, tf.distribute.DistributedValues):
-        return variable
-    container = getattr(getattr(variable, "handle", None), "_distributed_container", None)
-    return container() if container else variable
-
-
 def _name_of(optimizer):
     return optimizer._name if isinstance(optimizer, OptimizerV2) else optimizer.name
-
-
-def key_of(variable):
-    """Return a key that a distributed variable and its replicas' variables have in common."""
-    return distributed(variable)._unique_id
-
-
-_optimizers = OptimizersOfKeras2()
-apply_unless_nonfinite, combine, index_of = (
-    _optimizers.apply_unless_nonfinite,
-    _optimizers.combine,
-    _optimizers.index_of,
-)
 
 
 @hooks.replaces(Optimizer, "build")
@@ -143,7 +106,7 @@ def build_with_reductions(original, self, var_list):
     original(self, var_list)
     if not hasattr(self, "first_variables"):
         self.first_variables = tuple(map(distributed, var_list))
-    _optimizers.set_aggregation_state_of_ours(self)
+    _set_aggregation_state_of_ours(self)
 
 
 def _refuse_nadam(optimizer):
@@ -177,7 +140,7 @@ def aggregate_gradients(original, self, grads_and_vars):
     if not present:
         return grads_and_vars
     every = [variable for _, variable in grads_and_vars]
-    _optimizers.build(self, every)
+    build(self, every)
     gradients, variables = zip(*present, strict=True)
     gradients = context.strategy._empty_replicas.zero_where_empty(gradients)
     are_present = [gradient is not None for gradient, _ in grads_and_vars]
@@ -196,7 +159,7 @@ def apply_gradients(original, self, grads_and_vars, name=None, *args, **kwargs):
     grads_and_vars = list(grads_and_vars)
     step = step_of_wrapper(self)
     if step is not None and grads_and_vars:
-        _optimizers.build(self, [variable for _, variable in grads_and_vars])
+        build(self, [variable for _, variable in grads_and_vars])
         gradients, variables = zip(
             *optimizer_utils.filter_empty_gradients(grads_and_vars), strict=True
         )
@@ -213,13 +176,8 @@ def apply_gradients(original, self, grads_and_vars, name=None, *args, **kwargs):
     def take(gradients):
         original(self, zip(gradients, variables, strict=True), name, **kwargs)
 
-    apply_unless_nonfinite(self, gradients, variables, take)
+    apply_unless_nonfinite(self, gradients, variables, take, build)
     return self.iterations
-
-
-def build(optimizer, variables):
-    """Create an optimizer's own variables if they do not exist yet."""
-    _optimizers.build(_without_loss_scale(optimizer), variables)
 
 
 def apply(optimizer, gradients, variables):

@@ -4,8 +4,9 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras2.updates import all_variables, build, distributed, key_of
+from tf_adasum.compat.keras.keras2.updates import all_variables, build
 from tf_adasum.compat.keras.optimizer_steps import BaseStep
+from tf_adasum.compat.keras.optimizer_variables_keras2 import distributed, key_of
 from tf_adasum.compat.keras.optimizers import (
     assign,
     cond,
@@ -74,7 +75,31 @@ class Step(BaseStep):
 
     def average(self):
         """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
-        update_weight_ema(self.optimizer, self.optimizer.iterations - 1)
+        self.update_averages(self.optimizer.iterations - 1)
+
+    def update_averages(self, count):
+        """Update the averages of the weights, as Keras does, but with another count of updates.
+
+        The averages start with the weights before the first step.
+        """
+        optimizer = self.optimizer
+        if not getattr(optimizer, "use_ema", False):
+            return
+        variables, frequency = optimizer.first_variables, optimizer.ema_overwrite_frequency
+
+        def across_replicas(strategy):
+            del strategy
+            optimizer._update_model_variables_moving_average(variables)
+
+        def overwrite():
+            for variable in variables:
+                index = optimizer._index_dict[key_of(variable)]
+                variable.assign(optimizer._model_variables_moving_average[index])
+
+        context = tf.distribute.get_replica_context()
+        context.merge_call(across_replicas)
+        if frequency:
+            cond(context, (count + 1) % frequency == 0, overwrite, lambda: None)
 
 
 class WrapperBase(Optimizer):
@@ -149,7 +174,16 @@ class WrapperBase(Optimizer):
     def variables(self):
         """The variables of this optimizer and of the inner optimizer."""
         inner = self.inner_optimizer.variables
-        return CallableList(own_variables(self) + list(inner() if callable(inner) else inner))
+        return CallableList(self._own_variables() + list(inner() if callable(inner) else inner))
+
+    def _variables_to_save(self):
+        """Return what Keras does not save: own variables, and those of a legacy optimizer."""
+        inner = self.inner_optimizer
+        of_inner = list(inner.variables()) if isinstance(inner, OptimizerV2) else []
+        return self._own_variables() + of_inner
+
+    def _own_variables(self):
+        return [variable for variable in self._variables if variable is not self._iterations]
 
 
 def _values(gradient):
@@ -166,16 +200,6 @@ def apply_gradients(original, self, grads_and_vars, *args, **kwargs):
     if isinstance(self.inner_optimizer, WrapperBase) or our_replica_context():
         build(self.inner_optimizer, [variable for _, variable in grads_and_vars])
     return original(self, grads_and_vars, *args, **kwargs)
-
-
-def own_variables(optimizer):
-    """Return the optimizer's own variables, without the variables of an inner optimizer."""
-    return [variable for variable in optimizer._variables if variable is not optimizer._iterations]
-
-
-def add_accumulator(optimizer):
-    """Do nothing, because Keras 2 has no `gradient_accumulation_steps`."""
-    del optimizer  # AutoGraph needs a body
 
 
 def swap_learning_rate(optimizer, learning_rate):
@@ -213,41 +237,3 @@ def swap_learning_rate(optimizer, learning_rate):
             name="current_learning_rate",
         )
     return had
-
-
-def variables_to_save(optimizer):
-    """Return the variables of a wrapper that Keras does not save.
-
-    These are the wrapper's own variables, and the variables of a legacy inner optimizer.
-    """
-    inner = optimizer.inner_optimizer
-    of_inner = list(inner.variables()) if isinstance(inner, OptimizerV2) else []
-    return own_variables(optimizer) + of_inner
-
-
-def update_weight_ema(optimizer, count):
-    """Update the moving averages of the weights, as Keras does. Called in each replica.
-
-    The averages start with the weights before the first step.
-
-    Args:
-        optimizer: a built optimizer.
-        count: the number of earlier updates of the averages, an int64 scalar.
-    """
-    if not getattr(optimizer, "use_ema", False):
-        return
-    variables, frequency = optimizer.first_variables, optimizer.ema_overwrite_frequency
-
-    def across_replicas(strategy):
-        del strategy
-        optimizer._update_model_variables_moving_average(variables)
-
-    def overwrite():
-        for variable in variables:
-            index = optimizer._index_dict[key_of(variable)]
-            variable.assign(optimizer._model_variables_moving_average[index])
-
-    context = tf.distribute.get_replica_context()
-    context.merge_call(across_replicas)
-    if frequency:
-        cond(context, (count + 1) % frequency == 0, overwrite, lambda: None)

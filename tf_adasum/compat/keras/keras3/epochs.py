@@ -48,32 +48,29 @@ class EpochIterator(TFEpochIterator):
         the number of batches before sharding.) If an epoch resumes with its validation, it has no
         steps left, and this iterator yields nothing. A `DataOrder` knows which batches are done.
         """
-        order = self.data_order
+        order, adapter, strategy = self.data_order, self.data_adapter, self._distribute_strategy
+        is_py_dataset = isinstance(adapter, py_datasets.SharedOrderAdapter)
         if order and order.take_validation():
             self._epoch_iterator = iter(())
             return self
-        if order:
+        if order and is_py_dataset:
             begins_pass = not self.steps_per_epoch or self._current_iterator is None
-            py_datasets.set_order(self.data_adapter, order, begins_pass)
-        if is_ours(self._distribute_strategy):
-            self._distribute_strategy._sharding.end_check.begin()
-            if self.steps_per_epoch and current_call() == "fit":
-                py_datasets.keep_reading(self.data_adapter)
-            py_datasets.begin_pass(
-                self._distribute_strategy,
-                self.data_adapter,
-                self.steps_per_epoch is not None,
-                order is not None,
-            )
-        if isinstance(self.data_adapter, TFDatasetAdapter):
+            adapter.set_order(order, begins_pass)
+        if is_ours(strategy):
+            strategy._sharding.end_check.begin()
+            if is_py_dataset and self.steps_per_epoch and current_call() == "fit":
+                adapter.keep_reading()
+            has_steps = self.steps_per_epoch is not None
+            py_datasets.begin_pass(strategy, adapter, has_steps, order is not None)
+        if isinstance(adapter, TFDatasetAdapter):
             self._replace_dataset()
         batch, position = order.take_start() if order else (0, 0)
         if position > batch:
             self._current_iterator = iter(self._get_iterator())
             _leave_out(self._current_iterator, position - batch)
             self._steps_seen = position - batch
-        if order:
-            py_datasets.use_seed_of_epoch(self.data_adapter, order)
+        if order and is_py_dataset:  # which may also shuffle when the epoch begins and ends
+            adapter.common_seed = order.seed_of_epoch(order.epoch)
         begun = super().__iter__()
         _leave_out_steps(self, batch)
         return begun
@@ -140,6 +137,56 @@ class EpochIterator(TFEpochIterator):
             # The workers compare the numbers of rows, and raise an error if they differ.
             strategy._sharding.skip_end_check(self._distributed_dataset)
         return super()._get_iterator()
+
+    # ---- for backups ---------------------------------------------------------------------------
+
+    def batches(self):
+        """Return the rows of a global batch, and the number of batches in the data.
+
+        A number is 0 if it is not known. Both are 0 for a distributed dataset, of which each
+        replica has its own batches, and with `steps_per_epoch`, where an epoch is no pass through
+        the data.
+        """
+        adapter = self.data_adapter
+        is_dataset = isinstance(adapter, TFDatasetAdapter)
+        if self.steps_per_epoch or (is_dataset and not isinstance(_data_of(self), Dataset)):
+            return 0, 0
+        try:
+            rows = adapter.batch_size
+        except (AttributeError, IndexError, ValueError):  # the elements have no first dimension
+            rows = None
+        return rows or 0, self._num_batches or 0
+
+    def position(self, batch, has_begun=False):
+        """Return how many batches of the current pass through the data are done.
+
+        Args:
+            batch: how many batches of the epoch are done. Without `steps_per_epoch`, it is returned
+                unchanged.
+            has_begun: whether the next step has begun, so that Keras has already counted this step.
+                Defaults to `False`.
+        """
+        if not self.steps_per_epoch:
+            return batch
+        begun = self.steps_per_execution if has_begun else 0
+        return max(batch, self._steps_seen - begun)
+
+    def passes(self, batch):
+        """Return how many passes through the data have ended.
+
+        Args:
+            batch: how many batches of the epoch are done.
+        """
+        is_within = self._current_iterator is not None if self.steps_per_epoch else batch > 0
+        begun = _passes.get(_data_of(self), 0) - is_within
+        return max(begun, getattr(self.data_order, "passes_ahead", 0) or 0)
+
+    def why_not_repeatable(self):
+        """Return why a new process cannot read the rows in the same order, or "" if it can."""
+        data = _data_of(self)
+        if isinstance(data, Dataset):
+            return tensorflow_compat.why_not_repeatable(data)
+        return data.why_not_repeatable() if isinstance(data, py_datasets.SharedOrderAdapter) else ""
 
 
 @hooks.replaces(trainer, "TFEpochIterator")
@@ -210,34 +257,22 @@ def set_data_order(model, order):
     """
     if order is not None and model in _last_iterator:
         _iterator_of_training[model] = _last_iterator[model]
-    iterator = _iterator_of_training.get(model, lambda: None)()
+    iterator = iterator_of_training(model)
     if iterator is not None:
         iterator.data_order = order
     if order is None:
         _iterator_of_training.pop(model, None)
 
 
-def batches_of_data(model, begins):
-    """Return the rows of a global batch of a `fit`, and the number of batches in its data.
-
-    A number is 0 if it is not known. Both are 0 in a custom loop, for a distributed dataset, and
-    with `steps_per_epoch`, where an epoch is no pass through the data.
+def iterator_of_training(model, begins=False):
+    """Return the `EpochIterator` of a training with backups; None in a custom loop.
 
     Args:
         model: the model.
         begins: whether the `fit` is about to begin, so that `set_data_order` was not called yet.
+            Defaults to `False`.
     """
-    iterator = (_last_iterator if begins else _iterator_of_training).get(model, lambda: None)()
-    if iterator is None or iterator.steps_per_epoch:
-        return 0, 0
-    adapter = iterator.data_adapter
-    if isinstance(adapter, TFDatasetAdapter) and not isinstance(adapter.get_tf_dataset(), Dataset):
-        return 0, 0  # a distributed dataset: each replica has its own batches
-    try:
-        rows = adapter.batch_size
-    except (AttributeError, IndexError, ValueError):  # the elements have no first dimension
-        rows = None
-    return rows or 0, iterator._num_batches or 0
+    return (_last_iterator if begins else _iterator_of_training).get(model, lambda: None)()
 
 
 @hooks.replaces(BaseTrainer, "_get_metrics_result_or_logs", feature=AFTER_LAST_BATCH)
@@ -254,7 +289,7 @@ def get_metrics_result_or_logs(original, self, logs):
     Raises:
         ValueError: if `fit` got data without a batch.
     """
-    order = getattr(_iterator_of_training.get(self, lambda: None)(), "data_order", None)
+    order = getattr(iterator_of_training(self), "data_order", None)
     if not logs and order:
         return self.get_metrics_result() if order.has_metrics else {}
     if not logs and current_call() == "fit":
@@ -265,44 +300,3 @@ def get_metrics_result_or_logs(original, self, logs):
         return result
     of_all = keras.Model.get_metrics_result(self)
     return {key: of_all.get(key, value) for key, value in logs.items()}
-
-
-def position_in_data(model, batch, has_begun=False):
-    """Return how many batches of the current pass through the data are done.
-
-    Args:
-        model: the model.
-        batch: how many batches of the epoch are done. `batch` is returned unchanged in a custom
-            loop, and without `steps_per_epoch`.
-        has_begun: whether the next step has begun, so that Keras has already counted this step.
-            Defaults to `False`.
-    """
-    iterator = _iterator_of_training.get(model, lambda: None)()
-    if iterator is None or not iterator.steps_per_epoch:
-        return batch
-    begun = iterator.steps_per_execution if has_begun else 0
-    return max(batch, iterator._steps_seen - begun)
-
-
-def passes_of_data(model, batch):
-    """Return how many passes through the data have ended.
-
-    Args:
-        model: the model. In a custom loop, the number is not known, and 0 is returned.
-        batch: how many batches of the epoch are done.
-    """
-    iterator = _iterator_of_training.get(model, lambda: None)()
-    if iterator is None:
-        return 0
-    is_within = iterator._current_iterator is not None if iterator.steps_per_epoch else batch > 0
-    begun = _passes.get(_data_of(iterator), 0) - is_within
-    return max(begun, getattr(iterator.data_order, "passes_ahead", 0) or 0)
-
-
-def why_not_repeatable(model):
-    """Return why a new process cannot read the rows in the same order, or "" if it can."""
-    iterator = _iterator_of_training.get(model, lambda: None)()
-    data = None if iterator is None else _data_of(iterator)
-    if isinstance(data, Dataset):
-        return tensorflow_compat.why_not_repeatable(data)
-    return py_datasets.why_not_repeatable(data)

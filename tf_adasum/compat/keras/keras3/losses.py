@@ -10,6 +10,7 @@ from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.losses import of_all_replicas, sum_of_all_replicas
 from tf_adasum.compat.keras.optimizers import our_replica_context
 from tf_adasum.compat.keras.private_names_keras3 import BaseTrainer, losses
+from tf_adasum.compat.thread_flag import ThreadFlag
 
 
 @hooks.replaces(losses, "reduce_weighted_values")
@@ -43,8 +44,8 @@ def reduce_weighted_values(
     return of_all_replicas(loss, tf.reduce_sum(tf.cast(weights, tf.float32)))
 
 
-# The ids of the replicas that compute the loss of a model.
-_computing = set()
+# Whether the replica of this thread computes the loss of a model.
+_computes_loss = ThreadFlag()
 
 
 @hooks.replaces(BaseTrainer, "compute_loss")
@@ -53,23 +54,17 @@ def compute_loss(original, self, *args, **kwargs):
 
     Without a reduction, the loss is a vector, and Keras computes the gradient of its sum.
     """
-    if not our_replica_context():
+    if not our_replica_context() or _computes_loss.value:
         return original(self, *args, **kwargs)
-    replica = tensorflow_compat.replica()
-    if replica in _computing:
-        return original(self, *args, **kwargs)
-    _computing.add(replica)
-    try:
+    with _computes_loss.within():
         loss = original(self, *args, **kwargs)
-    finally:
-        _computing.discard(replica)
     is_vector = tf.is_tensor(loss) and loss.shape.rank != 0
     return sum_of_all_replicas(loss) if is_vector else loss
 
 
 def is_computing_loss():
     """Return whether this replica computes the loss of a model."""
-    return tensorflow_compat.replica() in _computing
+    return bool(_computes_loss.value)
 
 
 class LossesOfReplicas(collections.UserList):

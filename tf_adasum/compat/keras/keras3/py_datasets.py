@@ -34,71 +34,8 @@ def share_seed(strategy, adapter):
         strategy: the strategy of this package.
         adapter: Keras's adapter of the data. For other data than a PyDataset, nothing is done.
     """
-    if strategy._workers.count == 1 or not isinstance(adapter, PyDatasetAdapter):
-        return
-    _set_seed(adapter, strategy._seeds.shared())
-
-
-def _set_seed(adapter, seed):
-    adapter.common_seed = seed
-    if adapter.enqueuer is not None:
-        adapter.enqueuer.common_seed = seed if adapter.shuffle else None
-        adapter.enqueuer.shuffle = False  # Keras would use Python's random generator
-
-
-def set_order(adapter, order, begins_pass):
-    """Bring a PyDataset into the state in which the current pass of a `DataOrder` began.
-
-    When training resumes, the epochs that were done begin and end again, without their steps,
-    because a PyDataset may shuffle in `on_epoch_begin` and `on_epoch_end`.
-
-    Args:
-        adapter: Keras's adapter of the data. For other data than a PyDataset, nothing is done.
-        order: the `DataOrder`.
-        begins_pass: whether the epoch begins with a new iterator.
-    """
-    if not isinstance(adapter, PyDatasetAdapter):
-        return
-    if order.take_passes():
-        for epoch in range(order.first_epoch or 0, order.epoch):
-            seed = order.seed_of_epoch(epoch)
-            for call, own in (("on_epoch_begin", seed), ("on_epoch_end", seed ^ 1)):
-                with _seeded(own):
-                    getattr(adapter.py_dataset, call)()
-    if begins_pass and not order.continues_pass:
-        order.began = order.epoch
-    _set_seed(adapter, order.seed_of_epoch(order.began))
-
-
-def use_seed_of_epoch(adapter, order):
-    """Let a PyDataset shuffle in the epoch that begins with the seed of this epoch."""
-    if isinstance(adapter, PyDatasetAdapter):
-        adapter.common_seed = order.seed_of_epoch(order.epoch)
-
-
-def why_not_repeatable(adapter):
-    """Return why a new process cannot read the rows in the same order, or "" if it can."""
-    if isinstance(adapter, PyDatasetAdapter):
-        own = type(adapter.py_dataset).on_epoch_end
-        is_own = own is not keras.utils.PyDataset.on_epoch_end
-        if is_own and tensorflow_compat.global_seed() is None:
-            return "a PyDataset with its own `on_epoch_end` is used without a seed: " + SEED
-    return ""
-
-
-def keep_reading(adapter):
-    """Keep the threads of a PyDataset running between epochs if `fit` has `steps_per_epoch`.
-
-    A distributed iterator reads ahead, and continues in the next epoch. Keras would stop the
-    threads at the end of each epoch, and the iterator would raise an error.
-
-    Args:
-        adapter: Keras's adapter of the data. For other data or without threads, nothing is done.
-    """
-    has_threads = isinstance(adapter, PyDatasetAdapter) and adapter.enqueuer is not None
-    if has_threads and not adapter.keeps_reading:
-        adapter.keeps_reading = True
-        when_fit_ends(adapter.enqueuer.stop)
+    if strategy._workers.count > 1 and isinstance(adapter, SharedOrderAdapter):
+        adapter.set_seed(strategy._seeds.shared())
 
 
 def begin_pass(strategy, adapter, has_steps, has_order):
@@ -108,7 +45,7 @@ def begin_pass(strategy, adapter, has_steps, has_order):
         strategy: the strategy of this package.
         adapter: Keras's adapter of the data. For a `tf.data.Dataset`, nothing is done.
         has_steps: whether `fit` got `steps_per_epoch`.
-        has_order: whether `set_order` has set the seed.
+        has_order: whether a `DataOrder` has set the seed.
     """
     if strategy._workers.count == 1:
         return
@@ -142,12 +79,56 @@ class SharedOrderAdapter(PyDatasetAdapter):
     """Keras's adapter of a `PyDataset`, with the order of all workers.
 
     Attributes:
-        common_seed: the seed that all workers share; None until `_set_seed` is called, and without
+        common_seed: the seed that all workers share; None until `set_seed` is called, and without
             our strategy.
         keeps_reading: whether the threads continue between epochs.
     """
 
     common_seed, keeps_reading = None, False
+
+    def set_seed(self, seed):
+        """Let the next pass shuffle with a seed."""
+        self.common_seed = seed
+        if self.enqueuer is not None:
+            self.enqueuer.common_seed = seed if self.shuffle else None
+            self.enqueuer.shuffle = False  # Keras would use Python's random generator
+
+    def set_order(self, order, begins_pass):
+        """Bring the PyDataset into the state in which the current pass of a `DataOrder` began.
+
+        When training resumes, the epochs that were done begin and end again, without their steps,
+        because a PyDataset may shuffle in `on_epoch_begin` and `on_epoch_end`.
+
+        Args:
+            order: the `DataOrder`.
+            begins_pass: whether the epoch begins with a new iterator.
+        """
+        if order.take_passes():
+            for epoch in range(order.first_epoch or 0, order.epoch):
+                seed = order.seed_of_epoch(epoch)
+                for call, own in (("on_epoch_begin", seed), ("on_epoch_end", seed ^ 1)):
+                    with _seeded(own):
+                        getattr(self.py_dataset, call)()
+        if begins_pass and not order.continues_pass:
+            order.began = order.epoch
+        self.set_seed(order.seed_of_epoch(order.began))
+
+    def keep_reading(self):
+        """Keep the threads, if there are any, running between epochs of `steps_per_epoch`.
+
+        A distributed iterator reads ahead, and continues in the next epoch. Keras would stop the
+        threads at the end of each epoch, and the iterator would raise an error.
+        """
+        if self.enqueuer is not None and not self.keeps_reading:
+            self.keeps_reading = True
+            when_fit_ends(self.enqueuer.stop)
+
+    def why_not_repeatable(self):
+        """Return why a new process cannot read the rows in the same order, or "" if it can."""
+        is_own = type(self.py_dataset).on_epoch_end is not keras.utils.PyDataset.on_epoch_end
+        if is_own and tensorflow_compat.global_seed() is None:
+            return "a PyDataset with its own `on_epoch_end` is used without a seed: " + SEED
+        return ""
 
     def _finite_generator(self):
         """Shuffle the batches with a seed that all workers share.

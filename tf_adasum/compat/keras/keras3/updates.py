@@ -8,19 +8,22 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat.keras.custom_loops import refuse_update_outside
-from tf_adasum.compat.keras.generation import hooks
+from tf_adasum.compat.keras.generation import hooks, index_of
 from tf_adasum.compat.keras.keras3.variables import take_assigned
 from tf_adasum.compat.keras.optimizer_steps import BaseStep, step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     HandedOver,
-    Optimizers,
+    apply_unless_nonfinite,
+    combine,
     cond,
+    divide_variables,
     divided,
     hint_at_delta_adasum,
     is_ours,
     joined,
     optimizers_within,
     our_replica_context,
+    set_aggregation_state,
     step_of_virtual_replicas,
     tensorflow_variable,
     weighted_to_accumulate,
@@ -53,32 +56,12 @@ LOSS_SCALE_OPTIMIZERS = (keras.optimizers.LossScaleOptimizer,)
 VARIABLE_TYPES = (keras.Variable, tf.Variable)
 
 
-class OptimizersOfKeras3(Optimizers):
-    """Implements `Optimizers` for Keras 3, whose optimizers are built for a list of variables."""
-
-    def variables_of(self, optimizer):
-        """Return the list of variables that a built optimizer was built for."""
-        return list(optimizer._trainable_variables)
-
-    def index_of(self, optimizer, variable):
-        """Return the index of a Keras or TensorFlow variable in `variables_of`."""
-        return optimizer._get_variable_index(variable)
-
-    def build(self, optimizer, variables):
-        """Create an optimizer's own variables if they do not exist yet."""
-        if not optimizer.built:
-            with keras.name_scope(optimizer.name):
-                optimizer.build(list(variables))
-            optimizer.built = True
-
-
-_optimizers = OptimizersOfKeras3()
-apply_unless_nonfinite, build, combine, index_of = (
-    _optimizers.apply_unless_nonfinite,
-    _optimizers.build,
-    _optimizers.combine,
-    _optimizers.index_of,
-)
+def build(optimizer, variables):
+    """Create an optimizer's own variables if they do not exist yet."""
+    if not optimizer.built:
+        with keras.name_scope(optimizer.name):
+            optimizer.build(list(variables))
+        optimizer.built = True
 
 
 @hooks.replaces(BaseOptimizer, "build")
@@ -101,7 +84,7 @@ def _create_aggregation_state(optimizer):
     if len(optimizers_within(optimizer)) > 1:  # the optimizers that it holds reduce the gradients
         return
     if is_ours(strategy) and not our_replica_context():
-        _optimizers.set_aggregation_state(optimizer, strategy)
+        set_aggregation_state(optimizer, strategy)
         hint_at_delta_adasum(optimizer, strategy)
 
 
@@ -116,7 +99,7 @@ def build_several(original, self, var_list):
     finally:
         _building.pop()
     innermost = [optimizers_within(each)[-1] for each in self.optimizers if each.built]
-    _optimizers.divide_variables(innermost)
+    divide_variables(innermost)
     for each in innermost:
         _create_aggregation_state(each)
 
@@ -140,7 +123,7 @@ def begin_step(original, self, grads, trainable_variables=None):
         original(self, gradients, trainable_variables)
 
     try:
-        apply_unless_nonfinite(self, grads, trainable_variables, step)
+        apply_unless_nonfinite(self, grads, trainable_variables, step, build)
     except RuntimeError as error:
         if our_replica_context() and "merge_call" in str(error):
             raise RuntimeError(WITHIN_A_BRANCH) from error
@@ -289,9 +272,50 @@ class Step(BaseStep):
 
     def average(self):
         """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
+        self.update_averages(self.optimizer.iterations)
+
+    def update_averages(self, count):
+        """Update the averages of the weights, as Keras does, but with another count of updates."""
         optimizer = self.optimizer
-        optimizer._update_model_variables_moving_average(optimizer._trainable_variables)
-        overwrite_weights(optimizer, optimizer.iterations)
+        averages = getattr(optimizer, MOVING_AVERAGES)
+        pairs = zip(optimizer._trainable_variables, averages, strict=True)
+        pairs = [(variable, average) for variable, average in pairs if average is not None]
+        for variable, average in pairs:
+            momentum = tf.cast(tf.where(count == 0, 0.0, optimizer.ema_momentum), average.dtype)
+            average.assign(momentum * average + (1 - momentum) * variable)
+
+        def overwrite():
+            for variable, average in pairs:
+                variable.assign(average)
+
+        frequency = optimizer.ema_overwrite_frequency
+        if frequency:
+            context = tf.distribute.get_replica_context()
+            cond(context, (count + 1) % frequency == 0, overwrite, lambda: None)
+
+    def add_accumulator(self):
+        """Add an accumulator for a scalar of `measure`, if the optimizer accumulates gradients."""
+        optimizer = self.optimizer
+        if optimizer.gradient_accumulation_steps:
+            accumulator = optimizer.add_variable((), name="accumulator", dtype="float32")
+            optimizer._accumulated_gradients.append(accumulator)
+
+    def add_slots(self, wrapper, count):
+        """Add variables for what differs between the virtual replicas of a device."""
+        averages = {id(each) for each in getattr(self.optimizer, MOVING_AVERAGES, ())}
+        pairs = []
+        for slot in self.optimizer.variables:
+            if slot.aggregation == "none" and id(slot) not in averages:
+
+                def initial(shape, dtype, slot=slot):
+                    return tf.broadcast_to(tf.cast(slot, dtype), shape)
+
+                options = {"dtype": slot.dtype, "name": f"virtual_{slot.name}"}
+                slot.of_virtual_replicas = wrapper.add_variable(
+                    (count, *slot.shape), initial, **options
+                )
+                pairs.append((slot, slot.of_virtual_replicas))
+        return pairs
 
 
 def combines(optimizer):
@@ -307,28 +331,6 @@ def combines_before_clipping(optimizer):
     return bool(clips and combines(optimizer)) and not (
         tf.distribute.get_strategy().aggregation.needs_gram
     )
-
-
-def overwrite_weights(optimizer, count):
-    """Replace the weights by their moving averages, in every `ema_overwrite_frequency`-th call.
-
-    Called in each replica.
-
-    Args:
-        optimizer: a built optimizer with `use_ema`.
-        count: the number of earlier updates of the averages, an int64 scalar.
-    """
-
-    def overwrite():
-        averages = getattr(optimizer, MOVING_AVERAGES)
-        for variable, average in zip(optimizer._trainable_variables, averages, strict=True):
-            if average is not None:
-                variable.assign(average)
-
-    frequency = optimizer.ema_overwrite_frequency
-    if frequency:
-        context = tf.distribute.get_replica_context()
-        cond(context, (count + 1) % frequency == 0, overwrite, lambda: None)
 
 
 def apply(optimizer, gradients, variables):

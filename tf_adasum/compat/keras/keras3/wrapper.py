@@ -1,10 +1,9 @@
 """Connects wrapper optimizers to Keras 3 and to their inner optimizers."""
 
 import keras
-import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.updates import built_optimizers, overwrite_weights
+from tf_adasum.compat.keras.keras3.updates import built_optimizers
 from tf_adasum.compat.keras.private_names_keras3 import MOVING_AVERAGES
 
 # The module with the class `LAMB`.
@@ -36,7 +35,11 @@ class WrapperBase(keras.optimizers.Optimizer):
     @property
     def variables(self):
         """The variables of this optimizer and of the inner optimizer."""
-        return own_variables(self) + self.inner_optimizer.variables
+        return self._variables + self.inner_optimizer.variables
+
+    def _variables_to_save(self):
+        """Return the variables that Keras does not save itself: those without the inner ones."""
+        return self._variables[:]
 
 
 @hooks.overrides("_use_weight_decay")
@@ -50,71 +53,6 @@ class SelfDecayingOptimizer(keras.optimizers.Optimizer):
     def _use_weight_decay(self, variable):
         """Return False, so that Keras does not decay weights before the step."""
         return False
-
-
-def own_variables(optimizer):
-    """Return the optimizer's own variables, without the variables of an inner optimizer."""
-    return optimizer._variables[:]
-
-
-def variables_to_save(optimizer):
-    """Return those variables of a wrapper optimizer that Keras does not save itself."""
-    return own_variables(optimizer)
-
-
-def update_weight_ema(optimizer, count):
-    """Update the moving averages of the weights, as Keras does. Called in each replica.
-
-    `count` replaces Keras's count of iterations. The first update sets the averages to the weights.
-
-    Args:
-        optimizer: a built optimizer with `use_ema`.
-        count: the number of earlier updates of the averages, an int64 scalar variable.
-    """
-    variables, averages = optimizer._trainable_variables, getattr(optimizer, MOVING_AVERAGES)
-    for variable, average in zip(variables, averages, strict=True):
-        momentum = tf.cast(tf.where(count == 0, 0.0, optimizer.ema_momentum), average.dtype)
-        average.assign(momentum * average + (1 - momentum) * variable)
-    overwrite_weights(optimizer, count)
-
-
-def add_slots(wrapper, count):
-    """Add variables for what differs between the virtual replicas of a device in an optimizer.
-
-    Args:
-        wrapper: a `WrapperBase` with a built inner optimizer.
-        count: the number of virtual replicas of a device.
-
-    Returns:
-        A list of pairs: a variable of the inner optimizer, and the new variable with its values on
-        the virtual replicas, ``[count, …]``.
-    """
-    inner = wrapper.inner_optimizer
-    averages = {id(each) for each in getattr(inner, MOVING_AVERAGES, ())}
-    pairs = []
-    for slot in inner.variables:
-        if slot.aggregation == "none" and id(slot) not in averages:
-
-            def initial(shape, dtype, slot=slot):
-                return tf.broadcast_to(tf.cast(slot, dtype), shape)
-
-            options = {"dtype": slot.dtype, "name": f"virtual_{slot.name}"}
-            slot.of_virtual_replicas = wrapper.add_variable(
-                (count, *slot.shape), initial, **options
-            )
-            pairs.append((slot, slot.of_virtual_replicas))
-    return pairs
-
-
-def add_accumulator(optimizer):
-    """Add an accumulator for a scalar of `Step.measure`, if the optimizer accumulates gradients.
-
-    Args:
-        optimizer: the built optimizer.
-    """
-    if optimizer.gradient_accumulation_steps:
-        accumulator = optimizer.add_variable((), name="accumulator", dtype="float32")
-        optimizer._accumulated_gradients.append(accumulator)
 
 
 def swap_learning_rate(optimizer, learning_rate):
