@@ -215,8 +215,7 @@ class ForkedProgram:
 def read_worker_report(log):
     """Return a worker's output, and the report at its end: {} if there is none."""
     output = pathlib.Path(log).read_text(errors="replace")
-    begins = '{"type": ', '{"ended": '
-    reports = [line for line in output.splitlines() if line.startswith(begins)]
+    reports = [line for line in output.splitlines() if line.startswith('{"type": ')]
     return output, json.loads(reports[-1]) if reports else {}
 
 

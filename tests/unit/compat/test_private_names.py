@@ -35,7 +35,8 @@ SOURCES += [
     for name in ("checkpoint", "data", "distribute", "eager", "framework", "trackable")
 ]
 
-# What is used only if Keras has it: its first version. The rest is Python's, Keras 2's, or the end of a name.
+# What is used only if Keras has it: its first version. Others are of Python or Keras 2, or the end
+# of a name.
 SINCE = {"_autoconvert_optionals": "3.12", "_epoch": "3.16"}
 OTHERS = {"_getframe", "_function", "_trainable_weights", "_non_trainable_weights"}
 

@@ -57,8 +57,8 @@ def test_many_equal_statuses_are_a_few_lines():
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.slow)])
-def test_worker_0_has_time_for_its_own_work(count):
-    """CPU seconds per second of worker 0's thread. The limit is for a machine with free cores."""
-    used, longest, received = many_members.run(count, 4.0)
-    assert received > count / 4, "the simulated workers send"
+def test_worker_0_has_time_for_its_own_work():
+    """CPU seconds per second of worker 0's threads, with 200 workers; on free cores."""
+    used, longest, received = many_members.run(200, 4.0)
+    assert received > 50, "the simulated workers send"
     assert used <= 0.1 and longest < 1 << 16
