@@ -1,6 +1,5 @@
 """How workers start: one that is missing, by IPv6, several strategies in one process."""
 
-import contextlib
 import re
 import subprocess
 import sys
@@ -42,8 +41,7 @@ def test_workers_train_by_ipv6(tmp_path):
     """They share a secret, too: one worker has it from a variable, the other one from a file."""
     (tmp_path / "secret").write_text("s3cret\n")
     secrets = [{"TF_ADASUM_SECRET": "s3cret"}, {"TF_ADASUM_SECRET_FILE": str(tmp_path / "secret")}]
-    group = WorkerGroup(2, 1, tmp_path, hosts=["[::1]", "[::1]"], environments=secrets)
-    with contextlib.closing(group):
+    with WorkerGroup(2, 1, tmp_path, hosts=["[::1]"] * 2, environments=secrets) as group:
         results = group.run(basics.train_on_identical_data, replicas=2, loss="mean")
     expected = basics.train_on_identical_data(None, replicas=1, loss="mean")
     assert_close(results, expected, rtol=2e-5, atol=2e-6)
@@ -51,8 +49,7 @@ def test_workers_train_by_ipv6(tmp_path):
 
 def test_the_plan_follows_the_hosts(tmp_path):
     """Two workers with two devices each, on two addresses, which count as two hosts."""
-    group = WorkerGroup(2, 2, tmp_path, hosts=["127.0.0.1", "127.0.0.2"])
-    with contextlib.closing(group):
+    with WorkerGroup(2, 2, tmp_path, hosts=["127.0.0.1", "127.0.0.2"]) as group:
         results = group.run(aggregation.plan_of_a_large_bucket)
     assert [tuple(result["plan"]) for result in results] == [(2, 2)] * 2
 

@@ -32,13 +32,6 @@ class TestTraining:
                 del each["loss"]  # it sums over all rows if the user's loss is a sum
             assert_close(results[1:], results[0], **FLOAT32_STEPS)
 
-    def test_replicas_are_bit_identical(self, group):
-        results = group.run(basics.train_with_adam, rule="adasum")
-        for copies in results:
-            for name, copy in copies.items():
-                first = results[0][f"{name.split('.')[0]}.0"]
-                np.testing.assert_array_equal(copy, first, err_msg=name)
-
     def test_gradients_are_combined_as_by_the_oracle(self, group):
         """In one bucket and in several, in a function and eagerly; a NaN spoils its variable."""
         last = group.replicas - 1

@@ -78,7 +78,7 @@ TESTS = [
 TESTS_OF_TODAY = [
     "tests/unit/compat",
     "tests/unit/test_versions.py",
-    "tests/multi_worker/test_training.py::TestTraining::test_replicas_are_bit_identical",
+    "tests/multi_worker/test_training.py::TestTraining::test_identical_data_equals_one_replica",
     "tests/multi_worker/test_resuming.py::test_every_optimizer_resumes_as_unbroken",
     "tests/multi_worker/test_faults.py::test_a_killed_worker_is_named",
 ]

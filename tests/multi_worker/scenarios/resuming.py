@@ -186,7 +186,7 @@ def train(
         kind: a name in `DATA`.
         place: a name in `PLACES`.
         stage: "unbroken", "killed" or "resumed", by a model with other weights.
-        folder: an empty folder, the same in all stages; "{rank}" in it is the worker's.
+        folder: an empty folder, the same in all stages.
         training: a name in `TRAININGS`.
         is_keras: whether worker 0 alone has a callback, that of Keras.
         signalled: ranks of the workers that get a signal, where others would be killed.
@@ -198,7 +198,6 @@ def train(
     """
     keras.utils.set_random_seed(1)  # also of the datasets, which are made now
     epoch, batch, save_freq = PLACES[place]
-    folder = folder.format(rank=strategy.rank)
     own = pathlib.Path(folder) / f"files{strategy.rank}"
     os.makedirs(own, exist_ok=True)
     args, of_fit = DATA[kind](own)

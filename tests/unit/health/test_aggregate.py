@@ -58,7 +58,6 @@ def test_many_equal_statuses_are_a_few_lines():
     assert statuses_in({"statuses": found}, 0, 5_000).keys() == statuses.keys()
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.slow)])
 def test_worker_0_has_time_for_its_own_work():
     """CPU seconds per second of worker 0's threads, with 200 workers; on free cores."""
     used, longest, received = many_members.run(200, 4.0)
