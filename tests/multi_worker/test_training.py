@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from scenarios import assert_close, basics, on
+from scenarios import assert_close, basics, on, several_strategies
 from support import oracle
 from test_aggregation import assert_combined
 
@@ -85,3 +85,13 @@ def test_own_reductions(group):
 def test_other_reductions_open_no_files(group):
     for own in group.run(basics.reduce_without_descriptors):
         assert own["sum"] == own["expected"]
+
+
+@on("2x1")
+@pytest.mark.slow
+def test_many_strategies_in_the_same_processes(group):
+    """Each worker is the later one at times; at last their rules differ."""
+    for actual in group.run(several_strategies.made_in_turns):
+        assert actual["combined"].tolist() == actual["expected"].tolist()
+        message = str(actual["message"])
+        assert "same settings" in message and "worker 1" in message
