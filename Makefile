@@ -70,7 +70,7 @@ check: lint types
 # in three processes, because their tests often wait.
 PARALLEL = -n 3 --dist loadfile
 OWN_WORKERS = $(addprefix tests/multi_worker/,test_doctor.py test_faults.py test_launch.py \
-    test_notebook.py test_replica_check.py test_start.py test_stopping.py \
+    test_notebook.py test_replica_check.py test_start.py \
     test_transport_choice.py)
 SHARED_GROUP = $(filter-out $(OWN_WORKERS),$(wildcard tests/multi_worker/test_*.py))
 # Some files with workers also run over UCX.

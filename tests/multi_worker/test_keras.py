@@ -6,6 +6,8 @@ from scenarios import jit, on
 from scenarios import keras as scenarios
 from support import keras_versions
 
+from tf_adasum.errors import see
+
 compiled_predict = keras_versions.needs_keras(
     "3.12", "XLA compiles `predict` for all local devices at once"
 )
@@ -27,6 +29,14 @@ class TestKeras:
     def test_nothing_is_traced_after_the_first_epoch(self, group):
         for actual in group.run(scenarios.count_traces):
             assert actual["counts"][0] == actual["counts"][1]
+
+
+@on("1x2")
+@pytest.mark.keras3_only("Keras 2 has other functions")
+def test_xla_reduces_no_gradients_and_tensorflow_s_strategy_divides_losses(group):
+    (actual,) = group.run(scenarios.beside_fit)
+    assert see("TFA-303") in str(actual["message"])
+    assert actual["stock"].tolist() == [3.0, 12.0] and actual["ours"].tolist() == [6.0, 6.0]
 
 
 def is_loss_of_masked_rows(name):

@@ -29,6 +29,11 @@ NOT_IN_KERAS_2 = {
     },
 }
 
+OF_SOME_VERSIONS = {
+    "Nadam": keras_versions.needs_nadam,
+    "Muon": keras_versions.needs_keras("3.13", "its Muon runs under no tf.distribute strategy"),
+}
+
 
 def assert_equals_one_process(group, name, option):
     expected = scenarios.reference(group.replicas, name, option)
@@ -43,12 +48,10 @@ def assert_equals_one_process(group, name, option):
     "option",
     keras_versions.marked(
         ["plain", "global_clipnorm", "accumulate", "ema_overwrite", "mixed_precision"],
-        NOT_IN_KERAS_2,
+        {**NOT_IN_KERAS_2, "plain": pytest.mark.always},
     ),
 )
-@pytest.mark.parametrize(
-    "name", keras_versions.marked(OPTIMIZERS, {"Nadam": keras_versions.needs_nadam})
-)
+@pytest.mark.parametrize("name", keras_versions.marked(OPTIMIZERS, OF_SOME_VERSIONS))
 def test_every_optimizer(group, name, option):
     assert_equals_one_process(group, name, option)
 

@@ -59,16 +59,22 @@ def test_every_optimizer_resumes_as_unbroken(group, tmp_path, place, options):
 
 
 @on("2x1")
-def test_whose_backup_it_is_and_how_good(group, tmp_path):
-    arguments = {"kind": "array", "place": "end of an epoch", "folder": str(tmp_path / "{rank}")}
-    group.run(scenarios.train, stage="killed", **arguments)
-    names = ["epoch-1-batch-0.backup", "epoch-2-batch-0.backup"]
-    folders = [tmp_path / rank / "broken" for rank in ("0", "1")]
-    assert sorted(path.name for path in folders[0].iterdir()) == names
-    newest = folders[0] / names[1]
-    newest.write_bytes(newest.read_bytes()[:-1])
-    folders[0].rename(folders[1])  # worker 1 becomes the one with the backups
-    own, other = group.run(scenarios.train, stage="resumed", **arguments)
-    scenarios.assert_same_state(own, other)
-    assert own["epochs"].tolist() == other["epochs"].tolist() == [1, 2]
-    assert str(own["said"]) == "" and f"{names[1]} is cut off" in str(other["said"])
+@pytest.mark.parametrize(
+    ("place", "ranks", "steps_per_execution"),
+    [
+        pytest.param("validation", [1], 1, marks=pytest.mark.always),
+        ("first epoch", [0], 1),
+        ("later epoch", [0, 1], 1),
+        ("first epoch", [1], 2),
+    ],
+)
+def test_a_signal_to_any_worker_stops_all(group, tmp_path, place, ranks, steps_per_execution):
+    """At the same place, after a backup; the next start resumes with the same bits."""
+    options = {"training": "delta", "steps_per_execution": steps_per_execution}
+    results = stages(group, tmp_path, "array", place, signalled=ranks, **options)
+    for before, until, after in zip(*results, strict=True):
+        assert until["code"] == 75 and 0 < len(until["rows"]) < len(before["rows"])
+        np.testing.assert_array_equal(
+            np.concatenate([until["rows"], after["rows"]]), before["rows"]
+        )
+        scenarios.assert_same_state(after, before)

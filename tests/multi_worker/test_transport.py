@@ -3,8 +3,6 @@
 `TF_ADASUM_TRANSPORT=ucx` runs any other test with workers over UCX.
 """
 
-import contextlib
-
 import numpy as np
 import pytest
 from scenarios import basics
@@ -26,8 +24,7 @@ def ucx():
 def ucx_group(request, tmp_path_factory):
     workers, devices = map(int, request.param.split("x"))
     folder = tmp_path_factory.mktemp(f"ucx{request.param}")
-    group = WorkerGroup(workers, devices, folder, options={"transport": "ucx"})
-    with contextlib.closing(group):
+    with WorkerGroup(workers, devices, folder, options={"transport": "ucx"}) as group:
         yield group
 
 

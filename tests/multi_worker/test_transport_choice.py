@@ -19,7 +19,7 @@ rank = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 {prelude}
 import keras, numpy as np, tf_adasum
 
-strategy = tf_adasum.AdasumMirroredStrategy({arguments})
+strategy = tf_adasum.AdasumMirroredStrategy()
 with strategy.scope():
     keras.utils.set_random_seed(1)
     layers = [keras.layers.Dense(1500), keras.layers.Dense(900)]
@@ -42,8 +42,8 @@ def ucx():
     meshes.opened()
 
 
-def trained(folder, arguments="", prelude="", prefix=(), variables=None):
-    """The details at the start, and what each worker printed; only the arguments choose.
+def trained(folder, prelude="", prefix=()):
+    """The details at the start, and what each worker printed.
 
     If the prelude asks for it, worker 1 finds the module of a UCX that cannot be opened.
     """
@@ -52,10 +52,10 @@ def trained(folder, arguments="", prelude="", prefix=(), variables=None):
     library.write_text("not a library")
     (folder / "of worker 1" / "libucx" / "__init__.py").touch()
     path = folder / "program.py"
-    path.write_text(PROGRAM.format(arguments=arguments, prelude=prelude))
+    path.write_text(PROGRAM.format(prelude=prelude))
     ended = subprocess.run(
         [*prefix, sys.executable, "-m", "tf_adasum.launch", "-n", "2", str(path)],
-        env={**worker_environment([], 0, devices=1), TRANSPORT: "", **(variables or {})},
+        env={**worker_environment([], 0, devices=1), TRANSPORT: ""},
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -68,19 +68,7 @@ def trained(folder, arguments="", prelude="", prefix=(), variables=None):
     return found, [line.partition("trained ")[2] for line in lines if "trained " in line]
 
 
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory):
-    """What workers print if TensorFlow carries the gradients."""
-    line, weights = trained(tmp_path_factory.mktemp("stock"), 'transport="tensorflow"')
-    assert line.endswith("radix plan [2]") and len(set(weights)) == 1
-    return weights
-
-
-def over_ucx(name, text="radix plan [2], over UCX", **options):
-    """A case in which UCX is used."""
-    is_impossible = "prefix" in options and not CAN_UNSHARE
-    marks = [pytest.mark.slow, pytest.mark.skipif(is_impossible, reason="needs root and unshare")]
-    return pytest.param(options, "UCX", text, marks=marks, id=name)
+needs_unshare = pytest.mark.skipif(not CAN_UNSHARE, reason="needs root and unshare")
 
 
 @pytest.mark.parametrize(
@@ -92,17 +80,21 @@ def over_ucx(name, text="radix plan [2], over UCX", **options):
             "libucp.so.0",
             id="one has no library",
         ),
-        over_ucx("as it is"),
-        over_ucx("TCP", "(UCX_TLS=tcp,self; lo)", variables={"UCX_TLS": "tcp,self"}),
-        over_ucx("small /dev/shm", prefix=SMALL_SHARED_MEMORY),
-        over_ucx("no single copies", "(TCP; lo)", prefix=WITHOUT_PTRACE, prelude=NOT_LOOKED_INTO),
+        pytest.param(
+            {"prefix": SMALL_SHARED_MEMORY}, "UCX", "", id="small /dev/shm", marks=needs_unshare
+        ),
+        pytest.param(
+            {"prefix": WITHOUT_PTRACE, "prelude": NOT_LOOKED_INTO},
+            *("UCX", "(TCP; lo)"),
+            id="no single copies",
+            marks=needs_unshare,
+        ),
     ],
 )
 @pytest.mark.slow
-def test_auto(request, tmp_path, options, over, text):
+def test_auto(tmp_path, options, over, text):
+    """What UCX computes is compared with TensorFlow's collectives in test_transport.py."""
     line, weights = trained(tmp_path, **options)
     assert f"radix plan [2], over {over}" in line
     assert text in line
     assert len(set(weights)) == 1
-    if over == "UCX":
-        assert weights == request.getfixturevalue("expected")

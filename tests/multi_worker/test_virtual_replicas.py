@@ -1,7 +1,5 @@
 """Virtual replicas on any number of workers and devices train as that many real replicas."""
 
-import contextlib
-
 import numpy as np
 import pytest
 from scenarios import on
@@ -45,10 +43,8 @@ def test_several_workers(topology, sparse, tmp_path):
     arguments = {"optimizer": "momentum", "steps": 5, "sparse": sparse}
     found = []
     for number, (count, each) in enumerate([(workers, devices), (1, 12)]):
-        folder = tmp_path / str(number)
-        folder.mkdir()
         own = {"virtual_replicas": 12}
-        with contextlib.closing(WorkerGroup(count, each, folder, options=own)) as group:
+        with WorkerGroup(count, each, tmp_path / str(number), options=own) as group:
             found.append(group.run(scenarios.train, **arguments))
     results, (reference,) = found
     for own in results:
@@ -64,10 +60,8 @@ def test_a_job_that_loses_and_gains_workers_trains_the_same(optimizer, tmp_path)
     def job(name, parts):
         (tmp_path / name).mkdir()
         for number, (workers, update) in enumerate(parts):
-            folder = tmp_path / name / str(number)
-            folder.mkdir()
-            options = {"virtual_replicas": 12}
-            with contextlib.closing(WorkerGroup(workers, 1, folder, options=options)) as group:
+            folder, options = tmp_path / name / str(number), {"virtual_replicas": 12}
+            with WorkerGroup(workers, 1, folder, options=options) as group:
                 results = group.run(
                     scenarios.train_until,
                     folder=str(tmp_path / name / "backup"),

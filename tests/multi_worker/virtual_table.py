@@ -13,7 +13,6 @@ benchmarks/results/DATE-virtual_accuracy.md.
 """
 
 import argparse
-import contextlib
 import os
 import pathlib
 import sys
@@ -47,7 +46,7 @@ def file_of(folder, replicas, topology, optimizer):
 
 def group_of(workers, devices, replicas, radix_plan=None):
     options = {"virtual_replicas": replicas, "radix_plan": radix_plan}
-    return contextlib.closing(WorkerGroup(workers, devices, tempfile.mkdtemp(), options=options))
+    return WorkerGroup(workers, devices, tempfile.mkdtemp(), options=options)
 
 
 def run(folder, replicas, topology):

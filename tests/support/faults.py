@@ -6,16 +6,14 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
+import sys
 import time
 
 from support.pace import PACE
-from support.worker_group import (
-    free_ports,
-    read_worker_report,
-    start_worker_script,
-    worker_environment,
-)
+from support.worker_group import free_ports, worker_environment
 
+WORKER = pathlib.Path(__file__).with_name("faulty_worker.py")
 PORT = 2222  # of each worker's TensorFlow, on a host of its own
 STARTUP_TIMEOUT = 60.0 * PACE  # to the start, and from there to the fault
 
@@ -67,7 +65,7 @@ def run(
             the injection point.
         limit: seconds of a quiet machine after the fault (or the start) to wait for the others.
         awaited: ranks of the workers to wait for. Defaults to None: all but the victim.
-        popens: for each worker, a function that starts its process. Defaults to None: a fork.
+        popens: for each worker, a function that starts its process. Defaults to None: Popen.
         hosts: for each worker the host in its address. Defaults to None: this machine.
         is_joining: whether workers are told worker 0's address alone, and not all addresses.
         steps: pairs of seconds after the injection point and a function of all processes: the
@@ -84,8 +82,9 @@ def run(
     folder, steps, limit = pathlib.Path(folder), list(steps), limit * PACE
     asked = {"strategy": "adasum", "timeout": None, "fault": "outside", **asked}
     asked |= {"victim": victim, "folder": str(folder), "seconds": 2 * coming + limit}
-    popens = popens or [None] * workers
+    popens = popens or [subprocess.Popen] * workers
     ports = [PORT] * workers if hosts else free_ports(workers)
+    command = [sys.executable, "-u", str(WORKER), json.dumps(asked)]
     processes, ends, begin, start = [], {}, None, None
     if awaited is None:
         awaited = [rank for rank in range(workers) if rank != victim]
@@ -95,9 +94,9 @@ def run(
             environment = worker_environment(ports, rank, 1, hosts)
             if is_joining:
                 environment = _told_of_worker_0(environment)
-            log = folder / f"{rank}.log"
-            process = start_worker_script("faulty_worker.py", asked, log, environment, popens[rank])
-            processes.append(process)
+            with open(folder / f"{rank}.log", "wb") as log:
+                pipes = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+                processes.append(popens[rank](command, env=environment, **pipes))
         while len(ends) < len(awaited) and time.monotonic() < deadline:
             if start is None and all((folder / f"here-{n}").exists() for n in range(workers)):
                 start = time.monotonic()
@@ -154,7 +153,9 @@ def _time_of_fault(folder):
 
 
 def _outcome(folder, rank, begin, end, code):
-    output, said = read_worker_report(folder / f"{rank}.log")
+    output = (folder / f"{rank}.log").read_text(errors="replace")
+    reports = [line for line in output.splitlines() if line.startswith('{"type": ')]
+    said = json.loads(reports[-1]) if reports else {}
     return Outcome(
         error=said.get("type"),
         message=said.get("message", ""),

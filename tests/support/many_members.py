@@ -7,11 +7,10 @@ that it sends, and how many statuses arrive per second. The simulated workers ru
 process, so that they do not count.
 """
 
-import itertools
+import contextlib
 import json
 import multiprocessing
 import random
-import resource
 import select
 import socket
 import subprocess
@@ -23,7 +22,6 @@ from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
 from tf_adasum.cluster.start_round import HAS_RESULT
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS
 from tf_adasum.health import call_site, monitor
 
 SECRET = Secret(b"key")
@@ -31,92 +29,67 @@ PLACES = ("train.py:41 (main)", "train.py:57 (main)", "evaluate.py:8 (scores)")
 SECONDS_TO_JOIN = 60.0
 
 
-def allow_open_files(count):
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2 * count + 200), hard))
-
-
-def wait_until_listening(port, deadline):
-    """Wait for worker 0, which may be slower than its child. A caller may even meet itself."""
-    with open("/proc/net/tcp", encoding="ascii") as table:
-        while not any(f":{port:04X} 00000000:0000 0A" in line for line in table):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"nobody listens at port {port}")
-            time.sleep(0.01)
-            table.seek(0)
-
-
 def members(port, count, last, longest):
     """Connect workers 1 to `count` - 1, and send their statuses once a second until `last`."""
-    allow_open_files(count)
     rng, since = random.Random(0), time.monotonic()
-    poll, channels, lines, ranks = select.poll(), {}, {}, {}
-    key, description = (
-        f"%d/{16 * '0'}",
-        {"cluster": {}, "settings": {}},
-    )
-    wait_until_listening(port, since + SECONDS_TO_JOIN)
-    described, told, beat_at = set(), set(), since
+    poll, channels, lines, keys = select.poll(), {}, {}, {}
+    for rank in range(1, count):
+        channel = Channel(connected(port, since), SECRET, is_server=False, rank=rank)
+        number = channel.socket.fileno()
+        channels[number], keys[number] = channel, f"{rank}/{16 * '0'}"
+        poll.register(number, select.POLLIN)
+    described, told = set(), set()
     while len(told) < count - 1 and time.monotonic() < since + SECONDS_TO_JOIN:
-        # The store drops who is silent for the time of a lease: few at a time, and with heartbeats.
-        missing = (each for each in range(1, count) if each not in channels)
-        for rank in itertools.islice(missing, 100 + len(described) - len(channels)):
-            connection = socket.create_connection(("127.0.0.1", port))
-            lines[connection.fileno()], ranks[connection.fileno()] = 0, rank
-            poll.register(connection, select.POLLIN)
-            channels[rank] = Channel(connection, SECRET, is_server=False, rank=rank)
-        if time.monotonic() > beat_at:
-            beat_at = time.monotonic() + HEARTBEAT_SECONDS
-            for rank in described:
-                channels[rank].send({"op": "heartbeat"})
         for number, _ in poll.poll(100):
-            rank, value = ranks[number], None
-            messages = channels[rank].receive()
-            if not channels[rank].is_open:  # it was too slow; this worker connects again
-                poll.unregister(number)
-                channels.pop(rank).close()
-                described.discard(rank), told.discard(rank)
-                continue
-            if channels[rank].is_authenticated and rank not in described:
-                described.add(rank)
-                value = description
+            channel, value = channels[number], None
+            messages = channel.receive()
+            if channel.is_authenticated and number not in described:
+                described.add(number)
+                value = {"cluster": {}, "settings": {}}
             if any(message.get("key") == "result" for message in messages):
-                told.add(rank)
+                told.add(number)
                 value = HAS_RESULT
             if value:
-                channels[rank].send({"op": "set", "key": key % rank, "value": value})
-    waits = {rank: since - rng.uniform(0, 3) for rank in channels}
-    send_at = {rank: since + rng.uniform(0, 1) for rank in channels}
+                channel.send({"op": "set", "key": keys[number], "value": value})
+    waits = {number: since - rng.uniform(0, 3) for number in channels}
+    send_at = {number: since + rng.uniform(0, 1) for number in channels}
     calls = json.dumps(
         [[number, 7**number % 2**31, "begins epoch 3 of fit"] for number in range(8)]
     )
     while (now := time.monotonic()) < last.value:
-        for rank, channel in channels.items():
-            if now >= send_at[rank]:
-                send_at[rank] = now + 1.0
+        for number, channel in channels.items():
+            if now >= send_at[number]:
+                send_at[number] = now + 1.0
                 status = {
                     "state": "running",
                     "call": 1,
                     "in_call": 1,
                     "collectives_entered": 40,
-                    "waiting_seconds": now - waits[rank],
-                    "location": f"{PLACES[rank % len(PLACES)]}, in fit, epoch 3",
+                    "waiting_seconds": now - waits[number],
+                    "location": f"{PLACES[number % len(PLACES)]}, in fit, epoch 3",
                     "calls": calls,
                 }
                 value = {"status": status}
-                channel.send({"op": "set", "key": key % rank, "value": value})
+                channel.send({"op": "set", "key": keys[number], "value": value})
         for number, _ in poll.poll(20):
-            piece = channels[ranks[number]].socket.recv(1 << 20)
-            *ended, rest = piece.split(b"\n")
+            *ended, rest = channels[number].socket.recv(1 << 20).split(b"\n")
             for part in ended:
-                longest.value = max(longest.value, lines[number] + len(part))
-                lines[number] = 0
-            lines[number] += len(rest)
+                longest.value = max(longest.value, lines.pop(number, 0) + len(part))
+            lines[number] = lines.get(number, 0) + len(rest)
+
+
+def connected(port, since):
+    """Return a connection to worker 0, which may be slower than its child."""
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            # From another address: else a connection to no listener might meet itself.
+            return socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.2", 0))
+        assert time.monotonic() < since + SECONDS_TO_JOIN
+        time.sleep(0.01)
 
 
 def measured(count, seconds):
     """Return the CPU seconds per second, the bytes of the longest line, and statuses per second."""
-    allow_open_files(count)
     names = tuple(f"worker {rank}" for rank in range(count))
     addresses = (f"10.0.{rank // 250}.{rank % 250}:2222" for rank in range(1, count))
     with socket.create_server(("127.0.0.1", 0)) as free:

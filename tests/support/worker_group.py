@@ -11,8 +11,6 @@ import json
 import multiprocessing
 import os
 import pathlib
-import subprocess
-import sys
 import time
 from unittest import mock
 
@@ -35,13 +33,13 @@ class WorkerFailed(Exception):
     """A worker raised an exception; the message has its traceback."""
 
 
-class WorkerGroup:
+class WorkerGroup(contextlib.AbstractContextManager):
     """`workers` processes with `devices` logical CPUs each, and a strategy in each of them.
 
     Args:
         workers: number of processes; one trains without a cluster.
         devices: logical CPU devices of each.
-        folder: where logs and arrays go.
+        folder: where logs go; it is made if it does not exist.
         hosts: the address of each worker; by default one host for all.
         options: further arguments of AdasumMirroredStrategy.
         environments: for each worker what its environment has besides; by default nothing.
@@ -63,6 +61,7 @@ class WorkerGroup:
         fresh=False,
     ):
         self.workers, self.devices, self.folder = workers, devices, pathlib.Path(folder)
+        self.folder.mkdir(exist_ok=True)
         self.replicas = workers * devices
         self.has_ended = False
         self._processes, self._pipes = [], []
@@ -84,6 +83,9 @@ class WorkerGroup:
         except WorkerFailed:
             self.close()
             raise
+
+    def __exit__(self, *exception):
+        self.close()
 
     def run(self, scenario, timeout=120, **arguments):
         """Run a function on all workers at once.
@@ -169,55 +171,6 @@ def worker_environment(ports, index, devices, hosts=None):
         task = {"type": "worker", "index": index}
         environment["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
     return environment
-
-
-def start_worker_script(name, asked, log, environment, popen=None):
-    """Start a program of this folder as a worker, with a JSON argument; its output goes to a file.
-
-    Args:
-        popen: function that starts the process. Defaults to None: a fork of a process that has
-            imported TensorFlow; it behaves like a new process.
-
-    Returns:
-        What `popen` returns; a `ForkedProgram` by default.
-    """
-    if popen is None:
-        return ForkedProgram(HERE / name, asked, log, environment)
-    command = [sys.executable, "-u", str(HERE / name), json.dumps(asked)]
-    with open(log, "wb") as file:
-        return popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
-
-
-class ForkedProgram:
-    """A script that runs in a fork, with the methods of `subprocess.Popen` that tests use."""
-
-    def __init__(self, path, asked, log, environment):
-        arguments = (str(path), json.dumps(asked), str(log), environment)
-        self._process = FORKS.Process(target=worker_process.run_program, args=arguments)
-        self._process.start()
-        self.pid = self._process.pid
-
-    def poll(self):
-        return self._process.exitcode
-
-    returncode = property(poll)
-
-    def wait(self, timeout=None):
-        self._process.join(timeout)
-        if self.returncode is None:
-            raise subprocess.TimeoutExpired(self._process.name, timeout)
-        return self.returncode
-
-    def kill(self):
-        self._process.kill()
-
-
-def read_worker_report(log):
-    """Return a worker's output, and the report at its end: {} if there is none."""
-    output = pathlib.Path(log).read_text(errors="replace")
-    begins = '{"type": ', '{"ended": '
-    reports = [line for line in output.splitlines() if line.startswith(begins)]
-    return output, json.loads(reports[-1]) if reports else {}
 
 
 # Ports of the last tests, held: another test process would be given one before its server has it.

@@ -1,16 +1,12 @@
-"""Worker processes: a worker of a `WorkerGroup` runs scenarios, another one runs a script."""
+"""The processes of a `WorkerGroup`, which run scenarios."""
 
-import atexit
-import ctypes
 import gc
 import importlib
 import multiprocessing
 import os
 import pathlib
 import random
-import runpy
 import sys
-import threading
 import traceback
 
 import numpy as np
@@ -62,33 +58,6 @@ def use_environment(environment, log):
     random.seed()
     np.random.seed()
     multiprocessing.set_start_method(None, force=True)  # as in a program of a user
-
-
-def run_program(path, argument, log, environment):
-    """Run a script in this process, then exit as Python does after a script.
-
-    The exit handlers of C++ libraries run, too, so that tests detect a library that hangs there.
-    """
-    use_environment(environment, log)
-    sys.path[:0] = [str(pathlib.Path(path).parent), *environment["PYTHONPATH"].split(os.pathsep)]
-    sys.argv = [path, argument]
-    sys.stdout.reconfigure(write_through=True)
-    code = 0
-    try:
-        runpy.run_path(path, run_name="__main__")
-    except SystemExit as ended:
-        code = ended.code or 0
-        if not isinstance(code, int):  # a message
-            print(code, file=sys.stderr)
-            code = 1
-    except BaseException as error:
-        sys.last_value = error
-        sys.excepthook(*sys.exc_info())
-        code = 1
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    sys.stderr.flush()
-    ctypes.CDLL(None).exit(code)
 
 
 def main(pipe, log, environment, options):

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import symbols
 from support.launching import output_of
 from support.pace import PACE
 
@@ -26,6 +25,21 @@ WHEELS = sorted((ROOT / "dist").glob("*-py3-none-manylinux_2_28_*.whl"))
 MINORS = (_version.TENSORFLOW_OF_ADDONS, *_version.TENSORFLOW)
 SECONDS = 500 * PACE
 LINK = re.compile(r"\]\((?!https?:)[^)]*\)")
+
+# glibc 2.28 and GCC 8, as manylinux_2_28 has them.
+NEWEST = {"GLIBC": "2.28", "GLIBCXX": "3.4.25", "CXXABI": "1.3.11", "GCC": "7.0.0"}
+VERSION = re.compile(r"\((GLIBC|GLIBCXX|CXXABI|GCC)_([\d.]+)\)")
+# Of TensorFlow's own wheels; the system has the others.
+OTHERS = {"libtensorflow_framework.so.2"}
+SYSTEM = {
+    "libc.so.6",
+    "libdl.so.2",
+    "libgcc_s.so.1",
+    "libm.so.6",
+    "libstdc++.so.6",
+    "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
+}
 
 pytestmark = [
     pytest.mark.version_independent,
@@ -54,6 +68,26 @@ def unpacked(tmp_path_factory):
     return folder
 
 
+def numbers(version):
+    return [int(number) for number in version.split(".")]
+
+
+def too_young(table):
+    """The versions in the output of `objdump -T` that RHEL 8 does not have."""
+    found = set(VERSION.findall(table))
+    return {each for each in found if numbers(each[1]) > numbers(NEWEST[each[0]])}
+
+
+def check_symbols(library):
+    """Check that RHEL 8 has all that a library asks for."""
+    table = run("objdump", "-T", library)
+    assert "(GLIBC_2." in table
+    assert not too_young(table)
+    needed = set(re.findall(r"NEEDED.*\[(.*)\]", run("readelf", "-d", library)))
+    assert "libdl.so.2" in needed, "before glibc 2.34 that is where dlopen is"
+    assert needed <= SYSTEM | OTHERS
+
+
 def test_it_holds_a_library_for_each_version(unpacked):
     folder = unpacked / "tf_adasum" / "ops"
     info = json.loads((folder / "_build_info.json").read_text())
@@ -67,7 +101,7 @@ def test_it_holds_a_library_for_each_version(unpacked):
     assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in built} == digests
     for path in built:
         if path.suffix == ".so":
-            symbols.check(path)
+            check_symbols(path)
 
 
 def test_kernels_for_gpus_are_of_all_architectures(unpacked):

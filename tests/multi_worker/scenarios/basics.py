@@ -15,7 +15,6 @@ from support.keras_versions import LossScaleOptimizer, PyDataset, copies_of
 
 from tf_adasum import optimizers
 from tf_adasum.aggregation import Scheme, rules
-from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
 SGD, Adam, AdamW = keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.AdamW
@@ -190,18 +189,6 @@ def train_on_disjoint_features(strategy):
     model = compiled(strategy, lambda: layers, lambda: SGD(1.0))
     model.fit(x, y, batch_size=4 * replicas, epochs=1, shuffle=False, verbose=0)
     return weights_of(model)
-
-
-def train_with_adam(strategy, rule, steps=50):
-    """Return every local replica's copy of every variable, optimizer's included."""
-    use_rule(strategy, rule)
-    keras.utils.set_random_seed(3)
-    x, y = random_data(24 * 5)
-    with scope(strategy):
-        model = build_mlp()
-        model.compile(optimizer=keras.optimizers.Adam(0.01), loss="mse")
-    model.fit(x, y, batch_size=24, epochs=steps // 5, verbose=0)
-    return on_replicas(strategy, [*model.variables, *keras_compat.all_variables(model.optimizer)])
 
 
 def reduction(strategy, gradients, marker):

@@ -14,6 +14,7 @@ from scenarios import basics
 from tf_adasum import rules
 from tf_adasum.compat import keras as keras_compat
 
+LearningRateScheduler = keras.callbacks.LearningRateScheduler
 ROWS = 16
 X, Y = np.ones([ROWS, 4]), np.ones([ROWS, 1])
 
@@ -29,13 +30,13 @@ def run(strategy, case):
 
 
 def model_of(strategy, layers=None, optimizer=keras.optimizers.SGD, **settings):
-    own = layers or [keras.layers.Dense(3)]
+    own = layers() if layers else [keras.layers.Dense(3)]
     layers = [keras.Input([4]), *own, keras.layers.Dense(1)]
     return basics.compiled(strategy, lambda: layers, optimizer, **settings)
 
 
 def compiled(**of_worker_1):
-    """Return a case in which worker 1 passes other arguments to `compile`."""
+    """Return a case in which worker 1 has other layers, or other arguments of `compile`."""
 
     def fit(strategy, is_other):
         settings = {name: pair[is_other] for name, pair in of_worker_1.items()}
@@ -51,15 +52,6 @@ def fitted(**pairs):
         arguments = {"x": X, "y": Y, "batch_size": 4, "verbose": 0}
         arguments |= {name: pair[is_other] for name, pair in pairs.items()}
         model_of(strategy).fit(**arguments)
-
-    return fit
-
-
-def layered(*pair):
-    """Return a case in which worker 1 has other layers."""
-
-    def fit(strategy, is_other):
-        model_of(strategy, layers=pair[is_other]()).fit(X, Y, verbose=0)
 
     return fit
 
@@ -111,7 +103,7 @@ def other_groups(strategy, is_other):
     basics.use_rule(strategy, rules.Adasum({".*dense_1/.*": "second"}))
     if is_other:
         keras.layers.Dense(2)
-    model_of(strategy, layers=dense(4, 4)()).fit(X, Y, verbose=0)
+    model_of(strategy, layers=dense(4, 4)).fit(X, Y, verbose=0)
 
 
 def other_wrapper(strategy, is_other):
@@ -129,15 +121,6 @@ def lacks_gradient(strategy, is_other):
         keras_compat.build(optimizer, variables)
     gradients = [tf.ones(3), None if is_other else tf.ones(4)]
     strategy.run(lambda: keras_compat.apply(optimizer, gradients, variables))
-
-
-class SetRate(keras.callbacks.Callback):
-    def __init__(self, rate):
-        super().__init__()
-        self.rate = rate
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.model.optimizer.learning_rate = self.rate
 
 
 class EvaluatesAlone(keras.callbacks.Callback):
@@ -170,7 +153,7 @@ def other_names(strategy, is_other):
     layers = [keras.layers.Dense(3), keras.layers.Dropout(0.5, seed=1 + is_other)]
     with strategy.scope():
         absolute = keras.metrics.MeanMetricWrapper(lambda y_true, y_pred: abs(y_true - y_pred))
-    model = model_of(strategy, layers=layers, metrics=[absolute])
+    model = model_of(strategy, layers=lambda: layers, metrics=[absolute])
     file = tempfile.mkdtemp()  # another path on each worker
     callbacks = [] if is_other else [keras.callbacks.LambdaCallback()]
     callbacks.append(PredictsOnWorker0(f"{file}/log.csv"))
@@ -204,7 +187,7 @@ def frozen(model):
 DATASET = tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
 CASES = {
     # of the model
-    "another width": layered(dense(3), dense(5)),
+    "another width": compiled(layers=(dense(3), dense(5))),
     "a frozen layer": called(lambda model: model.fit(X, Y, verbose=0), frozen),
     "other weights": called(lambda model: model.fit(X, Y, verbose=0), other_weights),
     # of compile
@@ -214,7 +197,8 @@ CASES = {
     "validation on one worker": fitted(validation_data=(None, (X, Y))),
     "another kind of data": fitted(x=(X, DATASET), y=(Y, None), batch_size=(4, None)),
     "learning rate set by a callback": fitted(
-        epochs=(2, 2), callbacks=([SetRate(0.1)], [SetRate(0.2)])
+        callbacks=[[LearningRateScheduler(lambda epoch, rate=rate: rate)] for rate in (0.1, 0.2)],
+        epochs=(2, 2),
     ),
     # other calls
     "train_on_batch and test_on_batch": called(

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from scenarios.basics import compiled, random_data, use_rule
+from scenarios.basics import compiled, message_of, random_data, use_rule
 
 
 def dropped_units(strategy, jit_compile):
@@ -74,3 +74,24 @@ def count_traces(strategy):
     after_one = len(counts)
     model.fit(x, y, batch_size=16, epochs=2, verbose=0)
     return {"counts": [after_one, len(counts)]}
+
+
+def beside_fit(strategy):
+    """The error of gradients that XLA would reduce; a loss under TensorFlow's strategy and ours."""
+    from keras.src.losses import loss as losses  # of Keras 3
+
+    @tf.function(jit_compile=True)
+    def compiled_step():
+        def in_replica():
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce("SUM", [tf.ones([3])], options=strategy.gradient_reduction)
+
+        return strategy.run(in_replica)
+
+    results = {"message": message_of(compiled_step)}
+    stock = tf.distribute.MirroredStrategy(strategy.extended.worker_devices)
+    for name, own in ("stock", stock), ("ours", strategy):
+        with own.scope():
+            scales = losses.scale_loss_for_distribution, losses.unscale_loss_for_distribution
+            results[name] = [float(scale(tf.constant(6.0))) for scale in scales]
+    return results

@@ -6,6 +6,7 @@ Each stage creates its data and its model again, as each start of a program does
 import contextlib
 import os
 import pathlib
+import signal
 import warnings
 
 import keras
@@ -112,16 +113,26 @@ class Kill(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
-        if self.place == (epoch - 1, None):
-            raise KeyError("killed")
+        self.end_at(epoch - 1, None)
 
     def on_train_batch_end(self, batch, logs=None):
-        if self.place == (self.epoch, batch):
-            raise KeyError("killed")
+        self.end_at(self.epoch, batch)
 
     def on_test_batch_end(self, batch, logs=None):
-        if self.place == (self.epoch, "validation"):
+        self.end_at(self.epoch, "validation")
+
+    def end_at(self, *place):
+        if self.place == place:
             raise KeyError("killed")
+
+
+class Signal(Kill):
+    """Sends this process a signal at the place, which stops all workers after a backup."""
+
+    def end_at(self, *place):
+        if self.place == place:
+            self.place = None  # the validation has further batches
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 SGD, Adam = keras.optimizers.SGD, keras.optimizers.Adam
@@ -157,7 +168,17 @@ def model_of(strategy, seen, training="plain", steps_per_execution=1):
     return model
 
 
-def train(strategy, kind, place, stage, folder, training="plain", is_keras=False, **options):
+def train(
+    strategy,
+    kind,
+    place,
+    stage,
+    folder,
+    training="plain",
+    is_keras=False,
+    signalled=None,
+    **options,
+):
     """Run a stage of a training.
 
     Args:
@@ -165,18 +186,18 @@ def train(strategy, kind, place, stage, folder, training="plain", is_keras=False
         kind: a name in `DATA`.
         place: a name in `PLACES`.
         stage: "unbroken", "killed" or "resumed", by a model with other weights.
-        folder: an empty folder, the same in all stages; "{rank}" in it is the worker's.
+        folder: an empty folder, the same in all stages.
         training: a name in `TRAININGS`.
         is_keras: whether worker 0 alone has a callback, that of Keras.
+        signalled: ranks of the workers that get a signal, where others would be killed.
         options: further ones of `model_of`.
 
     Returns:
         The rows of this worker's steps, ``[steps, rows]``, all variables on each local replica,
-        the logs, the epochs and the texts of the warnings.
+        the logs, the epochs, the texts of the warnings, and the exit status: 0 without one.
     """
     keras.utils.set_random_seed(1)  # also of the datasets, which are made now
     epoch, batch, save_freq = PLACES[place]
-    folder = folder.format(rank=strategy.rank)
     own = pathlib.Path(folder) / f"files{strategy.rank}"
     os.makedirs(own, exist_ok=True)
     args, of_fit = DATA[kind](own)
@@ -189,19 +210,26 @@ def train(strategy, kind, place, stage, folder, training="plain", is_keras=False
     make = keras.callbacks.BackupAndRestore if is_keras else BackupAndRestore
     callbacks = [make(backup_dir, save_freq=save_freq, delete_checkpoint=False)]
     callbacks = [] if is_keras and strategy.rank > 0 else callbacks
-    callbacks += [Kill(epoch, batch)] if stage == "killed" else []
+    if stage == "killed" and signalled is None:
+        callbacks.append(Kill(epoch, batch))
+    elif stage == "killed" and strategy.rank in signalled:
+        callbacks.append(Signal(epoch, batch))
     callbacks += [keras.callbacks.LearningRateScheduler(lambda _, rate: 0.8 * rate)]
+    code = 0
     with contextlib.suppress(KeyError), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warnings.filterwarnings("error", message=".*TFA-609")  # the order can be repeated
-        model.fit(
-            *args,
-            epochs=EPOCHS,
-            verbose=0,
-            validation_batch_size=4,
-            callbacks=callbacks,
-            **(validation | of_fit),
-        )
+        try:
+            model.fit(
+                *args,
+                epochs=EPOCHS,
+                verbose=0,
+                validation_batch_size=4,
+                callbacks=callbacks,
+                **(validation | of_fit),
+            )
+        except SystemExit as ended:
+            code = ended.code
     variables = [*model.variables, *keras_compat.all_variables(model.optimizer)]
     for state in keras_compat.aggregation_states_of(model.optimizer):
         variables += state.rule_state.of_name.values() if state.rule_state else []
@@ -211,6 +239,7 @@ def train(strategy, kind, place, stage, folder, training="plain", is_keras=False
         **{f"log {name}": values for name, values in model.history.history.items()},
         "epochs": model.history.epoch,
         "said": "".join(str(each.message) for each in caught if each.category is UserWarning),
+        "code": code,
     }
 
 

@@ -11,19 +11,9 @@ import tensorflow as tf
 from keras.layers import Dense, Normalization
 
 from scenarios.basics import build_mlp, message_of, random_data, use_rule
+from scenarios.training_logs import Largest
 
 ARGUMENTS = {"batch_size": 12, "shuffle": False, "verbose": 0}
-
-
-class Largest(keras.metrics.Metric):
-    """A metric of the user's."""
-
-    def __init__(self):
-        super().__init__(name="largest")
-        self.largest = self.add_variable((), "zeros", name="of_rows")
-
-    def update_state(self, values):
-        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(values)))
 
 
 def messages(strategy):

@@ -22,16 +22,6 @@ BATCH, STEPS, EPOCHS = 4, 4, 3
 INT, USR1, USR2 = signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2
 
 
-@pytest.fixture(autouse=True)
-def as_before():
-    """Other tests may have left a custom loop without an end."""
-    numbers = (USR1, USR2, signal.SIGTERM)
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 def compiled(seed, strategy=None, steps_per_execution=1):
     keras.utils.set_random_seed(seed)
     layers = [keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(2)]

@@ -15,15 +15,6 @@ pytestmark = pytest.mark.version_independent
 INT, USR1, USR2, TERM = signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM
 
 
-@pytest.fixture(autouse=True)
-def as_before():
-    numbers = (USR1, USR2, TERM, INT)
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.fixture
 def called():
     """The signals that the program's own handler of SIGUSR1 has received."""

@@ -4,7 +4,6 @@ The list is the registries'. If a new TensorFlow or Keras has moved something, t
 name shows what.
 """
 
-import ast
 import inspect
 import re
 import sys
@@ -23,6 +22,8 @@ from tf_adasum.compat.keras.calls import CALLS
 from tf_adasum.compat.keras.generation import IS_KERAS_2, private_names
 
 PACKAGE = Path(tf_adasum.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+PRIVATE_MODULE = re.compile(r"tensorflow\.(?:python|compiler|tsl)\b")
 ALL_HOOKS = [hook for hooks in hooks_page.registries() for hook in hooks]
 # Without those of functions that this version is too old for.
 HOOKS = [hook for hook in ALL_HOOKS if hook.is_there or not hook.is_expected]
@@ -121,35 +122,20 @@ def test_the_page_of_the_docs_is_up_to_date():
 
 
 def test_private_names_are_imported_in_the_seams_only():
-    """Those of Keras in one file for each generation."""
-    of_keras, of_tensorflow = set(), set()
-    for path in PACKAGE.rglob("*.py"):
-        name = path.relative_to(PACKAGE).as_posix()
-        for module in imported_by(path):
-            if module.startswith("keras.src"):
-                of_keras.add(name)
-            if module.startswith(("tensorflow.python", "tensorflow.compiler", "tensorflow.tsl")):
-                of_tensorflow.add(name)
-    assert of_keras == {f"compat/keras/private_names_keras{each}.py" for each in (2, 3)}
-    assert of_tensorflow, "the search finds them"
-    assert all(name.startswith("compat/tensorflow/") for name in of_tensorflow), of_tensorflow
-
-
-def imported_by(path):
-    """Yield the modules that a file imports, by statements and by names of theirs in texts."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Constant) and re.fullmatch(r"[\w.]+", str(node.value)):
-            yield str(node.value)
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (alias.name for alias in node.names)
-            yield getattr(node, "module", None) or ""
+    """Those of Keras in one file for each generation; two docstrings have an example."""
+    texts = {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in FILES}
+    of_keras = {name for name, text in texts.items() if "keras.src" in text}
+    of_tensorflow = {name for name, text in texts.items() if PRIVATE_MODULE.search(text)}
+    seams = {f"compat/keras/private_names_keras{each}.py" for each in (2, 3)}
+    assert of_keras == {*seams, "compat/hooks.py", "compat/library.py"}
+    assert of_tensorflow == {"compat/tensorflow/private_names.py"}
 
 
 def test_the_names_that_the_package_uses_are_there():
     """With Keras 2, backups are refused, and what they use is missing."""
     used = {
         name
-        for path in PACKAGE.rglob("*.py")
+        for path in FILES
         if not (IS_KERAS_2 and path.parent.name == "backup")
         for name in re.findall(r"keras_compat\.(\w+)", path.read_text())
     }

@@ -76,22 +76,3 @@ def test_hooks_name_all_that_has_moved_and_replace_nothing(shelf):
         hooks.install()
     assert str(raised.value).endswith(f"{INSTALL} {see('TFA-103')}")
     assert shelf.Novel.read is read
-
-
-def test_a_missing_hook_of_a_feature_switches_it_off_and_warns_once(shelf, recwarn):
-    hooks = Hooks("Shelf", library())
-    hooks.replaces(shelf.Novel, "read", feature="reading")(lambda original, self: -original(self))
-    hooks.replaces(shelf.Novel, "lend", "fetch", feature="lending")(lambda original, self: None)
-    hooks.replaces(shelf, "sort", feature="order: sort by hand")(lambda original: None)
-    hooks.install()
-    hooks.install()
-    assert shelf.Novel().read() == -3, "what is there is replaced"
-    (warning,) = recwarn.list
-    names = [f"{shelf.Novel.__module__}.Novel.{name}" for name in ("lend", "fetch")]
-    assert str(warning.message).splitlines() == [
-        "Shelf 2.5.1 lacks functions that some features need. These features are off:",
-        f"- lending ({', '.join(names)})",
-        "- order: sort by hand (shelf.books.sort)",
-        see("TFA-103"),
-    ]
-    assert hooks.off["lending"] == names

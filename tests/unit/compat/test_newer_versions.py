@@ -15,7 +15,6 @@ pytest.importorskip("keras", minversion="3")  # of Keras 2 there is no newer one
 
 import tf_adasum
 from tf_adasum._version import SUPPORTED_VERSIONS, newer
-from tf_adasum.compat.keras.private_names_keras3 import MULTI_OPTIMIZER
 
 PACKAGE = Path(tf_adasum.__file__).parent
 
@@ -52,43 +51,23 @@ print("OUTCOME" + json.dumps([losses, messages, code, printed.getvalue().splitli
 """
 
 
-@pytest.fixture(scope="module")
-def outcome():
+def test_it_trains_without_the_features_that_are_off_and_names_them():
     printed = output_of(sys.executable, "-c", PROGRAM, cwd=PACKAGE.parent)
-    return json.loads(printed.rpartition("OUTCOME")[2].splitlines()[0])
+    outcome = json.loads(printed.rpartition("OUTCOME")[2].splitlines()[0])
+    losses, messages, code, lines = outcome
+    assert losses[-1] < losses[0] and code == 0, "the doctor only warns"
 
+    def said(texts, *parts):
+        return len([text for text in texts if all(part in text for part in parts)])
 
-def one(texts, *parts):
-    """The one of some texts that has all parts."""
-    (found,) = (text for text in texts if all(part in text for part in parts))
-    return found
-
-
-def test_it_trains_without_the_features_that_are_off(outcome):
-    losses, *_ = outcome
-    assert losses[-1] < losses[0]
-
-
-def test_one_warning_names_the_features_of_each_library(outcome):
-    _, messages, _, _ = outcome
-    untested = newer(tf.__version__, "3.99.0")
-    assert one(messages, f"not been tested with {untested}", SUPPORTED_VERSIONS)
-    of_keras = one(messages, "Keras 3.99.0 lacks functions that some features need")
-    assert "- compile(jit_compile=True)" in of_keras and "masking.set_keras_mask)" in of_keras
-    assert "- the same order on all workers for a keras.utils.PyDataset" in of_keras
-    lines = of_keras.splitlines()
-    assert len([line for line in lines if MULTI_OPTIMIZER not in line]) == 4  # not in older ones
-    of_tensorflow = one(messages, "TensorFlow", "lacks functions that some features need")
-    assert "multi_device_iterator_ops._create_device_dataset)\n" in of_tensorflow
-    assert one(messages, "runs the train_step", "has no keras.src.backend.common.masking")
-
-
-def test_the_doctor_names_them_and_does_not_fail(outcome):
-    _, _, code, lines = outcome
-    assert code == 0
-    assert one(lines, "warn  keras", "3.99.0 is newer than the newest tested version")
-    for feature in "compile(jit_compile=True)", "PyDataset", "_create_device_dataset":
-        assert one(lines, "warn  hooks         off: ", feature)
+    assert said(messages, newer(tf.__version__, "3.99.0"), SUPPORTED_VERSIONS) == 1
+    features = "- compile(jit_compile=True)", "- the same order on all workers for a"
+    assert said(messages, "Keras 3.99.0", *features, "masking.set_keras_mask") == 1
+    assert said(messages, "TensorFlow", "._create_device_dataset") == 1
+    assert said(messages, "runs the train_step", "masking") == 1
+    assert said(lines, "warn  keras", "3.99.0") == 1
+    for name in "compile(jit_compile=True)", "PyDataset", "_create_device_dataset":
+        assert said(lines, "warn  hooks         off: ", name) == 1
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is here")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_adasum import atomic_files, schedules
+from tf_adasum import atomic_files
 
 
 def model_of(strategy, value=0.0):
@@ -51,19 +51,3 @@ class TestFiles:
     def test_without_our_strategy_keras_does_as_it_does(self, name, tmp_path, monkeypatch):
         monkeypatch.setattr(atomic_files, "replacing", None)  # would fail
         write(model_of(tf.distribute.get_strategy(), value=1.0), tmp_path / name)
-
-
-def test_safe_mode_loads_our_schedule(strategy, tmp_path):
-    """For our optimizers see `test_wrappers.py`."""
-    rows = np.ones([4, 3]), np.ones([4, 2])
-    decay = keras.optimizers.schedules.CosineDecay(0.1, 100)
-    model, rate = model_of(strategy), schedules.LinearScalingWarmup(decay, scale=2, total_steps=100)
-    with strategy.scope():
-        model.compile(keras.optimizers.SGD(rate), "mse")
-    model.fit(*rows, batch_size=2, verbose=0)
-    model.save(tmp_path / "a.keras")
-    with strategy.scope():
-        loaded = keras.saving.load_model(tmp_path / "a.keras", safe_mode=True)
-    assert loaded.optimizer.get_config() == model.optimizer.get_config()
-    assert loaded.optimizer.iterations.numpy() == 2
-    loaded.fit(*rows, batch_size=2, verbose=0)

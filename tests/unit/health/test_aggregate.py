@@ -53,12 +53,13 @@ def test_of_too_many_the_ones_that_end_the_training_are_sent():
 
 def test_many_equal_statuses_are_a_few_lines():
     statuses = {rank: Status("running", waiting_seconds=rank % 7 / 10) for rank in range(5_000)}
-    assert len(json.dumps(aggregate.aggregated(statuses))) < aggregate.LONGEST
+    found = aggregate.aggregated(statuses)
+    assert len(json.dumps(found)) < aggregate.LONGEST
+    assert statuses_in({"statuses": found}, 0, 5_000).keys() == statuses.keys()
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.slow)])
-def test_worker_0_has_time_for_its_own_work(count):
-    """CPU seconds per second of worker 0's thread. The limit is for a machine with free cores."""
-    used, longest, received = many_members.run(count, 4.0)
-    assert received > count / 4, "the simulated workers send"
-    assert used <= 0.1 and longest < 1 << 16
+def test_worker_0_has_time_for_its_own_work():
+    """CPU seconds per second of worker 0's threads, with 200 workers; on free cores."""
+    used, longest, received = many_members.run(200, 4.0)
+    assert received > 50, "the simulated workers send"
+    assert used <= 0.1 and longest < 1 << 13

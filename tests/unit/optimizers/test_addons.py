@@ -1,8 +1,5 @@
 """LAMB of TensorFlow Addons, in `optimizers.LAMB`; gradients of the other optimizers of Addons."""
 
-import subprocess
-import sys
-
 import pytest
 
 pytest.importorskip("keras.src.engine", reason="TensorFlow Addons, which need Keras 2")
@@ -15,11 +12,6 @@ from support import oracle
 
 import tf_adasum
 from tf_adasum.optimizers import LAMB
-
-
-def run(code, **options):
-    command = [sys.executable, "-W", "error::UserWarning", "-c", code]
-    return subprocess.run(command, timeout=120, text=True, **options)
 
 
 @pytest.fixture(scope="module")
