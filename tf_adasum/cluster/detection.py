@@ -33,21 +33,21 @@ Environment = Mapping[str, str]
 
 
 def find(environment: Environment) -> Cluster | None:
-    """Return how to join the processes that were started together with this one.
+    """Return the processes that were started together with this one, or how to join them.
 
     The first source that is set is used: ``TF_CONFIG``; ``TF_ADASUM_COORDINATOR``, ``_RANK`` and
     ``_WORLD_SIZE``; ``KERAS_DISTRIBUTION_*``; torchrun's ``MASTER_ADDR``, ``MASTER_PORT``, ``RANK``
-    and ``WORLD_SIZE``; Open MPI; PMI; a step of Slurm; an Indexed Job of Kubernetes. The source
-    gives worker 0's address, the rank and the number of workers. If one of these three values is
-    missing in the variables of this package, of Keras or of torchrun, it is taken from the
-    variables of the launcher that started the processes.
+    and ``WORLD_SIZE``; Open MPI; PMI; a step of Slurm; an Indexed Job of Kubernetes. ``TF_CONFIG``
+    has the addresses of all workers. Another source gives worker 0's address, the rank and the
+    number of workers. If one of these three values is missing in the variables of this package, of
+    Keras or of torchrun, it is taken from the variables of the launcher that started the processes.
 
     Args:
         environment: the environment variables of this process, such as `os.environ`.
 
     Returns:
-        The `Cluster`; None if this process trains alone, or if ``TF_CONFIG`` gives the
-        cluster.
+        The `Cluster`, with the addresses of all workers only from ``TF_CONFIG``; None if this
+        process trains alone.
 
     Raises:
         ValueError: if a value is not valid, such as a rank that is too large; if sources contradict
@@ -59,8 +59,8 @@ def find(environment: Environment) -> Cluster | None:
         >>> found.coordinator, found.rank, found.num_workers, found.source
         ('a:1', 1, 2, 'torchrun (MASTER_ADDR)')
     """
-    if environment.get(tf_config.NAME):
-        return None
+    if text := environment.get(tf_config.NAME):
+        return tf_config.parse(text)
     own = _own(environment)
     if own and own.size.value == 1:  # whichever launcher has started this process
         return own.config()

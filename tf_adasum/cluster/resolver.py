@@ -20,7 +20,7 @@ def resolve(
 
     Args:
         cluster_resolver: a `tf.distribute.cluster_resolver.ClusterResolver`. Defaults to the
-            cluster in ``TF_CONFIG``, or the cluster that `detection.find` finds.
+            cluster that `detection.find` finds.
         timeout: seconds to wait for the other workers when joining. Defaults to None, for the
             seconds of `environment_variables.start_timeout`.
 
@@ -48,15 +48,12 @@ def resolve(
 
 def _resolve_environment(timeout: float | None) -> tuple[Resolver, tasks.Cluster | None]:
     resolvers = tf.distribute.cluster_resolver
-    text = os.environ.get(tf_config.NAME)
-    if text:
-        return resolvers.TFConfigClusterResolver(), tf_config.parse(text)
-    config = detection.find(os.environ)
-    if config is None:
-        # TensorFlow's resolver cannot read a TF_CONFIG that is set but empty.
-        empty = resolvers.SimpleClusterResolver(tf.train.ClusterSpec({}))
-        return resolvers.TFConfigClusterResolver() if text is None else empty, None
-    cluster = rendezvous.join(config, environment_variables.start_timeout(timeout), os.environ)
+    found = detection.find(os.environ)
+    if found is None and os.environ.get(tf_config.NAME) == "":  # TensorFlow cannot read it
+        return resolvers.SimpleClusterResolver(tf.train.ClusterSpec({})), None
+    if found is None or found.addresses:
+        return resolvers.TFConfigClusterResolver(), found
+    cluster = rendezvous.join(found, environment_variables.start_timeout(timeout), os.environ)
     jobs = tf.train.ClusterSpec({"worker": list(cluster.addresses)})
     own = {"task_type": "worker", "task_id": cluster.rank, "rpc_layer": "grpc"}
     return resolvers.SimpleClusterResolver(jobs, **own), cluster

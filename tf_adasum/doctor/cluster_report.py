@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tf_adasum import environment_variables
 from tf_adasum._version import __version__, series
-from tf_adasum.cluster import detection, ports, tf_config
+from tf_adasum.cluster import detection, ports
 from tf_adasum.cluster.rendezvous import Participant
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, PATIENCE_SECONDS, POLL_SECONDS
@@ -40,8 +40,7 @@ def find(environment: Mapping[str, str]) -> tuple[Finding, Cluster | None]:
     The second value is None if there is no cluster, or if its description is wrong.
     """
     try:
-        text = environment.get(tf_config.NAME, "")
-        cluster = tf_config.parse(text) or detection.find(environment)
+        cluster = detection.find(environment)
     except ValueError as error:
         return Finding(FAIL, "cluster", str(error)), None
     if cluster is None:

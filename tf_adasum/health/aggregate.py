@@ -65,29 +65,26 @@ def message_with(statuses: Mapping[int, Status]) -> dict[str, Any]:
     return {"statuses": aggregated(statuses), "calls": statuses[0].calls}
 
 
-def statuses_in(message: Any, sender: int, workers: int) -> dict[int, Status] | None:
-    """Return the statuses in a message, by their ranks; None if the message is not valid.
+def statuses_in(message: Any, sender: int, workers: int) -> dict[int, Status]:
+    """Return the statuses in a message, by their ranks.
 
     Args:
         message: the message, which another process has sent.
         sender: the rank of the sender. Only worker 0 sends the statuses of other workers.
         workers: the number of workers.
+
+    Raises:
+        One of `diagnosis.INVALID`: if the message is not valid.
     """
+    if sender > 0:
+        return {sender: Status.from_fields(message["status"])}
     found: dict[int, Status] = {}
-    try:
-        if sender > 0:
-            own = Status.from_fields(message["status"])
-            return {sender: own} if own else None
-        if not isinstance(message["statuses"], list):
-            return None
-        for fields, waits in message["statuses"]:
-            for seconds, ranks in waits.items():
-                status = Status.from_fields({**fields, "waiting_seconds": float(seconds)})
-                if not status or any(type(n) is not int or not 0 <= n < workers for n in ranks):
-                    return None
-                found.update(dict.fromkeys(ranks, status))
-        if 0 in found:
-            found[0] = dataclasses.replace(found[0], calls="".join(message.get("calls", "")))
-    except (KeyError, ValueError, TypeError, AttributeError):
-        return None
+    for fields, waits in message["statuses"]:
+        for seconds, ranks in waits.items():
+            status = Status.from_fields({**fields, "waiting_seconds": float(seconds)})
+            if any(type(n) is not int or not 0 <= n < workers for n in ranks):
+                raise ValueError("not a rank")
+            found.update(dict.fromkeys(ranks, status))
+    if 0 in found:
+        found[0] = dataclasses.replace(found[0], calls="".join(message.get("calls", "")))
     return found

@@ -122,23 +122,25 @@ class Status:
         )
 
     @classmethod
-    def from_fields(cls, fields: Any) -> Status | None:
-        """Return the status in a dict from another process; None if the dict is not valid."""
-        if not isinstance(fields, dict):
-            return None
+    def from_fields(cls, fields: Any) -> Status:
+        """Return the status in a dict from another process.
+
+        Raises:
+            One of `INVALID`: if it is no dict, or the dict is not valid.
+        """
+        shown: dict[str, Any] = {}
         for name, value in fields.items():
-            kind, given = _TYPES.get(name), type(value)
-            if given is not kind and not (kind is float and given is int):
-                return None
-            if kind is not str and not 0 <= value <= _LARGEST_NUMBER:  # nor is NaN
-                return None
-        if fields.get("state", "starting") not in _STATES:
-            return None
-        texts = {name: each for name, each in fields.items() if isinstance(each, str)}
-        shown = {name: printable(each, _LONGEST_TEXT) for name, each in texts.items()}
-        return cls(**{**fields, **shown})
+            kind, given = _TYPES[name], type(value)
+            is_kind = given is kind or (kind is float and given is int)
+            if not is_kind or (kind is not str and not 0 <= value <= _LARGEST_NUMBER):  # nor is NaN
+                raise ValueError("not a status")
+            shown[name] = printable(value, _LONGEST_TEXT) if kind is str else value
+        if shown.get("state", "starting") not in _STATES:
+            raise ValueError("not a state")
+        return cls(**shown)
 
 
+INVALID = AttributeError, KeyError, TypeError, ValueError  # the errors of received data
 _TYPES = {field.name: type(field.default) for field in dataclasses.fields(Status)}
 
 

@@ -260,8 +260,9 @@ class HealthMonitor:
             if message is None:
                 ended.append(sender)
                 continue
-            found = aggregate.statuses_in(message, sender, len(self._cluster.names))
-            if found is None:
+            try:
+                found = aggregate.statuses_in(message, sender, len(self._cluster.names))
+            except diagnosis.INVALID:
                 hint(f"{self._cluster.named([sender])} has sent an invalid status")
                 continue
             for rank in found.keys() - {self._cluster.rank}:

@@ -28,8 +28,7 @@ def cpu_shares(num_workers: int, cpus: Collection[int] | None = None) -> list[se
 
     Returns:
         For each worker a set of CPUs. An empty list if workers should not be bound: for a single
-        worker, on systems that cannot bind processes, and if there are more workers than CPUs and
-        the workers cannot be divided evenly.
+        worker, and if there are more workers than CPUs and the workers cannot be divided evenly.
 
     Example:
         >>> cpu_shares(2, cpus=range(1000, 1005))  # CPUs without a known socket
@@ -37,7 +36,7 @@ def cpu_shares(num_workers: int, cpus: Collection[int] | None = None) -> list[se
         >>> cpu_shares(4, cpus=[1000, 1001])
         [{1000}, {1000}, {1001}, {1001}]
     """
-    if num_workers < 2 or not hasattr(os, "sched_setaffinity"):
+    if num_workers < 2:
         return []
     cpus = sorted(os.sched_getaffinity(0) if cpus is None else cpus, key=_place)
     count = len(cpus)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 
 from tf_adasum.cluster.error_file import Report
+from tf_adasum.cluster.tasks import listed
 
 EXIT_TIMEOUT = 124  # as coreutils' `timeout`
 EXIT_USAGE = 2  # as argparse and the shells: the same arguments will fail again
@@ -29,7 +30,6 @@ _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL)
 _TRACEBACK = "Traceback (most recent call last):"
 _NEEDS_INPUT = ("EOFError: EOF when reading a line", "bdb.BdbQuit")
 _LONGEST_LINE = 10_000  # large, because an error ends with the advice and the code
-_MOST_NAMES = 8
 
 
 class StderrTail:
@@ -189,8 +189,5 @@ def summary(ends: Sequence[ProcessExit]) -> list[str]:
 
 
 def in_words(ranks: Sequence[int]) -> str:
-    """Return a text that names the first few workers: "workers 0, 1 and 6 more"."""
-    shown = ", ".join(map(str, ranks[:_MOST_NAMES]))
-    more = len(ranks) - _MOST_NAMES
-    rest = f" and {more} more" if more > 0 else ""
-    return f"{'worker' if len(ranks) == 1 else 'workers'} {shown}{rest}"
+    """Return a text that names the first few workers: "workers 0, 1, and 6 more"."""
+    return f"{'worker' if len(ranks) == 1 else 'workers'} {listed([*map(str, ranks)])}"

@@ -12,7 +12,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from tf_adasum.launch.cpu_shares import bind
 from tf_adasum.launch.output import Log
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None  # loaded here, not after a fork
+_LIBC = ctypes.CDLL(None)  # loaded here, not after a fork
 
 
 def open_standard_streams() -> None:
@@ -139,9 +138,7 @@ def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
         parent: the pid of the parent process, even if it has already ended.
         number: the signal.
     """
-    if LIBC is None:
-        return
-    LIBC.prctl(_PR_SET_PDEATHSIG, number)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # the parent ended before the request was made
         os.kill(os.getpid(), number)
 

@@ -125,9 +125,9 @@ def test_a_summary():
     of_a_slow_end = failures.summary([lost(0), STOPPED])
     assert of_a_slow_end[0] == "worker 1 failed first: ValueError: x"
     others = [end(rank, -15, is_stopped=True) for rank in range(1, 20)]
-    named = "ended because of it: workers 1, 2, 3, 4, 5, 6, 7, 8 and 11 more"
+    named = "ended because of it: workers 1, 2, 3, 4, 5, 6, 7, 8, and 11 more"
     assert failures.summary([end(0, 3), *others])[1] == named
-    assert failures.summary([end(0, 3), *others[:8]])[1] == named.removesuffix(" and 11 more")
+    assert failures.summary([end(0, 3), *others[:8]])[1] == named.removesuffix(", and 11 more")
     (line,) = failures.summary([ProcessExit(0, -signal.SIGKILL)])
     assert line == "worker 0 failed first, with SIGKILL (killed: possibly out of memory)"
 
