@@ -1,46 +1,16 @@
-"""`tf_adasum.run` in the kernel of a notebook: what appears in cells."""
+"""`tf_adasum.run` with functions of the main program, as those of a notebook's cells.
 
-import contextlib
+tests/test_documented_programs.py runs pages as notebooks.
+"""
+
+import sys
 
 import pytest
-from support.pace import PACE
+from support.launching import output_of
 from support.worker_group import worker_environment
 
-LIMIT = 120 * PACE
-
-
-@pytest.fixture
-def kernel(tmp_path):
-    """A function that runs a cell and returns its stdout, its stderr and the lines of its error."""
-    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
-    pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
-    start = pytest.importorskip("jupyter_client.manager").start_new_kernel
-    environment = worker_environment([], 0, devices=1) | {"HOME": str(tmp_path)}
-    del environment["TF_ADASUM_DEVICES_PER_WORKER"]
-    manager, client = start(startup_timeout=LIMIT, env=environment, cwd=str(tmp_path))
-
-    def cell(code):
-        streams, error = {"stdout": "", "stderr": ""}, []
-
-        def collect(message):
-            content = message["content"]
-            if message["msg_type"] == "stream":
-                streams[content["name"]] += content["text"]
-            elif message["msg_type"] == "error":
-                error[:] = [content["ename"], *content["evalue"].splitlines()]
-
-        client.execute_interactive(code, timeout=LIMIT, output_hook=collect)
-        return streams["stdout"], streams["stderr"], error
-
-    try:
-        yield cell
-    finally:
-        client.stop_channels()
-        with contextlib.suppress(RuntimeError):
-            manager.shutdown_kernel(now=True)
-
-
-CELL_THAT_FAILS = """
+CELLS = """
+import sys
 import tf_adasum
 
 def helper(number):
@@ -50,33 +20,29 @@ def fails():
     print("begins")
     helper(0)
 
-tf_adasum.run(fails, workers=1)
-"""
-
-
-# What `fit` returns; its model stays in the worker.
-CELL_WITH_A_HISTORY = """
-def made():
+def made():  # what `fit` returns; its model stays in the worker
     import keras
 
     history = keras.callbacks.History()
     history.set_model(keras.Sequential())
     return history
 
+try:
+    tf_adasum.run(fails, workers=1)
+except RuntimeError as error:
+    print(f"RuntimeError: {error}.")
+assert "tensorflow" not in sys.modules
 history = tf_adasum.run(made, workers=1)
 print(type(history).__name__, history.model)
 """
 
 
-def test_an_error_in_a_cell_shows_the_number_of_its_line(kernel):
-    output, errors, error = kernel(CELL_THAT_FAILS)
-    # A worker's stdout and stderr are two pipes, whose lines may come in either order.
-    assert output.count("begins\n") == 1
-    assert output.replace("begins\n", "").startswith("Traceback")
-    assert "line 4, in helper\n" in output
-    assert errors == "" and error == [
-        "RuntimeError",
-        "worker 0 failed first, with exit status 1: ZeroDivisionError: division by zero",
-    ]
-    assert kernel("import sys; assert 'tensorflow' not in sys.modules")[2] == []
-    assert kernel(CELL_WITH_A_HISTORY) == ("History None\n", "", [])
+def test_functions_of_cells_run_and_fail_in_workers(tmp_path):
+    pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
+    (tmp_path / "cells.py").write_text(CELLS)
+    environment = worker_environment([], 0, devices=1)
+    del environment["TF_ADASUM_DEVICES_PER_WORKER"]
+    printed = output_of(sys.executable, tmp_path / "cells.py", env=environment)
+    reason = "worker 0 failed first, with exit status 1: ZeroDivisionError: division by zero"
+    for text in ("begins\n", "line 6, in helper\n", f"RuntimeError: {reason}.\n", "History None\n"):
+        assert printed.count(text) == 1, printed

@@ -25,6 +25,7 @@ TESTS = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS / "multi_worker"), str(TESTS), str(TESTS.parent / "benchmarks")]
 
 import report as written  # noqa: E402 - found on the path above
+from scenarios import assert_close  # noqa: E402
 from scenarios import virtual_replicas as scenarios  # noqa: E402
 from support.worker_group import WorkerGroup  # noqa: E402
 
@@ -60,9 +61,7 @@ def run(folder, replicas, topology):
             first, *others = group.run(
                 scenarios.train, timeout=400, optimizer=optimizer, steps=STEPS
             )
-            for other in others:
-                for name, value in first.items():
-                    np.testing.assert_array_equal(value, other[name], err_msg=name)
+            assert_close(others, first)
             np.savez(file_of(folder, replicas, topology, optimizer), **first)
             print(replicas, topology, optimizer, flush=True)
 

@@ -237,14 +237,6 @@ def is_slot(name):
     return bool(re.search(r"\b[mv]/" if IS_KERAS_2 else "momentum|velocity", name))
 
 
-def scale_loss(optimizer, loss):
-    """Return a loss as an optimizer wants it."""
-    if not IS_KERAS_2:
-        return optimizer.scale_loss(loss)
-    is_scaling = isinstance(optimizer, LossScaleOptimizer)
-    return optimizer.get_scaled_loss(loss) if is_scaling else loss
-
-
 def in_model(path):
     """Return the path of a variable of a Sequential model; names of Keras 2 lack the model's."""
     return path if IS_KERAS_2 else f"sequential/{path}"

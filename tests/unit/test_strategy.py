@@ -31,6 +31,8 @@ def make(**arguments):
 WRONG = [
     ({"start_timeout": 0}, r"`start_timeout` must be .* Received: start_timeout=0"),
     ({"aggregation": "adasun"}, r"one of \['adacons', 'adasum', 'mean', 'sum'\]"),
+    ({"aggregation": rules.Mean}, r"Pass an instance: Mean\(\)"),
+    ({"aggregation": None}, "aggregation=None"),
     ({"on_nonfinite": "ignore"}, "`on_nonfinite` must be 'propagate' .* on_nonfinite='ignore'"),
     ({"communication_options": Options}, "`communication_options` must be"),
     ({"cluster_resolver": "worker:0"}, "cluster_resolver='worker:0'"),

@@ -197,7 +197,9 @@ CASES = {
     "validation on one worker": fitted(validation_data=(None, (X, Y))),
     "another kind of data": fitted(x=(X, DATASET), y=(Y, None), batch_size=(4, None)),
     "learning rate set by a callback": fitted(
-        callbacks=[[LearningRateScheduler(lambda epoch, rate=rate: rate)] for rate in (0.1, 0.2)],
+        callbacks=[
+            [LearningRateScheduler(lambda epoch, _, rate=rate: rate)] for rate in (0.1, 0.2)
+        ],
         epochs=(2, 2),
     ),
     # other calls

@@ -35,19 +35,6 @@ def test_get_returns_the_rule():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ("adasun", r"one of \['adacons', 'adasum', 'mean', 'sum'\].*aggregation='adasun'"),
-        (Mean, r"Pass an instance: Mean\(\)"),
-        (None, "aggregation=None"),
-    ],
-)
-def test_get_refuses(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        rules.get(wrong)
-
-
-@pytest.mark.parametrize(
     "rule",
     [
         Adasum({"encoder/.*": "encoder", "head/.*": "head"}),
