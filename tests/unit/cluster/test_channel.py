@@ -5,12 +5,13 @@ import socket
 import time
 
 import pytest
+from support.pace import PACE
 
 from tf_adasum.cluster import json_lines
 from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel
 from tf_adasum.cluster.secret import Secret
 
-SOON = 20.0
+SOON = 20 * PACE
 SECRET = Secret(b"key")
 
 
@@ -50,18 +51,6 @@ NO_MESSAGE = [b"", b"{", b"[]", b"1", b"null", b"\xff\xfe", b"[" * 99_999]
 @pytest.mark.parametrize("line", NO_MESSAGE, ids=lambda line: repr(line[:9]))
 def test_what_is_no_message(line):
     assert json_lines.decode(line) is None
-
-
-def test_a_message_may_arrive_in_parts(ends):
-    client, server = ends
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(client, "_send_unsent", lambda: None)
-        client.send(1)
-        client.send(2)
-    client.socket.sendall(client._unsent[:-5])
-    assert received(server, 1) == [1]
-    client.socket.sendall(client._unsent[-5:])
-    assert received(server, 1) == [2] and server.is_open
 
 
 def test_messages_are_sent_in_parts_to_a_slow_reader(ends):
