@@ -13,6 +13,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.fuzzing import fuzz_settings
+from support.launching import eventually
 from support.pace import PACE
 
 from tf_adasum.cluster import channel as channel_module
@@ -247,10 +248,7 @@ class Session:
         self.eventually(copy=0)
 
     def eventually(self, **expected):
-        deadline = time.monotonic() + SOON
-        while any(self.keys.get(key) != value for key, value in expected.items()):
-            assert time.monotonic() < deadline, self.keys
-            time.sleep(0.01)
+        eventually(lambda: self.keys | expected == self.keys)
 
 
 @pytest.fixture
@@ -376,28 +374,22 @@ def test_a_session_has_one_key(served, keys):
 
 @pytest.mark.parametrize("theirs", [Secret(), Secret(b"other")])
 def test_both_ends_detect_who_has_another_secret(served, theirs):
-    leader = served.leader
     found = call(served.address, theirs, rank=3)
     assert found.kind == UNPROVEN and not found.channel
-    deadline = time.monotonic() + SOON
-    while not leader.seen and time.monotonic() < deadline:  # the client is refused a moment before
-        time.sleep(0.01)
-    assert leader.seen == [(3, None)]
+    eventually(lambda: served.leader.seen)  # the client is refused a moment before
+    assert served.leader.seen == [(3, None)]
 
 
 def test_a_session_knows_since_when_calls_fail_for_one_reason():
     with socket.create_server(("127.0.0.1", 0)) as free:
         where = free.getsockname()
-    deadline = time.monotonic() + SOON
     with StoreSession(f"127.0.0.1:{where[1]}", "1", SECRET, lambda channel: 0) as session:
-        while session.last.kind != REFUSED and time.monotonic() < deadline:
-            time.sleep(0.01)
+        eventually(lambda: session.last.kind == REFUSED)
         first = session.since
         time.sleep(0.5)
         assert session.since == first and session.last.kind == REFUSED
         another = Secret(b"other")
         server = StoreServer(socket.create_server(where), another, threading.Lock(), Recorder())
-        while session.last.kind != UNPROVEN and time.monotonic() < deadline:
-            time.sleep(0.01)
+        eventually(lambda: session.last.kind == UNPROVEN)
         server.close(0.0)
-    assert session.last.kind == UNPROVEN and session.since > first + 0.5
+    assert session.since > first + 0.5
