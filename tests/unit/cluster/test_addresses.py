@@ -10,21 +10,6 @@ from support.rendezvous_tasks import needs_ipv6
 
 from tf_adasum.cluster import addresses, own_address
 
-
-@pytest.mark.parametrize(
-    ("address", "host", "port"),
-    [
-        ("a:1", "a", 1),
-        ("host.domain:65535", "host.domain", 65535),
-        ("10.0.0.1:80", "10.0.0.1", 80),
-        ("[::1]:80", "::1", 80),
-        ("[fe80::1%eth0]:80", "fe80::1%eth0", 80),
-    ],
-)
-def test_host_and_port(address, host, port):
-    assert addresses.split(address) == (host, port)
-
-
 WRONG = {
     "an address must look like 'host:port', or '[host]:port' if the host is an IPv6 address.": [
         *("", "a", ":1", "a:", "a:x", "a:-1", "a:1.5"),

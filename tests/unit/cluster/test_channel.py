@@ -6,11 +6,12 @@ import socket
 import time
 
 import pytest
+from support.pace import PACE
 
 from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel, wait
 from tf_adasum.cluster.secret import Secret
 
-SOON = 20.0
+SOON = 20 * PACE
 SECRET = Secret(b"key")
 
 
@@ -52,18 +53,6 @@ def test_what_is_no_message_closes_the_channel(ends, line):
     client, server = ends
     client.socket.sendall(line + b"\n")
     assert received(server, 1) == [] and not server.is_open
-
-
-def test_a_message_may_arrive_in_parts(ends):
-    client, server = ends
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(client, "_send_unsent", lambda: None)
-        client.send(1)
-        client.send(2)
-    client.socket.sendall(client._unsent[:-5])
-    assert received(server, 1) == [1]
-    client.socket.sendall(client._unsent[-5:])
-    assert received(server, 1) == [2] and server.is_open
 
 
 def test_messages_are_sent_in_parts_to_a_slow_reader(ends):

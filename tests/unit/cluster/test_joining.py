@@ -15,9 +15,7 @@ from support.launching import output_of
 from support.rendezvous_tasks import (
     SETTINGS,
     SOON,
-    cluster_of,
     needs_ipv6,
-    program_at,
     run_in_threads,
 )
 
@@ -49,19 +47,14 @@ def hosts_of(found):
     ],
 )
 def test_everybody_gets_the_same_list_and_then_meets(count, host):
-    outcomes, _ = run(configs_of(count, f"[{host}]" if ":" in host else host))
+    def met(made):
+        made.meet(SETTINGS, {"of": made.cluster.rank}, SOON)
+        assert made.payload == {"of": 0}
+        return made.cluster
+
+    outcomes, _ = run(configs_of(count, f"[{host}]" if ":" in host else host), then=met)
     assert hosts_of(assert_together(outcomes, count)) == [host] * count
     assert outcomes[0].names == tuple(f"worker {rank}" for rank in range(count))
-
-
-def met(made):
-    """Let a worker that has joined meet the others."""
-    made.meet(SETTINGS, {"of": made.cluster.rank}, SOON)
-    return made.payload["of"]
-
-
-def test_workers_that_have_joined_meet():
-    assert run(configs_of(4), then=met)[0] == [0] * 4
 
 
 def test_a_worker_may_set_its_address():
@@ -152,21 +145,6 @@ def test_a_look_up_that_takes_very_long_does_not_outlast_the_timeout(monkeypatch
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(5) or [])
     ((outcome,), (waited,)) = run(configs_of(2)[1:], timeout=0.5)
     assert isinstance(outcome, TimeoutError) and waited < 3
-
-
-def test_another_program_at_the_coordinator_s_port():
-    configs = configs_of(2)
-
-    def behave(connection, done):
-        connection.recv(1 << 10)
-        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    with program_at(cluster_of(configs[0].coordinator), behave):
-        outcomes, _ = run(configs, timeout=1)
-    assert type(outcomes[0]) is OSError and outcomes[0].errno == errno.EADDRINUSE
-    assert f"worker 0 ({configs[0].coordinator}) is in use by another process" in str(outcomes[0])
-    another = f"worker 0 ({configs[0].coordinator}): 127.0.0.1: another program answers there, or"
-    assert_all_raise(outcomes[1:], TimeoutError, another)
 
 
 # ---- workers that are not alike ------------------------------------------------------------------

@@ -20,7 +20,7 @@ from support.rendezvous_tasks import (
     tasks,
 )
 
-from tf_adasum.cluster import messages, ports, rendezvous, start_round, store
+from tf_adasum.cluster import messages, ports, rendezvous, start_round
 from tf_adasum.cluster.rendezvous import Participant
 from tf_adasum.errors import WorkerLostError
 
@@ -43,23 +43,6 @@ LOCAL = ("127.0.0.1",)
 )
 def test_everybody_meets(count, hosts):
     assert run(tasks(count, hosts))[0] == [None] * count
-
-
-@pytest.mark.parametrize("delays", [[0.4, 0], [0.5, 0, 0.3, 0, 0.5]])
-def test_tasks_that_start_late_are_waited_for(delays):
-    outcomes, seconds = run(tasks(len(delays)), delays=delays)
-    assert outcomes == [None] * len(delays)
-    assert seconds[delays.index(0)] >= max(delays) - 0.05, "nobody leaves before the last one comes"
-
-
-def test_a_task_that_starts_again_while_others_are_waited_for():
-    first, second, third = tasks(3)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(run, [first])
-        ((gone,), _) = run([second], timeout=0.5)
-        assert isinstance(gone, TimeoutError) and third.named([2]) in str(gone)
-        assert run([second, third])[0] == [None, None]
-        assert waiting.result(SOON)[0] == [None]
 
 
 def listed(count, part):
@@ -126,30 +109,6 @@ def test_worker_0_that_restarts_after_all_have_joined_is_lost(monkeypatch):
     for outcome in outcomes[1:]:
         assert str(outcome).startswith("worker 0 (127.0.0.1:")
     assert max(seconds) < SOON
-
-
-def test_a_worker_that_is_killed_after_it_was_silent_is_lost(monkeypatch):
-    """It counted as one that may come back, until its connection has ended."""
-    monkeypatch.setattr(start_round, "LEASE_SECONDS", 1.0)
-    monkeypatch.setattr(store, "LEASE_SECONDS", 2.5)
-    first, second, _ = tasks(3)
-    suspended = Participant(second, {})
-
-    def part(place):
-        if place == 0:
-            return rendezvous.meet(first, SETTINGS, 3 * SOON)
-        with ThreadPoolExecutor(1) as pool, contextlib.closing(suspended):
-            waiting = pool.submit(suspended.meet, SETTINGS, {}, 6)
-            time.sleep(1)
-            with suspended.session._lock:
-                time.sleep(5)
-                suspended.session.channel.socket.shutdown(socket.SHUT_RDWR)
-                suspended.session._ended.set()
-            waiting.exception()
-
-    outcomes, seconds = run_in_threads(part, 2, limit=4 * SOON)
-    assert isinstance(outcomes[0], WorkerLostError) and "worker 1 (" in str(outcomes[0])
-    assert seconds[0] < SOON
 
 
 def test_a_name_with_two_addresses(monkeypatch):

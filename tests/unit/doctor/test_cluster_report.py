@@ -4,6 +4,7 @@ import contextlib
 import threading
 
 import pytest
+from support.pace import PACE
 from support.rendezvous_tasks import cluster_of, run_in_threads
 
 from tf_adasum.cluster.ports import free_ports
@@ -14,7 +15,7 @@ from tf_adasum.health import reachability
 
 pytestmark = pytest.mark.version_independent
 
-SECONDS = 30
+SECONDS = 30 * PACE
 GOOD = Finding(OK, "keras", "3.15.1")
 WRONG = Finding(FAIL, "self-test", "wrong", "rebuild")
 

@@ -74,15 +74,6 @@ def stub(monkeypatch):
 # The report
 
 
-def test_a_good_installation_exits_with_0(stub, capsys):
-    stub()
-    assert doctor.main([]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert not any(line.startswith((WARN, FAIL)) for line in lines)
-    for subject in ("python", "tensorflow", "keras", "compiled op", "devices", "self-test"):
-        assert any(line.split(maxsplit=1)[1].startswith(subject) for line in lines)
-
-
 @pytest.mark.parametrize(
     ("broken", "subject", "fix"),
     [
@@ -148,6 +139,8 @@ def test_the_real_installation(monkeypatch):
     assert result.returncode == 0, result.stdout + result.stderr
     assert [line for line in result.stderr.splitlines() if not OF_TENSORFLOW.match(line)] == []
     assert "ok    self-test     all operations" in result.stdout
+    for subject in ("python", "tensorflow", "keras", "compiled op", "devices"):
+        assert f"  {subject} " in result.stdout
 
 
 def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys):
@@ -172,6 +165,7 @@ def test_a_missing_op_is_a_warning_with_the_build_command(stub, capsys):
         ({"ucx": None}, "ucx", [NOTE], "no such file", None),
         ({"visible": "0,1", "gpus": 2}, "devices", [OK], "/device:CPU, /device:GPU", None),
         ({"visible": "0,1"}, "devices", [OK, WARN], "TensorFlow uses none", "tensorflow[and-cuda]"),
+        ({}, "keras", [OK], "3.15.1, backend tensorflow", None),
         ({"version": "2.22.0"}, "keras", [WARN], "TensorFlow 2.22.0 is newer", "pip install"),
         ({"keras": "3.16.0"}, "keras", [WARN], "Keras 3.16.0 is newer", "pip install"),
     ],

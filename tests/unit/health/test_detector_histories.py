@@ -52,7 +52,8 @@ class Worker:
         self.monitor.reachability = types.SimpleNamespace(
             unreachable="", try_now_and_then=self.try_others, forget=self.forget
         )
-        self.monitor.started(lambda: (self.entered, self.left, 0), lambda cause: None)
+        self.aborted = []
+        self.monitor.started(lambda: (self.entered, self.left, 0), self.aborted.append)
         self.stack = contextlib.ExitStack()
         self.stack.enter_context(self.monitor.call(lambda error: None))
 
@@ -96,6 +97,8 @@ class Worker:
         self.monitor._diagnose()
         if self.monitor.cause:
             self.monitor._send_statuses()
+            self.monitor._diagnose()
+            assert self.aborted == [self.monitor.cause], "once"
             self.is_alive = False
 
 

@@ -50,11 +50,6 @@ UNREACHABLE = {"unreachable": "worker 1 (c:3): no answer"}
 LATE = Status("running", location="train.py:4 (main)")
 
 
-def test_a_new_status_reports_nothing_but_its_state():
-    state, *others = dataclasses.astuple(Status())
-    assert state == "starting" and not any(others)
-
-
 @pytest.mark.parametrize("own", [Status(), RUNNING, WAITING])
 def test_nobody_is_to_blame_while_all_run(own):
     assert judged(own, _0=RUNNING, _2=WAITING) is None
@@ -156,12 +151,6 @@ def test_patience_ends():
     assert "for worker 1 (c:3)." in cause, "it waits in an earlier collective"
 
 
-def test_the_notice_names_who_is_awaited():
-    assert diagnosis.waiting_message(CLUSTER, {1: WAITING, 0: LATE, 2: WAITING}) == (
-        "worker 0 has waited 2 s for chief 0 (a:1), which is at train.py:4 (main)"
-    )
-
-
 @pytest.mark.parametrize("other", [in_python(MISMATCH_SECONDS), waiting(MISMATCH_SECONDS, call=4)])
 def test_workers_in_different_collectives_of_one_number(other):
     differ = "The workers wait for each other, because they have not made the same calls: chief 0"
@@ -215,15 +204,6 @@ def test_what_tensorflow_alone_knows():
     differ = CollectiveError("expected type 0", differ=True)
     places = "chief 0 is at a.py:1 (f), worker 0 is at b.py:2 (f). TensorFlow reports: expected"
     assert places in diagnosis.broken(CLUSTER, differ, "", statuses)
-
-
-def test_the_advice_names_the_launcher_if_it_is_used():
-    alone, launched, restarted = (
-        diagnosis.recovery_advice({"TF_ADASUM_LAUNCHER": each}) for each in ("", "1", "restarts")
-    )
-    assert "tf-adasum-launch" not in alone and alone.endswith(" backup.")
-    assert "(tf-adasum-launch --max-restarts restarts them" in launched
-    assert restarted.startswith("The launcher starts all workers again; ")
 
 
 # ---- statuses of others --------------------------------------------------------------------------

@@ -88,21 +88,6 @@ def cut(one):
     one._thread.join()
 
 
-@pytest.mark.parametrize("lost", [0, 1, 2])
-def test_a_process_that_has_ended_is_lost_to_all(workers, lost, capfd):
-    monitors = workers(3)
-    others = [one for rank, one in enumerate(monitors) if rank != lost]
-    cut(monitors[lost])
-    time.sleep(0.5)
-    assert not any(one.cause for one in monitors), "nobody needs it"
-    for one in others:
-        one._update_status(in_call=1)
-        eventually(lambda one=one: one.aborted)
-        assert f"worker {lost} (127.0.0.1:{lost + 1}) was lost" in one.cause
-        assert one.aborted == [one.cause], "once"
-    assert "tf_adasum: worker" in capfd.readouterr().err
-
-
 @pytest.mark.parametrize("is_closed", [False, True], ids=["full disk", "closed"])
 def test_it_continues_where_stderr_cannot_be_written(workers, monkeypatch, is_closed):
     unwritable = open("/dev/full", "w", buffering=1)

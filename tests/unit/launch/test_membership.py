@@ -223,14 +223,6 @@ def test_the_first_round_waits_for_late_hosts_unless_all_are_there():
     assert job.last == Begin(1, tuple(job.hosts.values()))
 
 
-def test_a_host_that_joins_takes_part_after_a_backup():
-    job = begun(2)
-    job.play(f"+new {limits.SECONDS_BEFORE_JOINING}")
-    assert isinstance(job.last, Stop) and job.last.grace >= 30
-    job.play(f"0=75 1=75 {limits.SECONDS_BEFORE_JOINING}")
-    assert isinstance(job.last, Begin) and len(job.last.hosts) == 3
-
-
 def test_hosts_that_stop_for_a_host_that_leaves_can_make_a_backup():
     job = begun(3)
     job.hosts["1"] = dataclasses.replace(job.hosts["1"], leaving="received SIGTERM")

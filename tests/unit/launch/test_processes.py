@@ -229,9 +229,3 @@ def test_the_exit_status_is_known_although_sigchld_was_ignored():
         assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGCHLD, before)
-
-
-def test_launch_works_outside_the_main_thread():
-    with ThreadPoolExecutor(1) as pool:
-        launched = pool.submit(launch, ["sh", "-c", "exit 3"], 2, timeout=LIMIT)
-        assert launched.result(LIMIT) == 3

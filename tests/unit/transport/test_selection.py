@@ -115,6 +115,7 @@ def test_shared_memory_without_single_copies_is_not_used(fake, monkeypatch):
     monkeypatch.setenv(selection.VARIABLE, "posix,tcp,self")  # a user's choice is not judged
     monkeypatch.setattr(selection, "_choices", {})
     assert {each.summary for each in on_workers("auto")} == {"UCX 1 (UCX_TLS=posix,tcp,self; lo)"}
+    assert len(functions.made) == 6, "it is the only candidate"
 
 
 def test_strategies_share_the_connections_until_they_are_ended(fake):
@@ -167,14 +168,6 @@ def test_the_ways_that_are_tried(fake, monkeypatch, memories, networks, free, ma
     for each in on_workers("auto"):
         assert words in each.summary
     assert set(functions.made) == made
-
-
-def test_what_the_user_has_chosen_for_ucx_is_the_only_candidate(fake, monkeypatch):
-    functions = fake()
-    monkeypatch.setenv(selection.VARIABLE, "tcp,self")
-    for each in on_workers("auto"):
-        assert each.summary == "UCX 1 (UCX_TLS=tcp,self; lo)"
-    assert len(functions.made) == 2
 
 
 # ---- UCX itself ----------------------------------------------------------------------------------
