@@ -103,9 +103,7 @@ test-clusters: $(READY)
 # environment and a copy of the sources.
 ADDONS = build/addons
 test-addons:
-	@mkdir -p $(ADDONS)
-	find $(ADDONS) -name .venv -prune -o -name '*.py' -exec rm {} +
-	git ls-files -z --cached --others --exclude-standard | xargs -0 cp -p --parents -t $(ADDONS)
+	PYTHONPATH=tests/support $(PYTHON) -c "import corners, pathlib; corners.copy_sources(pathlib.Path('$(ADDONS)'))"
 	$(MAKE) -C $(ADDONS) PYTHON=python3.11 EXTRA=keras2-cpu PART="$(PART)" test
 
 test-versions:

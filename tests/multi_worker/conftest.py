@@ -55,7 +55,10 @@ def groups(tmp_path_factory):
     started.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def group(request, groups):
-    """A `WorkerGroup` of the topology that the test is parametrized with, e.g. "2x2"."""
+    """A `WorkerGroup` of the topology that the test is parametrized with, e.g. "2x2".
+
+    It is another one if the last test has ended it.
+    """
     return groups.of(request.param)

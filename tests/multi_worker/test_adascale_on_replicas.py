@@ -35,7 +35,6 @@ def expected(count, kind="own", schedule=False, momentum=0.9):
         pytest.param("4x1", 4, {"momentum": 0.0}, marks=pytest.mark.slow),
     ],
     indirect=["group"],
-    scope="module",
 )
 def test_on_replicas(group, count, options):
     results = group.run(scenarios.steps, count=count, **options)

@@ -51,7 +51,7 @@ def assert_combined(results, group, combine, rounding=ROUNDING, not_finite=None)
                 np.testing.assert_array_equal(combined, results[0][f"{number}.0"])
 
 
-@pytest.mark.parametrize(("group", "plan"), PLANS, indirect=["group"], scope="module")
+@pytest.mark.parametrize(("group", "plan"), PLANS, indirect=["group"])
 @pytest.mark.version_independent
 def test_combines_as_the_tree_of_the_plan(group, plan):
     bucket_bytes = 4000 if group.replicas < 24 else 0
@@ -140,7 +140,6 @@ ON_HOSTS_WITH_TWO_DEVICES = ["adasum", "adasum model", "adacons groups", "mean"]
         *(("2x2", rule, "sgd") for rule in ON_HOSTS_WITH_TWO_DEVICES),
     ],
     indirect=["group"],
-    scope="module",
 )
 def test_an_embedding_trains_as_its_dense_twin(group, rule, optimizer):
     sparse, dense = (
@@ -154,7 +153,7 @@ def test_an_embedding_trains_as_its_dense_twin(group, rule, optimizer):
     assert np.isfinite(sparse[0]["loss"]).all()
 
 
-@pytest.mark.parametrize("group", ["2x1", "2x2"], indirect=True, scope="module")
+@pytest.mark.parametrize("group", ["2x1", "2x2"], indirect=True)
 def test_an_embedding_in_a_loop_on_the_device(group):
     """Each iteration sends another number of rows."""
     one_by_one, together = (

@@ -5,7 +5,7 @@ import pytest
 from scenarios import collective_keys as scenarios
 
 
-@pytest.mark.parametrize("group", ["2x1"], indirect=True, scope="module")
+@pytest.mark.parametrize("group", ["2x1"], indirect=True)
 @pytest.mark.parametrize("in_context", [False, True])
 def test_an_error_on_all_workers_is_not_the_end(group, in_context):
     """What it cuts off leaves something behind in TensorFlow, under its key."""

@@ -38,7 +38,7 @@ WARNED = {
 }
 
 on_workers = pytest.mark.parametrize(
-    "group", ["2x1", pytest.param("2x2", marks=pytest.mark.slow)], indirect=True, scope="module"
+    "group", ["2x1", pytest.param("2x2", marks=pytest.mark.slow)], indirect=True
 )
 
 
@@ -126,7 +126,6 @@ ALL_BY_STEP = [
         pytest.param("4x1", ALL_BY_STEP, marks=pytest.mark.slow),
     ],
     indirect=["group"],
-    scope="module",
 )
 @pytest.mark.slow
 def test_each_step_has_the_rows_of_keras_without_a_strategy(group, cases):

@@ -38,9 +38,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("group", "name", "arguments"), CASES, ids=str, indirect=["group"], scope="module"
-)
+@pytest.mark.parametrize(("group", "name", "arguments"), CASES, ids=str, indirect=["group"])
 def test_each_replica_has_an_optimizer_and_their_steps_are_combined(group, name, arguments):
     """As one optimizer per replica, in NumPy between the combinations."""
     weights, slots = scenarios.reference(group.replicas, name, **arguments)

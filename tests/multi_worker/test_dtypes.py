@@ -5,7 +5,7 @@ import pytest
 from scenarios import dtypes as scenarios
 
 
-@pytest.mark.parametrize("group", ["2x2", "2x1"], indirect=True, scope="module")
+@pytest.mark.parametrize("group", ["2x2", "2x1"], indirect=True)
 class TestDtypes:
     def test_bits_travel_and_integers_add_up(self, group):
         results = group.run(scenarios.travel)

@@ -8,7 +8,7 @@ from golden import saved_by_an_earlier_version
 from scenarios import elastic as scenarios
 
 
-@pytest.mark.parametrize("group", ["1x4"], indirect=True, scope="module")
+@pytest.mark.parametrize("group", ["1x4"], indirect=True)
 @pytest.mark.parametrize(
     ("kind", "saved_on", "restored_on"),
     [

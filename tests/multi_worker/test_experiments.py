@@ -7,7 +7,7 @@ from scenarios import experiments
 pytestmark = pytest.mark.keras3_only("the experiments run on TensorFlow 2.21")
 
 
-@pytest.mark.parametrize("group", ["1x4"], indirect=True, scope="module")
+@pytest.mark.parametrize("group", ["1x4"], indirect=True)
 @pytest.mark.parametrize(
     ("scenario", "least"),
     [

@@ -25,7 +25,6 @@ RULES = ["adasum", "mean", "adacons", "of each optimizer"]
     ("group", "kind", "rule", "way"),
     every_pair(["1x2", "2x1"], scenarios.MAKE, RULES, TOGETHER),
     indirect=["group"],
-    scope="module",
 )
 def test_several_optimizers_take_the_steps_of_one(group, tmp_path, kind, rule, way):
     """The same numbers are added in other buckets, hence the tolerance of a few roundings."""

@@ -1,8 +1,8 @@
-"""How many random cases, and which: by default a fifth of them, the same ones if the same modules
-have been loaded (Hypothesis draws some of the constants in them).
+"""How many random cases a test takes, and which.
 
-TF_ADASUM_FUZZ=1 takes all of them, and other ones for each `--hypothesis-seed`; 10 ten times
-as many.
+By default it takes a fifth of them, the same ones if the same modules have been loaded: Hypothesis
+draws some of the constants in them. TF_ADASUM_FUZZ=1 takes all, and other ones for each
+`--hypothesis-seed`; 10 ten times as many.
 """
 
 import os

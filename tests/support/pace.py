@@ -29,7 +29,7 @@ def seconds_without_a_core():
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item):
+def pytest_runtest_call(item):
     item.stash[WAITED] = seconds_without_a_core()
 
 
@@ -39,7 +39,7 @@ def pytest_runtest_makereport(item, call):
     if report.failed and call.when == "call":
         waited = seconds_without_a_core() - item.stash[WAITED]
         load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
-        if waited > STARVED * call.duration or load > 2:
+        if waited > max(1.0, STARVED * call.duration):
             text = f"This test had no core for {waited:.1f} of its {call.duration:.1f} s, and each "
             text += f"core has {load:.1f} processes; all time limits were {PACE:.1f} times as long."
             report.sections.append(("Starved", text))

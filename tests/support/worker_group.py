@@ -8,7 +8,7 @@ the other; each scenario gets a strategy in its initial state.
 import collections
 import contextlib
 import json
-import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
 import time
@@ -23,6 +23,7 @@ TESTS = HERE.parent
 REPOSITORY = TESTS.parent
 SECONDS_TO_START = 120
 SECONDS_TO_STOP = 10
+SECONDS_AFTER_AN_ERROR = 10
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tensorflow", "keras", "tf_adasum"])
@@ -124,22 +125,29 @@ class WorkerGroup(contextlib.AbstractContextManager):
     def _collect(self, timeout):
         """Return the answer of each worker."""
         deadline = time.monotonic() + timeout * PACE
-        failures, answers = [], []
-        for index, pipe in enumerate(self._pipes):
-            if not pipe.poll(max(0, deadline - time.monotonic())):
-                self._end_with(f"worker {index} did not answer within {timeout * PACE:.0f} s")
-            try:
-                error, returned = pipe.recv()
-            except (EOFError, ConnectionResetError):
-                self._end_with(f"worker {index} ended")
-            answers.append(returned)
-            if error:
-                failures.append(f"worker {index}:\n{error}")
+        failures, answers = [], {}
+        while len(answers) < self.workers:
+            missing = {
+                pipe: index for index, pipe in enumerate(self._pipes) if index not in answers
+            }
+            ready = multiprocessing.connection.wait(missing, max(0, deadline - time.monotonic()))
+            if not ready:
+                silent = f"workers {[*missing.values()]} did not answer in time"
+                self._end_with("\n".join([*failures, silent]))
+            for index, pipe in ((missing[pipe], pipe) for pipe in ready):
+                try:
+                    error, answers[index] = pipe.recv()
+                except (EOFError, ConnectionResetError):
+                    self._end_with("\n".join([*failures, f"worker {index} ended"]))
+                if error:
+                    failures.append(f"worker {index}:\n{error}")
+                    # The others may wait for it.
+                    deadline = min(deadline, time.monotonic() + SECONDS_AFTER_AN_ERROR * PACE)
         if any("Collective ops is aborted" in each or "WorkerLost" in each for each in failures):
             self._end_with("\n".join(failures))  # no collective works any more
         if failures:
             raise WorkerFailed("\n".join(failures))
-        return answers
+        return [answers[index] for index in range(self.workers)]
 
     def _end_with(self, reason):
         self.has_ended = True

@@ -6,7 +6,7 @@ import pytest
 
 def on(*topologies):
     """Run a test on groups of workers x devices of each, such as "2x1"."""
-    return pytest.mark.parametrize("group", topologies, indirect=True, scope="module")
+    return pytest.mark.parametrize("group", topologies, indirect=True)
 
 
 def assert_close(results, expected, **tolerance):

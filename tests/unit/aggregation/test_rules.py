@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from support import oracle
 from support.all_pairs import BACKENDS, parametrize_all_pairs
-from support.scheme_oracle import DTYPES, assert_rounded, gradients_of
+from support.scheme_oracle import COMBINE, DTYPES, assert_rounded, gradients_of
 
 import tf_adasum
 from tf_adasum.aggregation import rules
@@ -29,7 +29,9 @@ def test_inner_products_obey_cauchy_schwarz():
 
 def test_get_returns_the_rule():
     own = {"adasum": Adasum(), "adacons": AdaCons(0.99, "model", True)}
-    for name, rule in {**own, "mean": Mean(), "sum": Sum()}.items():
+    own |= {"mean": Mean(), "sum": Sum()}
+    assert {*own} == {*rules._BY_NAME} and {*map(type, own.values())} <= COMBINE.keys()
+    for name, rule in own.items():
         assert repr(rules.get(name)) == repr(rules.get(name.upper())) == repr(rule)
         assert rules.get(rule) is rule
 
