@@ -81,7 +81,7 @@ def local_values(model, section):
 def build_optimizer(model):
     """Create the optimizer's variables if they do not exist yet, for example in a custom loop."""
     optimizer = model.optimizer
-    if optimizer is not None and not keras_compat.is_built(optimizer):
+    if optimizer is not None and not optimizer.built:
         with model.distribute_strategy.scope():
             keras_compat.build(optimizer, model.trainable_variables)
 

@@ -229,7 +229,7 @@ class DeltaStep(keras_compat.Step):
         return tf.distribute.get_strategy()._empty_replicas.is_empty_if_any()
 
     def _update_in_turn(self, values, variables):
-        self.assigned = keras_compat.assigned_in_forward_pass()
+        self.assigned = self.assigned_in_forward_pass()
         context = tf.distribute.get_replica_context()
         keras_compat.cond(context, self.taken == 0, self._remember, lambda: None)
         super().update(values, variables)

@@ -64,9 +64,7 @@ if IS_KERAS_2:
         VARIABLE_TYPES,
         all_variables,
         apply,
-        assigned_in_forward_pass,
         build,
-        is_built,
     )
     from tf_adasum.compat.keras.keras2.wrapper import (
         LAMB_MODULE,
@@ -94,9 +92,7 @@ else:
         Step,
         all_variables,
         apply,
-        assigned_in_forward_pass,
         build,
-        is_built,
     )
     from tf_adasum.compat.keras.keras3.variables import forget_assigned, reduction_of
     from tf_adasum.compat.keras.keras3.wrapper import (

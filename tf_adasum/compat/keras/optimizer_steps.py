@@ -8,7 +8,7 @@ import tensorflow as tf
 class BaseStep:
     """Takes the steps of an optimizer. Wrappers define subclasses that change the steps.
 
-    `measure`, `update`, `skips` and `average` are called in each replica.
+    The methods from `measure` on are called in each replica.
 
     Args:
         optimizer: the optimizer.
@@ -104,15 +104,19 @@ class BaseStep:
         """
         return None
 
+    def assigned_in_forward_pass(self):
+        """Return the weights that this replica has assigned since the last call, in Keras 3.
+
+        Called before the optimizer assigns its variables.
+        """
+        return []
+
     def average(self):
         """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
         raise NotImplementedError
 
     def update_averages(self, count):
-        """Do the same after `count` earlier updates, an int64 scalar.
-
-        Keras's own updates count iterations.
-        """
+        """Update the averages as Keras does, which counts iterations, after `count` updates."""
         raise NotImplementedError
 
 

@@ -228,7 +228,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         # Optimizers have already checked gradients with a state. Check other gradients now, because
         # padding may hide that shapes differ.
         if options.state is None and self.check_same_gradients is not None:
-            shapes = [", ".join(map(_kind, own)) for own in gradients]
+            shapes = list(map(_kinds, gradients))
             self.check_same_gradients(shapes, shapes)
         rows = None if options.is_weighted else self.rows_of_replicas()
         if tf.executing_eagerly():
@@ -259,7 +259,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def _function_for(self, gradients, options):
         """Return a `tf.function` that combines gradients with these dtypes and shapes."""
         key = (options.bytes_per_pack, options.timeout_seconds, options.implementation)
-        key += (options.is_weighted, options.parts, options.indices, *map(_signature, gradients))
+        key += (options.is_weighted, options.parts, options.indices, *map(_kinds, gradients))
         functions = self._functions if options.state is None else options.state.functions
         function = functions.pop(key, None)
         if function is None:
@@ -374,21 +374,14 @@ def _is_small(value):
     return True
 
 
-def _signature(gradients):
-    """Return the static dtypes and shapes of one replica's gradients."""
-    return tuple(
-        (gradient.dtype, gradient.values.shape[1:])
-        if isinstance(gradient, tf.IndexedSlices)
-        else (gradient.dtype, gradient.shape, "dense")
-        for gradient in gradients
+def _kinds(gradients):
+    """Return dtypes and shapes of gradients as text, without the number of rows of sparse ones."""
+    return ", ".join(
+        f"sparse {each.values.dtype.name}{each.values.shape[1:]}"
+        if isinstance(each, tf.IndexedSlices)
+        else f"{each.dtype.name}{each.shape}"
+        for each in gradients
     )
-
-
-def _kind(gradient):
-    """Return dtype and shape of a gradient as text, without the number of rows if it is sparse."""
-    if isinstance(gradient, tf.IndexedSlices):
-        return f"sparse {gradient.values.dtype.name}{gradient.values.shape[1:]}"
-    return f"{gradient.dtype.name}{gradient.shape}"
 
 
 def per_replica(values: Sequence[tf.Tensor]) -> Any:

@@ -1,7 +1,6 @@
 """Describes the pipeline of a `tf.data.Dataset`, and seeds shuffles without a seed."""
 
 import collections
-import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
@@ -10,6 +9,7 @@ import tensorflow as tf
 
 from tf_adasum.compat.tensorflow.private_names import SEEDS, data_random_seed
 from tf_adasum.compat.tensorflow.registry import hooks
+from tf_adasum.compat.thread_flag import ThreadFlag
 
 # The operations that read files.
 READERS = ("TFRecordDataset", "TextLineDataset", "FixedLengthRecordDataset")
@@ -201,14 +201,9 @@ def seed_datasets_by(draw: Callable[[], int] | None) -> None:
     _Seeds.draw = draw
 
 
-@contextlib.contextmanager
-def unseeded_datasets() -> Iterator[None]:
-    """Return a context manager in which TensorFlow draws the seeds of datasets."""
-    draw, _Seeds.draw = _Seeds.draw, None
-    try:
-        yield
-    finally:
-        _Seeds.draw = draw
+# A context manager in which TensorFlow draws the seeds of datasets that this thread creates.
+_unseeded = ThreadFlag()
+unseeded_datasets = _unseeded.within
 
 
 @hooks.replaces(data_random_seed, "get_seed", feature=SEEDS)
@@ -222,7 +217,7 @@ def get_seed(original, seed):
     """
     seeds = original(seed)
     is_unseeded = seed is None and _int(seeds[0]) == _int(seeds[1]) == 0
-    if _Seeds.draw is None or not is_unseeded:
+    if _Seeds.draw is None or _unseeded.value or not is_unseeded:
         return seeds
     seeds = original(_Seeds.draw())
     _Seeds.drawn.add((_int(seeds[0]), _int(seeds[1])))

@@ -190,11 +190,6 @@ def _without_loss_scale(optimizer):
     return optimizer.inner_optimizer if is_outer else optimizer
 
 
-def assigned_in_forward_pass():
-    """Return an empty list: the weights that a forward pass assigns are not tracked."""
-    return []
-
-
 def is_built(optimizer):
     """Return whether the optimizer's own variables exist."""
     optimizer = _without_loss_scale(optimizer)

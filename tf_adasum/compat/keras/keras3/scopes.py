@@ -11,8 +11,8 @@ import keras
 import tensorflow as tf
 
 from tf_adasum.compat.keras.generation import hooks
-from tf_adasum.compat.keras.keras3.updates import all_variables, bring_inside, outside
-from tf_adasum.compat.keras.keras3.variables import outside_scope, refuse_outside
+from tf_adasum.compat.keras.keras3.updates import all_variables, bring_inside
+from tf_adasum.compat.keras.keras3.variables import outside, outside_scope, refuse_outside
 from tf_adasum.compat.keras.optimizers import is_ours, optimizers_of, path_of
 from tf_adasum.compat.keras.private_names_keras3 import BaseTrainer
 
@@ -61,5 +61,4 @@ def check(model, strategy, call):
 
 def _check_metrics(strategy, metrics):
     for metric in metrics:
-        for variable in metric.variables:
-            refuse_outside(strategy, variable)
+        refuse_outside(strategy, metric.variables)

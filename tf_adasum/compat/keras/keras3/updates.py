@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_adasum.compat.keras.custom_loops import refuse_update_outside
 from tf_adasum.compat.keras.generation import hooks, index_of
-from tf_adasum.compat.keras.keras3.variables import take_assigned
+from tf_adasum.compat.keras.keras3.variables import outside, take_assigned
 from tf_adasum.compat.keras.optimizer_steps import BaseStep, step_of_wrapper
 from tf_adasum.compat.keras.optimizers import (
     HandedOver,
@@ -35,6 +35,7 @@ from tf_adasum.compat.keras.private_names_keras3 import (
     MultiOptimizer,
     TFOptimizer,
 )
+from tf_adasum.compat.thread_flag import ThreadFlag
 from tf_adasum.errors import see
 
 ACCUMULATES = (
@@ -67,16 +68,17 @@ def build(optimizer, variables):
 @hooks.replaces(BaseOptimizer, "build")
 def build_with_reductions(original, self, variables):
     """Create the aggregation rule's variables, which have to exist when weights are loaded."""
-    if _building and is_ours(_building[-1]._distribution_strategy):
+    holder = _building.value
+    if holder is not None and is_ours(holder._distribution_strategy):
         # A function may have made it outside of the scope, for a `MultiOptimizer`.
-        bring_inside(_building[-1]._distribution_strategy, self)
+        bring_inside(holder._distribution_strategy, self)
     original(self, variables)
     built_optimizers.add(self)
-    if not _building:
+    if holder is None:
         _create_aggregation_state(self)
 
 
-_building = []  # the optimizers that hold several, and are being built
+_building = ThreadFlag()  # the optimizer that holds several, and is being built
 
 
 def _create_aggregation_state(optimizer):
@@ -93,11 +95,8 @@ def build_several(original, self, var_list):
     """Number the groups of variables over all optimizers, which are built one after the other."""
     if self.built:
         return original(self, var_list)
-    _building.append(self)
-    try:
+    with _building.within(self):
         original(self, var_list)
-    finally:
-        _building.pop()
     innermost = [optimizers_within(each)[-1] for each in self.optimizers if each.built]
     divide_variables(innermost)
     for each in innermost:
@@ -248,6 +247,10 @@ def _without_reduction(kind):
     return Updating
 
 
+# The optimizers with own variables.
+built_optimizers = weakref.WeakSet()
+
+
 class Step(BaseStep):
     """Takes the steps of a Keras 3 optimizer."""
 
@@ -300,6 +303,21 @@ class Step(BaseStep):
             accumulator = optimizer.add_variable((), name="accumulator", dtype="float32")
             optimizer._accumulated_gradients.append(accumulator)
 
+    def assigned_in_forward_pass(self):
+        """Return floating-point weights that this replica has assigned since the last call.
+
+        Variables of optimizers and metrics, and trainable weights, are left out.
+        """
+        of_optimizers = {id(v) for each in built_optimizers for v in each.variables}
+        return [
+            variable
+            for variable in take_assigned()
+            if not variable.trainable
+            and id(variable) not in of_optimizers
+            and tf.as_dtype(variable.dtype).is_floating
+            and variable.aggregation == "none"
+        ]
+
     def add_slots(self, wrapper, count):
         """Add variables for what differs between the virtual replicas of a device."""
         averages = {id(each) for each in getattr(self.optimizer, MOVING_AVERAGES, ())}
@@ -338,32 +356,6 @@ def apply(optimizer, gradients, variables):
     optimizer.apply(gradients, variables)
 
 
-def is_built(optimizer):
-    """Return whether the optimizer's own variables exist."""
-    return optimizer.built
-
-
-# The optimizers with own variables.
-built_optimizers = weakref.WeakSet()
-
-
-def assigned_in_forward_pass():
-    """Return floating-point weights that this replica has assigned since the last call.
-
-    Variables of optimizers and metrics, and trainable weights, are left out. Called in each
-    replica, before the optimizer assigns its variables.
-    """
-    of_optimizers = {id(v) for each in built_optimizers for v in each.variables}
-    return [
-        variable
-        for variable in take_assigned()
-        if not variable.trainable
-        and id(variable) not in of_optimizers
-        and tf.as_dtype(variable.dtype).is_floating
-        and variable.aggregation == "none"
-    ]
-
-
 def bring_inside(strategy, optimizer):
     """Create the variables of an optimizer again in the scope, unless the optimizer is built."""
     parts = optimizers_within(optimizer)
@@ -374,14 +366,6 @@ def bring_inside(strategy, optimizer):
     with strategy.scope():
         for variable in outside(strategy, all_variables(optimizer)):
             variable._initialize(variable.numpy())
-
-
-def outside(strategy, variables):
-    """Yield those Keras variables of a list that were not created in the scope of a strategy."""
-    for variable in variables:
-        own = tensorflow_variable(variable)
-        if isinstance(own, tf.Variable) and not strategy.extended.variable_created_in_scope(own):
-            yield variable
 
 
 def all_variables(optimizer):

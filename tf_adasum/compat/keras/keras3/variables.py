@@ -36,7 +36,7 @@ def assign(original, self, value):
     context = our_replica_context()
     if context:
         if self.aggregation == "sum" and context.num_replicas_in_sync > 1:
-            refuse_outside(context.strategy, self)
+            refuse_outside(context.strategy, [self])
         step = context.strategy._virtual_replicas.step
         if step and not step.is_local:
             if step.hands_over and step.is_within_update:
@@ -51,10 +51,17 @@ def assign(original, self, value):
     return result
 
 
-def refuse_outside(strategy, variable):
+def outside(strategy, variables):
+    """Yield those Keras variables of a list that were not created in the scope of a strategy."""
+    for variable in variables:
+        own = tensorflow_variable(variable)
+        if isinstance(own, tf.Variable) and not strategy.extended.variable_created_in_scope(own):
+            yield variable
+
+
+def refuse_outside(strategy, variables):
     """Raise a ValueError if a metric's variable was created outside of the strategy's scope."""
-    own = tensorflow_variable(variable)
-    if isinstance(own, tf.Variable) and not strategy.extended.variable_created_in_scope(own):
+    for variable in outside(strategy, variables):
         name = variable.path.rpartition("/")[0] or variable.path  # begins with the metric's name
         raise outside_scope(f"metric {name!r} was created")
 
