@@ -12,6 +12,7 @@ import time
 import pytest
 from support.joining_workers import assert_together, configs_of, impatient, run  # noqa: F401 - a fixture
 from support.launching import output_of
+from support.pace import PACE
 from support.rendezvous_tasks import (
     SETTINGS,
     SOON,
@@ -94,7 +95,7 @@ def test_missing_workers_are_named_on_all(monkeypatch, capsys):
     outcomes, seconds = run([configs[rank] for rank in (0, 2, 3)], timeout=2)
     missing = "worker 1, worker 4 did not start"
     assert_all_raise(outcomes, TimeoutError, missing, "waited 2 s", "a test")
-    assert max(seconds) < 8
+    assert max(seconds) < 8 * PACE
     shown = capsys.readouterr()
     line = r"tf_adasum: waiting for worker 1, worker 4 \([23] of 2 s\)\."
     lines = shown.err.splitlines()
@@ -119,7 +120,7 @@ def test_worker_0_that_is_not_there_is_named_with_what_was_tried(monkeypatch, ca
     ((outcome,), (waited,)) = run([configs], timeout=0.5)
     tried = f"cannot reach worker 0 (first:{port}): 127.0.0.2: {REFUSED}, 127.0.0.1: {REFUSED}."
     assert_all_raise([outcome], TimeoutError, tried, "0.5 s, but worker 0", START_TIMEOUT)
-    assert 0.5 <= waited < 5
+    assert 0.5 <= waited < 5 * PACE
     waiting = f"tf_adasum: waiting for worker 0 (first:{port}) (0 of 0.5 s). worker 1 {tried}"
     assert capsys.readouterr().err.splitlines()[0] == waiting
 
@@ -241,4 +242,4 @@ def test_many_processes_find_each_other(count, way):
     printed = output_of(*command, env={**os.environ, "PYTHONPATH": ROOT}, timeout=240)
     failed, seconds = printed.split()[-2:]
     assert failed == "0", printed
-    assert float(seconds) < 60, "on two cores that do something else, too"
+    assert float(seconds) < 60 * PACE

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.joining_workers import impatient  # noqa: F401 - a fixture
+from support.pace import PACE
 from support.rendezvous_tasks import SOON, connected, program_at, run, tasks
 
 from tf_adasum.cluster import session
@@ -63,10 +64,10 @@ PROGRAMS = {
 def test_another_program_at_the_port_of_worker_0(program):
     first, second = tasks(2)
     with program_at(first, PROGRAMS[program]):
-        ((outcome,), (waited,)) = run([second], timeout=1.5, limit=8)
+        ((outcome,), (waited,)) = run([second], timeout=1.5, limit=8 * PACE)
     assert isinstance(outcome, TimeoutError)
     assert f"{second.named([0])} did not start" in str(outcome)
-    assert waited < 7, "1.5 s, and 2 s for a result"
+    assert waited < 7 * PACE, "1.5 s, and 2 s for a result"
     said = f"worker 1 cannot reach {second.named([0])}: 127.0.0.1: another program answers there"
     assert said in str(outcome)
 

@@ -12,6 +12,15 @@ def clock(monkeypatch):
     return now
 
 
+def test_silence_is_a_stop_where_nothing_ends(clock):
+    judge = heartbeat_detector.HeartbeatDetector(30.0)
+    judge.note(5)
+    judge.note(5)
+    assert not judge.has_stopped(1, silent=30.0, waits=30.0)
+    assert judge.has_stopped(1, silent=31.0, waits=0.0)
+    assert judge.silent_but_active == set()
+
+
 def test_silence_is_none_while_collectives_end(clock):
     judge = heartbeat_detector.HeartbeatDetector(30.0)
     judge.note(5)
