@@ -239,7 +239,6 @@ def start(
 
     if cluster is None:
         return make(), NullMonitor()
-    collective_error_of = tensorflow_compat.collective_error_of
     with _held_port(cluster), _forgotten_if_it_fails(cluster):
         health = monitor.begin(cluster, settings, timeout, seconds)
         is_first = health.status.state == "starting"
@@ -249,40 +248,39 @@ def start(
                     ports.wait_for_server(cluster.addresses[0])
                 extended = make()
     if is_first:
-        collectives = _announce(extended, health)
-        remaining = max(1.0, deadline - time.monotonic())
-        with health.call(collective_error_of), _naming_the_others(cluster, remaining, health):
-            collectives.exchange_ranks(
-                tensorflow_compat.first_replica(extended), _timeout(remaining)
+        _announce(extended, health)
+    # Later, TensorFlow already runs, and the other workers may be busy. So the failure detector
+    # limits the wait for them, as in every call.
+    limit = max(1.0, deadline - time.monotonic()) if is_first else None
+    with (
+        health.call(tensorflow_compat.collective_error_of),
+        _naming_the_others(cluster, limit or health.collective_timeout, health),
+    ):
+        if not is_first:
+            extended = make()
+            _announce(extended, health)
+        collectives = tensorflow_compat.cross_device_ops(extended)
+        collectives.exchange_ranks(tensorflow_compat.first_replica(extended), _timeout(limit))
+        gather = functools.partial(collectives.gather_from_workers, options=_timeout(None))
+        if not is_first:
+            Workers(cluster.rank, len(cluster.addresses), gather, None).check_same(
+                "All workers have to make their strategies in the same order, with the same "
+                "settings.",
+                ", ".join(f"{name}: {value}" for name, value in settings.items()),
+                code="TFA-211",
             )
-            _connect(extended, cluster, transport, health)
+        _connect(extended, cluster, transport, gather, health)
+    if is_first:
         _leave_progress_bars_to_the_first_worker(cluster)
-        return extended, health
-    # TensorFlow already runs, and the other workers may be busy. So the failure detector limits the
-    # wait for them, as in every call.
-    limit = health.collective_timeout
-    with health.call(collective_error_of), _naming_the_others(cluster, limit, health):
-        extended = make()
-        collectives = _announce(extended, health)
-        unlimited = _timeout(None)
-        collectives.exchange_ranks(tensorflow_compat.first_replica(extended), unlimited)
-        gather = functools.partial(collectives.gather_from_workers, options=unlimited)
-        Workers(cluster.rank, len(cluster.addresses), gather, None).check_same(
-            "All workers have to make their strategies in the same order, with the same settings.",
-            ", ".join(f"{name}: {value}" for name, value in settings.items()),
-            code="TFA-211",
-        )
-        _connect(extended, cluster, transport, health)
     return extended, health
 
 
-def _connect(extended, cluster, transport, health):
+def _connect(extended, cluster, transport, gather, health):
     """If UCX is chosen and works, let it send the gradients; a single process sends nothing."""
     collectives = tensorflow_compat.cross_device_ops(extended)
     if transport == argument.TENSORFLOW or collectives.all_local:
         return
     devices = collectives.local_devices
-    gather = functools.partial(collectives.gather_from_workers, options=_timeout(None))
     share = functools.partial(texts_of_all, gather=gather)
     choice = selection.select(cluster, transport, devices, share)
     collectives.transport_summary = choice.summary
@@ -308,11 +306,10 @@ def _timeout(seconds):
 
 
 def _announce(extended, health):
-    """Let the failure detector count and end collectives; return the `CrossDeviceOps`."""
-    collectives = tensorflow_compat.cross_device_ops(extended)
-    if collectives.counters is not None:
-        health.started(collectives.counters.read, _end_collectives)
-    return collectives
+    """Let the failure detector count and end collectives."""
+    counters = tensorflow_compat.cross_device_ops(extended).counters
+    if counters is not None:
+        health.started(counters.read, _end_collectives)
 
 
 @contextlib.contextmanager
