@@ -35,6 +35,13 @@ def test_inert_without_a_strategy():
     assert variable.numpy().tolist() == [0.5, 1.75]
 
 
+def test_the_marker_survives_a_merge():
+    marker = tensorflow_compat.GradientOptions(bytes_per_pack=5)
+    merged = marker.merge(tensorflow_compat.CommunicationOptions(timeout_seconds=2.0))
+    assert isinstance(merged, tensorflow_compat.GradientOptions)
+    assert (merged.bytes_per_pack, merged.timeout_seconds) == (5, 2.0)
+
+
 def test_the_variables_to_update_may_be_a_generator():
     tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
     variable = keras.Variable([3.0])

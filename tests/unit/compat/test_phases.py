@@ -1,11 +1,9 @@
-"""The phases of `fit` and of the five other calls, as seen by other code and in threads.
-
-tests/multi_worker has what each phase does: test_differences.py, test_scopes.py, test_data.py.
-"""
+"""The phases of `fit` and of the five other calls: their order, and what each does alone."""
 
 import contextlib
 import threading
 import types
+from unittest import mock
 
 import keras
 import pytest
@@ -16,15 +14,37 @@ from tf_adasum.compat.keras import calls, phases
 
 @GradientAggregatingStrategy.register
 class Strategy:
-    """A strategy of two replicas on one worker."""
+    """A strategy of two replicas on one worker, which notes what begins and ends."""
 
     num_replicas_in_sync = num_virtual_replicas = 2
-    _workers = types.SimpleNamespace(count=1, rank=0, compare_calls=lambda: None)
-    working_together = _detecting_failures = contextlib.nullcontext
+
+    def __init__(self):
+        self.noted = []
+        self._workers = types.SimpleNamespace(
+            count=1, rank=0, compare_calls=lambda: self.noted.append("compared")
+        )
+        self._sharding = types.SimpleNamespace(in_order=lambda: self.noting("in order"))
+
+    @contextlib.contextmanager
+    def noting(self, name):
+        self.noted.append(name)
+        try:
+            yield
+        finally:
+            self.noted.append(f"end of {name}")
+
+    def working_together(self):
+        return self.noting("together")
+
+    def _detecting_failures(self):
+        return self.noting("detecting")
+
+    def average_statistics(self, model):
+        self.noted.append("statistics")
 
 
 class Model:
-    """A model with one of the six methods."""
+    """A model with three of the six methods."""
 
     variables = (1.0,)
 
@@ -32,11 +52,54 @@ class Model:
         self.distribute_strategy = Strategy()
 
     def fit(self, x, batch_size=None):
-        return x, batch_size
+        return x, batch_size, calls.current_calls()
+
+    def predict(self, x):
+        return x
+
+    def evaluate(self, x):
+        raise ZeroDivisionError
 
 
-def call_of_fit():
-    return calls.Call(Model.fit, Model(), [1], {})
+def call_of(method, *args):
+    return calls.Call(method, Model(), args, {})
+
+
+class Noting(phases.Phases):
+    """Notes which phases run."""
+
+    def settings(self, call):
+        call.strategy.noted.append("settings")
+
+    def scope(self, call):
+        call.strategy.noted.append("scope")
+
+    def data(self, call):
+        call.strategy.noted.append("data")
+        call.arguments["x"] = 7
+
+    def statistics(self, call):
+        return call.strategy.noting("statistics")
+
+
+def test_the_order_of_the_phases():
+    model = Model()
+    assert Noting().run(Model.fit, model, 1, batch_size=8) == (7, 8, "fit")
+    assert model.distribute_strategy.noted == [
+        *("settings", "together", "compared", "scope", "data", "statistics"),
+        *("end of statistics", "end of together"),
+    ]
+    assert not calls.are_calls_under_way()
+
+
+def test_an_error_ends_all_phases_and_has_a_short_traceback():
+    model = Model()
+    with mock.patch.object(phases.tracebacks, "shorten") as shorten:
+        with pytest.raises(ZeroDivisionError) as caught:
+            Noting().run(Model.evaluate, model, 1)
+    shorten.assert_called_once_with(caught.value)
+    assert model.distribute_strategy.noted[-1] == "end of together"
+    assert not calls.are_calls_under_way()
 
 
 def test_python_names_wrong_arguments():
@@ -44,9 +107,26 @@ def test_python_names_wrong_arguments():
         phases.Phases().run(Model.fit, Model(), 1, epoch=2)
 
 
+def test_statistics_alone():
+    call = call_of(Model.predict, 1)
+    with phases.Phases().statistics(call):
+        assert call.strategy.noted == ["statistics", "in order"]
+    call = call_of(Model.fit, 1)
+    with phases.Phases().statistics(call):
+        assert call.strategy.noted == []
+
+
+def test_a_call_within_a_call_is_compared_too():
+    own = phases.Phases()
+    inner = call_of(Model.predict, 1)
+    with own.together(call_of(Model.fit, 1)), own.together(inner):
+        assert calls.current_calls() == "predict within fit"
+        assert inner.strategy.noted == ["together", "compared"]
+
+
 def test_calls_of_another_thread_are_separate():
     seen = []
-    with phases.Phases().together(call_of_fit()):
+    with phases.Phases().together(call_of(Model.fit, 1)):
         thread = threading.Thread(target=lambda: seen.append(calls.current_call()))
         thread.start()
         thread.join()
@@ -58,7 +138,7 @@ def test_progress_bars_are_hidden_in_every_thread(monkeypatch):
     seen, is_shown = [], keras.utils.is_interactive_logging_enabled
 
     def fit():
-        with phases.Phases().together(call_of_fit()):
+        with phases.Phases().together(call_of(Model.fit, 1)):
             seen.append(is_shown())
 
     def in_a_thread():
@@ -77,7 +157,7 @@ def test_progress_bars_are_hidden_in_every_thread(monkeypatch):
 
 def test_functions_run_when_fit_ends():
     ended = []
-    with phases.Phases().together(call_of_fit()):
+    with phases.Phases().together(call_of(Model.fit, 1)):
         calls.when_fit_ends(lambda: ended.append("fit"))
         assert not ended
     assert ended == ["fit"]
