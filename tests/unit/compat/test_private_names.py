@@ -38,7 +38,7 @@ SOURCES += [
 # What is used only if Keras has it: its first version. Others are of Python or Keras 2, or the end
 # of a name.
 SINCE = {"_autoconvert_optionals": "3.12", "_epoch": "3.16"}
-OTHERS = {"_getframe", "_function", "_trainable_weights", "_non_trainable_weights"}
+OTHERS = {"_batch_end", "_getframe", "_function", "_trainable_weights", "_non_trainable_weights"}
 
 # Digests of the sources of Keras's steps, of which `jit.py` has a version in two parts. Those of
 # Keras 3.11 take the first input for the number of rows, and the others the first that there is.
