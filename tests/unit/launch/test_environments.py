@@ -80,8 +80,9 @@ def test_workers_of_several_machines_are_told_where_they_meet():
 
 def test_what_another_launcher_says_places_no_worker_of_one_machine():
     inherited = dict.fromkeys(PLACE, "7") | {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
-    for worker in worker_environments(["a:1", "a:2"], environment=inherited):
-        assert detection.find(worker) is None
+    for rank, worker in enumerate(worker_environments(["a:1", "a:2"], environment=inherited)):
+        found = detection.find(worker)
+        assert (found.addresses, found.rank) == (("a:1", "a:2"), rank)
         assert "TF_CONFIG" in worker and "TF_ADASUM_COORDINATOR" not in worker
 
 
