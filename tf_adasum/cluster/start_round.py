@@ -78,9 +78,9 @@ class StartRound(Leader):
         self._members: dict[int, dict[str, Member]] = {}  # from ranks to live keys
         self.keys: dict[int, str] = {}
         self._duplicate_since: dict[int, float] = {}  # ranks with several live keys
+        self._known: set[int] = set()  # ranks that have had a session, and are not silent
         self._silent: set[str] = set()  # keys of silent sessions
-        self._gone: set[int] = set()  # ranks whose only session was closed
-        self._gone_since: dict[int, float] = {}
+        self._gone_since: dict[int, float] = {}  # ranks whose session was closed
         self._informed: set[int] = set()  # ranks that have read the result
         self._changes: dict[str, Any] = {}  # keys that the server has to set
         self.arrived: collections.deque[tuple[int, Any]] = collections.deque()
@@ -96,9 +96,9 @@ class StartRound(Leader):
             return
         rank = int(found[1])
         if value is None:
-            was_there = self._members.get(rank, {}).pop(key, None) or key in self._silent
-            if was_there and not self._members.get(rank):
-                self._gone.add(rank)
+            self._members.get(rank, {}).pop(key, None)
+            if key in self._silent:
+                self._known.add(rank)
             self._changes[f"refused/{key}"] = None
         if not isinstance(value, dict) or "cluster" not in value:
             if self.result is not None and self.keys.get(rank, key) == key:
@@ -119,7 +119,6 @@ class StartRound(Leader):
         else:
             self.unauthenticated.discard(rank)
             self._members.setdefault(rank, {})[key] = member
-            self._gone.discard(rank)
 
     def authentication_failed(self, rank: int) -> None:
         """Note a client without the secret, see `store.Leader`."""
@@ -130,6 +129,7 @@ class StartRound(Leader):
         """Note that a worker is silent. It may come back, so it is not lost before it ends."""
         found = _KEY.fullmatch(key)
         if found and self._members.get(int(found[1]), {}).pop(key, None):
+            self._known.discard(int(found[1]))
             self._silent.add(key)
 
     def decide(self, now: float) -> dict[str, Any]:
@@ -174,6 +174,7 @@ class StartRound(Leader):
             return
         self.cluster = dataclasses.replace(self.cluster, addresses=found)
         self._keep()
+        self._known.update(self.keys)  # one may end before `begin`
         self._changes["addresses"] = found
         self._has_news.set()
 
@@ -256,7 +257,9 @@ class StartRound(Leader):
 
     def lost(self, now: float) -> str:
         """Return the error if a worker has ended before it has read the result; else ""."""
-        gone = self._gone - self._informed
+        live = {rank for rank, live in self._members.items() if live}
+        self._known |= live
+        gone = self._known - live - self._informed
         self._gone_since = {rank: self._gone_since.get(rank, now) for rank in gone}
         for rank, since in self._gone_since.items():
             if now > since + LEASE_SECONDS:  # or it may restart
