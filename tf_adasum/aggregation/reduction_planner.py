@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum import ops
 from tf_adasum.aggregation import buckets
 from tf_adasum.aggregation.buckets import Bucket
 from tf_adasum.aggregation.fused import FusedReduceScatterLevel
@@ -94,6 +95,23 @@ class LocalPlan(BucketPlan):
         return [([self._bucket.pack(own) for own in gradients], self._bucket.segments)]
 
 
+class PairwisePlan(LocalPlan):
+    """Applies Adasum to pairs, pairs of pairs, …, with the op that combines a pair in two passes.
+
+    A pair is combined from the vectors themselves, so no Gram matrices are needed.
+    """
+
+    def split(self, gradients: Sequence[Sequence[tf.Tensor]]) -> list[tuple[Any, np.ndarray]]:
+        """Combine all vectors; return the combination as one piece, with its segments."""
+        ((vectors, segments),) = super().split(gradients)
+        while len(vectors) > 1:
+            vectors = [
+                ops.pairwise_combine(a, b, segments)
+                for a, b in zip(vectors[0::2], vectors[1::2], strict=True)
+            ]
+        return [(vectors[0], segments)]
+
+
 class FusedPlan(BucketPlan):
     """A plan without packing, see `fused`. The transport cuts the bucket into pieces."""
 
@@ -124,10 +142,13 @@ class LocalReductionPlanner:
 
         Args:
             bucket: the bucket.
-            needs_full_gram: whether the Gram matrix of all replicas is needed, so that a radix plan
-                of several levels is not possible. Here, it is always computed.
+            needs_full_gram: whether the Gram matrix of all replicas is needed, so that neither a
+                pairwise plan nor a radix plan of several levels is possible.
         """
-        del needs_full_gram
+        radix_plan = self.scheme.radix_plan or ()
+        is_halving = set(radix_plan) == {2} and self.scheme.local_reduction_size == 1
+        if is_halving and self.scheme.rule.is_tree_of_pairs and not needs_full_gram:
+            return PairwisePlan(bucket, levels=[])
         return LocalPlan(bucket, [AllGatherLevel(self.scheme.single_level_rule, tf.stack)])
 
     def all_slices(self, slices: Sequence[Sequence[Slices]]) -> list[list[Slices]]:

@@ -8,7 +8,11 @@ import tensorflow as tf
 from support.scheme_oracle import Returns
 from tensorflow.python.eager import context
 
-from tf_adasum.aggregation import Scheme
+from tf_adasum.aggregation import Scheme, buckets
+from tf_adasum.aggregation.reduction_planner import (
+    LocalReductionPlanner,
+    PairwisePlan,
+)
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
 from tf_adasum.aggregation.rules.nested import Nested, nested
 
@@ -159,7 +163,12 @@ class Mixed(Returns, Adasum):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_only_rules_that_compute_as_adasum_get_plans_and_merging(rule, is_tree):
+def test_only_rules_that_compute_as_adasum_get_plans_merging_and_the_pair_kernel(rule, is_tree):
     assert (nested([(2, rule), (4, rule)]) is rule) == is_tree
     assert isinstance(nested([(3, rule), (2, rule)]), Nested)  # another tree than of six
+    bucket = buckets.Bucket.from_gradients([0], [tf.TensorSpec([5], tf.float32)])
+    plan = LocalReductionPlanner(Scheme(rule, 8, radix_plan=(2, 2, 2))).plan(
+        bucket, needs_full_gram=False
+    )
+    assert isinstance(plan, PairwisePlan) == is_tree
     assert Scheme(rule, 32).plan(2**20, 1) == ((4, 8) if is_tree else (32,))
