@@ -66,9 +66,10 @@ ON_WORKERS = $(BIN)/tf-adasum-launch -n 4 --devices-per-worker 4 examples/train_
 check: lint types
 	$(PYTEST) $(PARALLEL) tests/unit
 
-# Files whose tests share a worker group run in one process. At the same time, all other files run
-# in three processes, because their tests often wait.
+# Files whose tests share a worker group run in one process, the slow ones in two. At the same time,
+# all other files run in three processes, because their tests often wait.
 PARALLEL = -n 3 --dist loadfile
+test-slow: PARALLEL_GROUPS = -n 2 --dist loadgroup
 OWN_WORKERS = $(addprefix tests/multi_worker/,test_doctor.py test_faults.py test_launch.py \
     test_notebook.py test_replica_check.py test_start.py \
     test_transport_choice.py)
@@ -81,7 +82,7 @@ OTHERS = $(SHARED_GROUP) tests/clusters tests/wheels
 define BOTH_PARTS
 (set -o pipefail; $(PYTEST) $(PARALLEL) tests $(OTHERS:%=--ignore=%) 2>&1 \
     | sed -u 's/^/[others] /') & others=$$!; \
-$(PYTEST) $(SHARED_GROUP); groups=$$?; \
+$(PYTEST) $(PARALLEL_GROUPS) $(SHARED_GROUP); groups=$$?; \
 wait $$others; exit $$((groups + $$?))
 endef
 test: $(READY)

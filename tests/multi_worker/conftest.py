@@ -16,7 +16,8 @@ HERE = pathlib.Path(__file__).parent
 def pytest_collection_modifyitems(config, items):
     """Bring the tests of a topology together, so that its group is started once.
 
-    Over UCX the cases with one worker are left out: it sends nothing.
+    With `--dist loadgroup` of pytest-xdist, one process runs all tests of a topology. Over UCX, the
+    cases with one worker are left out: it sends nothing.
     """
     own = [item for item in items if item.path.parent == HERE]
     items[:] = [item for item in items if item.path.parent != HERE]
@@ -24,6 +25,9 @@ def pytest_collection_modifyitems(config, items):
         alone = [item for item in own if topology_of(item).startswith("1x")]
         config.hook.pytest_deselected(items=alone)
         own = [item for item in own if item not in alone]
+    for item in own:
+        if topology_of(item):
+            item.add_marker(pytest.mark.xdist_group(topology_of(item)))
     items += sorted(own, key=topology_of)
 
 
