@@ -106,11 +106,6 @@ class FakeCollectives:
         return self._hub.swap(self._replica, self._members, kind, value)
 
 
-def shuffled(seed=0):
-    """Return an order of ranks: at random, another one in each group."""
-    return lambda members: np.random.default_rng([seed, *members]).permutation(members).tolist()
-
-
 def run_in_turns(hub, part):
     """Run ``part(replica)`` for every replica, each in its thread; return what they return."""
     # Threads do not inherit the graph that is being built.
@@ -132,44 +127,31 @@ def run_in_turns(hub, part):
     return outcomes
 
 
-def exchanged(
-    gradients,
-    scheme,
-    *,
-    order=None,
-    bucket_bytes=None,
-    all_gather_threshold_bytes=0,
-    applications=None,
-):
+def exchanged(gradients, scheme, *, bucket_bytes=None, all_gather_threshold_bytes=0):
     """Aggregate over all replicas.
 
     Args:
         gradients: for each replica its gradients.
         scheme: the `Scheme`.
-        order: function of the replicas of a group; returns them in the order of their ranks. By
-            default `shuffled`.
         bucket_bytes: as for `aggregate`.
         all_gather_threshold_bytes: as for `CollectiveReductionPlanner`.
-        applications: for each replica its `RuleApplication`; by default that of the first step.
 
     Returns:
         For each replica its combined gradients, and the `ExchangeHub`.
     """
     hub = ExchangeHub(len(gradients))
-    order = order or shuffled()
 
     def part(replica):
         def group_of(stride, radix):
             member = replica // stride % radix
             members = [replica + (i - member) * stride for i in range(radix)]
-            ranked = order(members)
+            ranked = np.random.default_rng([0, *members]).permutation(members).tolist()
             collectives = FakeCollectives(hub, ranked, replica)
             member_of_rank = [members.index(each) for each in ranked]
             return CollectiveGroup(collectives, member_of_rank, member)
 
         planner = CollectiveReductionPlanner(scheme, group_of, all_gather_threshold_bytes)
-        application = applications[replica] if applications else None
-        return aggregate([gradients[replica]], planner, bucket_bytes, application)
+        return aggregate([gradients[replica]], planner, bucket_bytes)
 
     return run_in_turns(hub, part), hub
 
@@ -177,8 +159,4 @@ def exchanged(
 def exchanged_arrays(gradients, scheme, **options):
     """As `exchanged`, with dense gradients as NumPy arrays."""
     results, hub = exchanged(gradients, scheme, **options)
-    return [[as_array(gradient) for gradient in own] for own in results], hub
-
-
-def as_array(gradient):
-    return gradient if isinstance(gradient, tf.IndexedSlices) else gradient.numpy()
+    return [[gradient.numpy() for gradient in own] for own in results], hub

@@ -6,7 +6,15 @@ writes it, so that code which evaluates the tree on inner products has something
 Shape letters: S segments, R rows (replicas), N elements in a row.
 """
 
+import itertools
+
 import numpy as np
+
+# Half a unit in the last place, for the one rounding of a result.
+ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+# Below its smallest normal number a dtype rounds absolutely, and TensorFlow's threads flush to zero
+# (float16 is computed in float32, which nothing flushes).
+SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 0.0}
 
 # A squared norm below this counts as zero: its vector keeps the coefficient 1, so 0 ⊕ b = b.
 ZERO_NORM = np.sqrt(np.finfo(np.float64).tiny)
@@ -55,6 +63,50 @@ def segment_weighted_sum(rows, c, segments) -> np.ndarray:
         for i in range(len(rows_RN)):
             combined_N[here] += c[s, i] * rows_RN[i, here]
     return combined_N
+
+
+# ---- tolerances --------------------------------------------------------------------------------
+
+
+def assert_rounded(actual, expected, error=0.0, dtype=None):
+    """`actual` is `expected` up to `error` and one rounding, to `dtype` or to its own dtype.
+
+    1 % more, because stock TensorFlow casts float64 to the 16-bit types through float32.
+    """
+    actual = np.asarray(actual)
+    assert actual.shape == expected.shape
+    name = np.dtype(dtype or actual.dtype).name
+    allowed = 1.01 * ROUNDING[name] * np.abs(expected) + SMALLEST[name] + error
+    excess = np.abs(actual.astype(np.float64) - expected) - allowed
+    assert (excess <= 0).all(), f"largest excess {excess.max()}"
+
+
+def assert_pairwise(actual, a, b, segments, error):
+    """`actual` is the Adasum of each segment; ratios of inner products are good to `error`."""
+    assert np.asarray(actual).dtype == a.dtype
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    expected, magnitude = np.zeros_like(a), np.zeros_like(a)
+    for here in itertools.starmap(slice, itertools.pairwise(segments)):
+        expected[here] = pairwise(a[here], b[here])
+        norms = np.linalg.norm(a[here]), np.linalg.norm(b[here])
+        for vector, own, other in ((a, *norms), (b, *norms[::-1])):
+            magnitude[here] += np.abs(vector[here]) * (1 + other / own if own else 1)
+    assert_rounded(actual, expected, error * magnitude)
+
+
+def assert_gram(actual, rows, segments, error):
+    """`actual` is the Gram matrix of each segment, up to a part `error` of the terms."""
+    expected, magnitudes = segment_gram(rows, segments), np.abs(rows.astype(np.float64))
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    assert (np.abs(actual - expected) <= error * segment_gram(magnitudes, segments)).all()
+    assert (actual == actual.swapaxes(1, 2)).all(), "symmetric to the last bit"
+
+
+def assert_weighted(actual, rows, c, segments, error):
+    """`actual` is the weighted sum of each segment, up to a part `error` of the terms."""
+    assert np.asarray(actual).dtype == rows.dtype
+    magnitude = segment_weighted_sum(np.abs(rows.astype(np.float64)), np.abs(c), segments)
+    assert_rounded(actual, segment_weighted_sum(rows, c, segments), error * magnitude)
 
 
 class AdaConsOracle:

@@ -11,17 +11,6 @@ from tf_adasum.aggregation import rules
 
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64]
 
-# Half a unit in the last place, for the one rounding of a result, and 1 % more because stock
-# TensorFlow casts float64 to the 16-bit types through float32. For float64: a few units.
-ROUNDING = {tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8, tf.float32: 2.0**-24, tf.float64: 2.0**-50}
-# Below its smallest normal number a dtype rounds absolutely, and TensorFlow's threads flush to zero
-# (float16 is computed in float32, which nothing flushes).
-SMALLEST = {
-    tf.float16: 2.0**-24,
-    tf.bfloat16: 2.0**-126,
-    tf.float32: 2.0**-126,
-    tf.float64: 2.0**-1022,
-}
 # Of the float64 coefficients, as a part of Σ‖g_i‖: inner products carry 1e-16·√n, the tree
 # amplifies that where gradients nearly cancel; the seeds give nothing closer than a hundredth.
 COEFFICIENT_TOLERANCE = 1e-11
@@ -148,33 +137,14 @@ def assert_close(actual, expected, own, *, dtype=None, levels=1, tolerance=COEFF
 
     By default that is the dtype of `actual`.
     """
-    dtype = dtype or tf.as_dtype(actual.dtype)
+    dtype = np.dtype(dtype or actual.dtype)
     own = [gradient.astype(np.float64) for gradient in own]
-    assert actual.shape == own[0].shape
     largest = np.max(np.abs(expected), initial=0)
     # The levels below spread a rounding over their vector: it is measured by the largest element.
     below = LEVEL_AMPLIFICATION * (levels - 1) * sum(np.max(np.abs(g), initial=0) for g in own)
-    allowed = ROUNDING[dtype] * (1.01 * np.abs(expected) + below) + levels * SMALLEST[dtype]
-    allowed += tolerance * max(1, largest) * sum(np.linalg.norm(g.ravel()) for g in own)
-    error = np.abs(actual.astype(np.float64) - expected)
-    assert (error <= allowed).all(), f"largest excess {np.max(error - allowed)}"
-
-
-def assert_rounded(actual, wanted, own, tolerance=COEFFICIENT_TOLERANCE, total=None):
-    """`actual` combines the gradients `own` to `wanted`, up to one rounding to their dtype.
-
-    The tolerance is relative to `total`, by default Σ‖g_i‖.
-    """
-    dtype = tf.as_dtype(own[0].dtype)
-    assert actual.dtype == dtype and actual.shape == wanted.shape
-    if total is None:
-        total = sum(np.linalg.norm(np.ravel(gradient).astype(np.float64)) for gradient in own)
-    np.testing.assert_allclose(
-        actual.numpy().astype(np.float64),
-        wanted,
-        rtol=1.01 * ROUNDING[dtype],
-        atol=SMALLEST[dtype] + tolerance * total,
-    )
+    error = oracle.ROUNDING[dtype.name] * below + levels * oracle.SMALLEST[dtype.name]
+    error += tolerance * max(1, largest) * sum(np.linalg.norm(g.ravel()) for g in own)
+    oracle.assert_rounded(actual, expected, error, dtype)
 
 
 def assert_combined(results, gradients, scheme, **options):

@@ -5,10 +5,9 @@ The collectives are those of `fake_collectives`: every group has another order o
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from support import scheme_oracle
 from support.all_pairs import BACKENDS, parametrize_all_pairs
-from support.fake_collectives import exchanged_arrays, shuffled
+from support.fake_collectives import exchanged_arrays
 from support.scheme_oracle import assert_combined, gradients_of
 
 from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate, buckets
@@ -28,11 +27,33 @@ def scheme_of(plan, rule=None, local_reduction_size=1):
     )
 
 
+def sent(bucket_bytes, all_gather_threshold_bytes):
+    return {
+        "bucket_bytes": bucket_bytes,
+        "all_gather_threshold_bytes": all_gather_threshold_bytes,
+    }
+
+
 @pytest.fixture(params=[4, 64], ids=["unaligned", "aligned"])
 def alignment(request, monkeypatch):
     """ReduceScatterLevel that hold parts of variables, and of several; and aligned segments."""
     monkeypatch.setattr(buckets, "ALIGNED_BYTES", request.param)
     return request.param
+
+
+def assert_exchanged(gradients, scheme, options):
+    """Through collectives, and in one process, in which pairs are rounded after each level."""
+    results, hub = exchanged_arrays(gradients, scheme, **options)
+    plan, levels = scheme.radix_plan or (1,), scheme.levels(scheme.radix_plan or (1,))
+    # If all is gathered, all levels are computed from one Gram matrix: one rounding.
+    is_gathered = options["all_gather_threshold_bytes"] == GATHERED
+    assert_combined(results, gradients, scheme, levels=1 if is_gathered else len(levels))
+    assert not is_gathered or {kind for kind, _ in hub.calls[0]} <= {"all_gather"}
+    local = [gradient.numpy() for gradient in aggregate(gradients, LocalReductionPlanner(scheme))]
+    is_pairwise = set(plan) == {2} and scheme.local_reduction_size == 1
+    rounds_pairs = is_pairwise and local[0].dtype != np.float64
+    pairs = {"levels": len(plan), "tolerance": len(plan) * PAIRWISE_TOLERANCE}
+    assert_combined([local], gradients, scheme, **(pairs if rounds_pairs else {}))
 
 
 # ---- radix plans -------------------------------------------------------------------------------
@@ -41,31 +62,13 @@ def alignment(request, monkeypatch):
 @parametrize_all_pairs(
     plan=PLANS,
     rule=[Adasum(), Sum()],
-    bucket_bytes=[None, 1],
-    all_gather_threshold_bytes=[0, GATHERED],
+    options=[sent(None, 0), sent(1, 0), sent(None, GATHERED), sent(1, GATHERED)],
     alignment=[4, 64],
     dtype=scheme_oracle.DTYPES,
     backend=BACKENDS,
 )
-def test_every_plan_is_a_tree_of_trees(
-    plan, rule, bucket_bytes, all_gather_threshold_bytes, alignment, dtype, backend
-):
-    gradients, scheme = gradients_of(MODEL, np.prod(plan), dtype), scheme_of(plan, rule)
-    options = {
-        "bucket_bytes": bucket_bytes,
-        "all_gather_threshold_bytes": all_gather_threshold_bytes,
-    }
-    results, hub = exchanged_arrays(gradients, scheme, order=shuffled(seed=alignment), **options)
-    # If a bucket is gathered, all levels are computed from one Gram matrix: one rounding.
-    assert_combined(
-        results, gradients, scheme, levels=1 if all_gather_threshold_bytes else len(plan)
-    )
-    assert not all_gather_threshold_bytes or {kind for kind, _ in hub.calls[0]} == {"all_gather"}
-    # In one process, in which pairs are rounded after each level.
-    local = [gradient.numpy() for gradient in aggregate(gradients, LocalReductionPlanner(scheme))]
-    is_pairwise = set(plan) == {2} and dtype != tf.float64
-    tolerance = len(plan) * PAIRWISE_TOLERANCE if is_pairwise else 1e-11
-    assert_combined([local], gradients, scheme, levels=len(plan), tolerance=tolerance)
+def test_every_plan_is_a_tree_of_trees(plan, rule, options, alignment, dtype, backend):
+    assert_exchanged(gradients_of(MODEL, np.prod(plan), dtype), scheme_of(plan, rule), options)
 
 
 # All rules on one level; and on means of two or more neighbours.
@@ -87,39 +90,21 @@ SCHEMES += [
 
 @parametrize_all_pairs(
     scheme=SCHEMES,
-    bucket_bytes=[None, 1, 100],
-    all_gather_threshold_bytes=[0, 3 * 400, GATHERED],  # some buckets are gathered, or all
+    # Some buckets are gathered, or all.
+    options=[sent(None, 0), sent(100, 0), sent(1, 3 * 400), sent(None, GATHERED)],
     alignment=[4, 64],
 )
-def test_every_rule_in_any_order_of_ranks(
-    scheme, bucket_bytes, all_gather_threshold_bytes, alignment
-):
+def test_every_rule_in_any_order_of_ranks(scheme, options, alignment):
     # No single numbers: of two with different signs, AdaCons divides by Σα, which is nearly zero.
-    gradients = gradients_of([shape for shape in MODEL if np.prod(shape) != 1], scheme.replicas)
-    results, _ = exchanged_arrays(
-        gradients,
-        scheme,
-        bucket_bytes=bucket_bytes,
-        all_gather_threshold_bytes=all_gather_threshold_bytes,
-    )
-    assert_combined(
-        results, gradients, scheme, levels=len(scheme.levels(scheme.radix_plan or (1,)))
-    )
-    # The CPU op forms the inner products of two float32 vectors in float32 (`tf_adasum.ops`).
-    tolerance = (
-        PAIRWISE_TOLERANCE if scheme.radix_plan == (2,) else scheme_oracle.COEFFICIENT_TOLERANCE
-    )
-    local = [gradient.numpy() for gradient in aggregate(gradients, LocalReductionPlanner(scheme))]
-    assert_combined([local], gradients, scheme, tolerance=tolerance)
+    shapes = [shape for shape in MODEL if np.prod(shape) != 1]
+    assert_exchanged(gradients_of(shapes, scheme.replicas), scheme, options)
 
 
 def test_a_small_bucket_takes_one_round(alignment):
     """Up to the threshold; here of three buckets, of about 400, 800 and 400 bytes."""
     gradients, scheme = gradients_of([(96,), (192,), (96,)], 3), scheme_of((3,))
     for limit, rounds in ((3 * 384 - 1, 9), (3 * 384, 5), (3 * 768 - 1, 5), (3 * 768, 3)):
-        _, hub = exchanged_arrays(
-            gradients, scheme, bucket_bytes=1, all_gather_threshold_bytes=limit
-        )
+        _, hub = exchanged_arrays(gradients, scheme, **sent(1, limit))
         assert [len(calls) for calls in hub.calls] == [rounds] * 3
 
 
@@ -171,19 +156,13 @@ def test_every_plan_sends_the_bytes_of_a_ring_all_reduce(plan, averaged, alignme
     scheme=[*map(scheme_of, [*SOME_PLANS, (2, 2, 2)]), Scheme(Adasum(), 6, local_reduction_size=2)],
     bad=[np.nan, np.inf],
     replica=[0, -1],
-    all_gather_threshold_bytes=[0, GATHERED],
+    options=[sent(None, 0), sent(None, GATHERED)],
 )
-def test_a_bad_number_spoils_its_variable_on_every_replica(
-    scheme, bad, replica, all_gather_threshold_bytes
-):
+def test_a_bad_number_spoils_its_variable_on_every_replica(scheme, bad, replica, options):
     gradients = gradients_of([(50,), (60,), (70,)], scheme.replicas)
-    clean, _ = exchanged_arrays(
-        gradients, scheme, all_gather_threshold_bytes=all_gather_threshold_bytes
-    )
+    clean, _ = exchanged_arrays(gradients, scheme, **options)
     gradients[replica][1][59] = bad  # only one shard holds it
-    results, _ = exchanged_arrays(
-        gradients, scheme, all_gather_threshold_bytes=all_gather_threshold_bytes
-    )
+    results, _ = exchanged_arrays(gradients, scheme, **options)
     for result in results:
         assert not np.isfinite(result[1]).any()
         assert result[0].tobytes() == clean[0][0].tobytes()

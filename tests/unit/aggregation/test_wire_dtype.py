@@ -55,7 +55,7 @@ def test_rounds_gradients_and_result_once(dtype, rule, wire, way):
         assert actual.dtype == dtype.as_numpy_dtype
         assert (actual.astype(wire.as_numpy_dtype).astype(actual.dtype) == actual).all()
         levels = len(scheme.radix_plan)
-        scheme_oracle.assert_close(actual, one, own, dtype=wire, levels=levels)
+        scheme_oracle.assert_close(actual, one, own, dtype=wire.as_numpy_dtype, levels=levels)
 
 
 @pytest.mark.parametrize(("own_dtype", "wire"), [WIRES, WIRES[::-1]], ids=["float16", "bfloat16"])

@@ -38,12 +38,9 @@ ON_GPU = TEST_GPU != "0"
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 ROW_COUNTS = [1, 2, 3, 4, 5, 8, 9, 13, 16, 17, 20]
 
-# Half a unit in the last place: a result is rounded once.
-ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
-# Before that, 16-bit and 32-bit numbers are computed in float32: a few roundings of each term, and
-# inner products of which at most 32 products (128 on tensor cores) are added in float32.
+# Before the result is rounded, 16-bit and 32-bit numbers are computed in float32: a few roundings
+# of each term, and inner products of which at most 32 products (128 on tensor cores) are added so.
 COMPUTE = {"float16": 1e-6, "bfloat16": 1e-6, "float32": 1e-6, "float64": 1e-14}
-SPACING = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 0.0}
 
 
 def offsets_of(lengths):
@@ -110,42 +107,6 @@ def random_rows(dtype, row_count, element_count, seed=0):
     return (rng.standard_normal((row_count, element_count)) + 0.3 * common).astype(dtype)
 
 
-def assert_rounded(actual, expected, magnitude):
-    """`actual` is `expected` up to one rounding to its dtype, of terms of size `magnitude`."""
-    name = actual.dtype.name
-    allowed = 1.01 * ROUNDING[name] * np.abs(expected) + COMPUTE[name] * magnitude + SPACING[name]
-    error = np.abs(actual.astype(np.float64) - expected)
-    assert actual.shape == expected.shape
-    assert (error <= allowed).all(), f"largest excess {np.max(error - allowed)}"
-
-
-def assert_combined(actual, a, b, segments):
-    a, b = a.astype(np.float64), b.astype(np.float64)
-    expected, magnitude = np.empty_like(a), np.empty_like(a)
-    for begin, end in itertools.pairwise(segments):
-        here = slice(begin, end)
-        expected[here] = oracle.pairwise(a[here], b[here])
-        norms = np.linalg.norm(a[here]), np.linalg.norm(b[here])
-        largest = 1 + max(norms) / min(norms) if min(norms) > 0 else 2
-        magnitude[here] = largest * (np.abs(a[here]) + np.abs(b[here]))
-    assert_rounded(actual, expected, magnitude)
-
-
-def assert_gram(actual, rows, segments):
-    expected = oracle.segment_gram(rows, segments)
-    norms = np.sqrt(np.diagonal(expected, axis1=1, axis2=2))
-    bound = COMPUTE[rows.dtype.name] * norms[:, :, None] * norms[:, None, :]
-    assert actual.shape == expected.shape
-    assert (np.abs(actual - expected) <= bound).all()
-    np.testing.assert_array_equal(actual, actual.transpose(0, 2, 1))
-
-
-def assert_weighted(actual, rows, c, segments):
-    expected = oracle.segment_weighted_sum(rows, c, segments)
-    magnitude = oracle.segment_weighted_sum(np.abs(rows.astype(np.float64)), np.abs(c), segments)
-    assert_rounded(actual, expected, magnitude)
-
-
 # ---- pairwise combination ------------------------------------------------------------------------
 
 
@@ -166,7 +127,7 @@ def test_pairwise_combine(library, dtype, layout):
     a, b = random_rows(dtype, 2, segments[-1])
     for algorithm, options in WAYS:
         combined = library.pairwise_combine(a, b, segments, algorithm=algorithm, **options)
-        assert_combined(combined, a, b, segments)
+        oracle.assert_pairwise(combined, a, b, segments, COMPUTE[dtype.name])
         swapped = library.pairwise_combine(b, a, segments, algorithm=algorithm, **options)
         assert combined.tobytes() == swapped.tobytes()
 
@@ -182,11 +143,12 @@ def test_on_other_devices(library, emulate_device, dtype, layout):
     ):
         emulate_device(**device)
         combined = library.pairwise_combine(*rows[:2], segments, algorithm=algorithm)
-        assert_combined(combined, *rows[:2], segments)
+        oracle.assert_pairwise(combined, *rows[:2], segments, COMPUTE[dtype.name])
     emulate_device(compute_capability=75)
     for row_count in (2, 3, 8, 13, 17) if dtype.itemsize == 2 and layout != "one big" else ():
         rows = random_rows(dtype, row_count, segments[-1])
-        assert_gram(library.segment_gram(rows, segments, block_count=3), rows, segments)
+        gram = library.segment_gram(rows, segments, block_count=3)
+        oracle.assert_gram(gram, rows, segments, COMPUTE[dtype.name])
 
 
 def test_squares_that_leave_float32(library):
@@ -215,7 +177,8 @@ def test_segment_gram(library, dtype, row_count):
         if name == "unaligned":
             options += [{"offset": 1}, {"row_stride": int(segments[-1]) + 2}]
         for each in options:
-            assert_gram(library.segment_gram(rows, segments, **each), rows, segments)
+            gram = library.segment_gram(rows, segments, **each)
+            oracle.assert_gram(gram, rows, segments, COMPUTE[dtype.name])
 
 
 # ---- weighted sum --------------------------------------------------------------------------------
@@ -234,7 +197,7 @@ def test_segment_weighted_sum(library, dtype, row_count):
             {"row_stride": int(segments[-1]) + 1},
         ):
             combined = library.segment_weighted_sum(rows, c, segments, **arguments)
-            assert_weighted(combined, rows, c, segments)
+            oracle.assert_weighted(combined, rows, c, segments, COMPUTE[dtype.name])
 
 
 # ---- plans ---------------------------------------------------------------------------------------
@@ -285,4 +248,5 @@ def test_elements_behind_2_to_the_31(library):
     library.check(
         library.c.adasum_segment_weighted_sum(plan.handle, plan.map.pointer, *pointers, None)
     )
-    assert_weighted(combined[begin:], rows[:, begin:], np.array([[2.0, -1.0]]), np.array([0, tail]))
+    last = np.array([[2.0, -1.0]])
+    oracle.assert_weighted(combined[begin:], rows[:, begin:], last, [0, tail], COMPUTE["float16"])

@@ -6,7 +6,6 @@ gpu          the compiled op on the first GPU; without a GPU, its GPU kernels on
              the CUDA library
 """
 
-import itertools
 import os
 import shutil
 import subprocess
@@ -18,17 +17,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import emulated_gpu, oracle
-from support.scheme_oracle import ROUNDING, SMALLEST
 
 import tf_adasum.ops as ops
 from tf_adasum.environment_variables import OPS
 from tf_adasum.ops import library
 
 pytestmark = pytest.mark.version_independent
-
-# float64 sums of at most 18011 products, relative to Σ|x·y|. Pairwise-like orders stay near
-# 2^-53·log2(n); the bound leaves room for a plain running sum over a block.
-GRAM_TOLERANCE = 1e-14
 
 SEGMENT_TABLES = {
     "one": [0, 300],
@@ -44,17 +38,20 @@ SEGMENT_TABLES = {
 
 
 def error_of(kernels, dtype, operation):
-    """What the arithmetic may lose beyond float64's, relative to the terms; see tf_adasum.ops.
+    """What the arithmetic may lose, relative to the terms; see tf_adasum.ops.
 
-    Fifteen products (on GPUs, up to 32) are added in float32, as are the weighted rows.
+    Float64 sums of at most 18011 products: pairwise-like orders stay near 2^-53·log2(n); the bound
+    leaves room for a plain running sum over a block. In float32 fifteen products (on GPUs, up to
+    32) are added, and the weighted rows.
     """
+    error = 1e-14 if operation == "gram" else 1e-12
     uses_float32 = kernels == "gpu" or (kernels == "cpu" and operation == "pairwise")
     if dtype == tf.float64 or not uses_float32:
-        return 0.0
+        return error
     inner_product = (16 if kernels == "cpu" else 33) * 2.0**-24
     weighted_sum = 20 * 2.0**-24  # of at most 16 rows
     errors = {"gram": inner_product, "weighted_sum": weighted_sum}
-    return errors.get(operation, inner_product + weighted_sum)
+    return error + errors.get(operation, inner_product + weighted_sum)
 
 
 @pytest.fixture(scope="module")
@@ -95,31 +92,6 @@ def random_rows(dtype, row_count, element_count, seed=0) -> np.ndarray:
     return rows.astype(dtype.as_numpy_dtype)
 
 
-def assert_rounded(actual, expected, dtype, magnitude, error=0.0):
-    """`actual` is `expected` up to one rounding to `dtype`, of terms of size `magnitude`.
-
-    The terms themselves are good to `error`, relative to `magnitude`.
-    """
-    actual = np.asarray(actual).astype(np.float64)
-    allowed = 1.01 * ROUNDING[dtype] * np.abs(expected) + (1e-12 + error) * magnitude
-    assert actual.shape == expected.shape
-    excess = np.abs(actual - expected) - allowed
-    assert (excess <= SMALLEST[dtype]).all(), f"largest excess {excess.max()}"
-
-
-def assert_combined(kernels, actual, a, b, dtype):
-    """`actual` is the Adasum of one segment, to the precision that `tf_adasum.ops` promises."""
-    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    xx, yy = np.sum(x * x), np.sum(y * y)
-    product = np.sqrt(xx) * np.sqrt(yy)
-    # What an error of 1 in the inner products' ratios comes to, element by element.
-    magnitude = np.zeros_like(x)
-    for vector, squared_norm in ((x, xx), (y, yy)):
-        magnitude += np.abs(vector) * (1 + product / squared_norm if squared_norm else 1)
-    error = error_of(kernels, dtype, "pairwise")
-    assert_rounded(actual, oracle.pairwise(a, b), dtype, magnitude, error)
-
-
 def bits(tensor) -> bytes:
     return tensor.numpy().tobytes()
 
@@ -138,26 +110,17 @@ def bits(tensor) -> bytes:
 def test_every_segment_table_and_row_count(kernels, dtype, table, row_count):
     segments = SEGMENT_TABLES[table]
     rows = random_rows(dtype, row_count, segments[-1])
-    magnitudes = np.abs(rows.astype(np.float64))
-    gram = ops.segment_gram(rows, segments)
-    assert gram.dtype == tf.float64 and gram.shape == (len(segments) - 1, row_count, row_count)
-    error = np.abs(gram.numpy() - oracle.segment_gram(rows, segments))
-    tolerance = GRAM_TOLERANCE + error_of(kernels, dtype, "gram")
-    assert (error <= tolerance * oracle.segment_gram(magnitudes, segments)).all()
-    assert (gram.numpy() == gram.numpy().swapaxes(1, 2)).all(), "symmetric to the last bit"
+    gram = ops.segment_gram(rows, segments).numpy()
+    oracle.assert_gram(gram, rows, segments, error_of(kernels, dtype, "gram"))
 
     coefficients = np.random.default_rng(1).standard_normal([len(segments) - 1, row_count])
     combined = ops.segment_weighted_sum(rows, coefficients, segments)
-    terms = oracle.segment_weighted_sum(magnitudes, np.abs(coefficients), segments)
-    expected = oracle.segment_weighted_sum(rows, coefficients, segments)
-    assert combined.dtype == dtype
-    assert_rounded(combined, expected, dtype, terms, error_of(kernels, dtype, "weighted_sum"))
+    error = error_of(kernels, dtype, "weighted_sum")
+    oracle.assert_weighted(combined, rows, coefficients, segments, error)
 
     if row_count == 2:
-        combined = ops.pairwise_combine(*rows, segments).numpy()
-        assert combined.dtype == dtype.as_numpy_dtype
-        for own in itertools.starmap(slice, itertools.pairwise(segments)):
-            assert_combined(kernels, combined[own], *rows[:, own], dtype)
+        combined = ops.pairwise_combine(*rows, segments)
+        oracle.assert_pairwise(combined, *rows, segments, error_of(kernels, dtype, "pairwise"))
 
 
 @pytest.mark.slow
@@ -221,7 +184,8 @@ def test_tiny_and_huge_magnitudes(kernels, dtype):
     a, b = random_rows(dtype, 2, 100)
     for scale_a, scale_b in ((tiny, tiny), (huge, huge), (tiny, huge), (huge, tiny)):
         x, y = a * dtype.as_numpy_dtype(scale_a), b * dtype.as_numpy_dtype(scale_b)
-        assert_combined(kernels, ops.pairwise_combine(x, y), x, y, dtype)
+        error = error_of(kernels, dtype, "pairwise")
+        oracle.assert_pairwise(ops.pairwise_combine(x, y), x, y, [0, 100], error)
 
 
 @pytest.mark.parametrize(
