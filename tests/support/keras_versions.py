@@ -159,9 +159,6 @@ def _divided(gradient, count):
 # The averages of `use_ema` start with the weights before the first step, or after it.
 AVERAGES_START_BEFORE = IS_KERAS_2
 
-# `learning_rate` of an optimizer with a schedule is that of the last step, and not of the next.
-RATE_IS_OF_LAST_STEP = IS_KERAS_2
-
 # Few steps: on local replicas each takes half a second eagerly, and else tracing takes as long.
 RUNS_EAGERLY = not IS_KERAS_2
 

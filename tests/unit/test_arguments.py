@@ -1,14 +1,17 @@
-"""Which values are numbers, and what is said of one that is not."""
+"""Which values are numbers, what is said of one that is not, and which arguments are refused."""
 
+import functools
 import math
 from fractions import Fraction
 
 import hypothesis
 import hypothesis.strategies as st
+import keras
 import numpy as np
 import pytest
+from support import keras_versions
 
-from tf_adasum import arguments
+from tf_adasum import arguments, callbacks, optimizers, rules, schedules
 
 INFINITY = math.inf
 
@@ -46,3 +49,69 @@ def test_counts(value):
     arguments.check_count("every", 10**400)
     with pytest.raises(ValueError, match=r"`every` must be an int of 1 or more\. Received: every="):
         arguments.check_count("every", value)
+
+
+def adascale(**wrong):
+    optimizers.AdaScale(keras.optimizers.SGD(), **wrong)
+
+
+def set_scale(scale):
+    optimizers.AdaScale(keras.optimizers.SGD()).set_scale(scale)
+
+
+def later_scale(scale):
+    callbacks.ElasticScale({0: 1, 2: scale})
+
+
+def scale_of_epoch(scale):
+    callbacks.ElasticScale(lambda epoch: scale)
+
+
+def delta_adasum(**wrong):
+    optimizers.DeltaAdasum(keras.optimizers.SGD(), **wrong)
+
+
+warmup = functools.partial(
+    schedules.LinearScalingWarmup, learning_rate=0.1, scale=2, total_steps=10
+)
+backup = functools.partial(callbacks.BackupAndRestore, "folder")
+
+WRONG = [
+    (warmup, "learning_rate", ["0.1", -0.1, abs]),
+    (warmup, "scale", [0.5]),
+    (warmup, "total_steps", [0]),
+    (warmup, "warmup", [-0.1, 1.1]),
+    (warmup, "iterations", [0, 2.5]),
+    (adascale, "scale", [0.99, math.inf, "4"]),
+    (set_scale, "scale", [0.99]),
+    (adascale, "smoothing", [-0.1, 1]),
+    (delta_adasum, "local_steps", [0, 1.0]),
+    (optimizers.LAMB, "beta_1", [1.0]),
+    (optimizers.LAMB, "beta_2", [-0.1]),
+    (optimizers.LAMB, "epsilon", [-1e-9]),
+    (optimizers.LAMB, "weight_decay", [math.inf]),
+    (optimizers.LAMB, "exclude_from_weight_decay", [["bias", "("]]),
+    (optimizers.LAMB, "exclude_from_layer_adaptation", [3]),
+    (rules.AdaCons, "momentum", [1, -0.1]),
+    (rules.AdaCons, "rescale", [None]),
+    (callbacks.GainTracker, "log_freq", [0]),
+    (callbacks.OrthogonalityTracker, "log_freq", [1.0]),
+    (callbacks.ReplicaCheck, "check_freq", [True]),
+    (callbacks.StopAtScaleInvariantStep, "total", [0]),
+    (callbacks.ElasticScale, "schedule", [{1: 4}, [1, 2]]),
+    (later_scale, "scale", [math.nan]),
+    (scale_of_epoch, "scale", [0.5]),
+    (callbacks.OnFirstWorker, "callback", [print]),
+    pytest.param(
+        *(backup, "save_freq", [True, -1, 1.5, "batch", None]),
+        marks=keras_versions.needs_own_backups,
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "name", "values"), WRONG)
+def test_wrong_values_are_refused(make, name, values):
+    for value in values:
+        with pytest.raises(ValueError, match=rf"^`{name}` (of \w+ )?must be ") as caught:
+            make(**{name: value})
+        assert str(caught.value).endswith(f"Received: {name}={value!r}")

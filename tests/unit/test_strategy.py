@@ -6,6 +6,7 @@ import tensorflow as tf
 import tf_adasum
 from tf_adasum import errors, rules, startup
 from tf_adasum.cluster import tasks as cluster_tasks
+from tf_adasum.compat import base_strategy
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
 Options = tf.distribute.experimental.CommunicationOptions
@@ -71,6 +72,16 @@ def test_devices_by_position_work_with_a_warning():
     with pytest.warns(DeprecationWarning, match=r"devices=\[...\]") as caught:
         made = tf_adasum.AdasumMirroredStrategy(["CPU:0"])
     assert made.extended.worker_devices[0].endswith("CPU:0") and caught[0].filename == __file__
+
+
+def test_former_names_work_with_a_warning():
+    strategy = make()
+    for name in base_strategy.FORMERLY_PUBLIC:
+        with pytest.warns(DeprecationWarning, match=f"strategy.{name} is deprecated") as caught:
+            assert getattr(strategy, name) == getattr(strategy, f"_{name}")
+        assert caught[0].filename == __file__
+    with pytest.raises(AttributeError, match="no attribute 'worker'"):
+        _ = strategy.worker
 
 
 # ---- what the arguments set, on one device -----------------------------------------------------

@@ -121,12 +121,3 @@ def test_gradients_without_consensus_give_finite_results(rescale, steps_before):
         bound = 4 * (np.linalg.norm(some) if rescale else 1)
         assert length <= (bound if steps_before else 1e-12)
         assert all(np.isfinite(value).all() for value in state.values())
-
-
-# ---- arguments ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("wrong", [{"momentum": 1}, {"momentum": -0.1}, {"rescale": None}])
-def test_refuses_arguments(wrong):
-    with pytest.raises(ValueError, match=r"in \[0, 1\).*Received: |must be True or False"):
-        AdaCons(**wrong)

@@ -5,12 +5,14 @@ The collectives are those of `fake_collectives`: every group has another order o
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from support import scheme_oracle
 from support.all_pairs import BACKENDS, parametrize_all_pairs
 from support.fake_collectives import exchanged_arrays
 from support.scheme_oracle import assert_combined, gradients_of
 
 from tf_adasum.aggregation import LocalReductionPlanner, Scheme, aggregate, buckets
+from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Sum
 
 PLANS = [(4,), (2, 2), (8,), (2, 2, 2), (4, 2), (3,), (6,), (2, 3), (3, 2)]
@@ -147,6 +149,16 @@ def test_every_plan_sends_the_bytes_of_a_ring_all_reduce(plan, averaged, alignme
     of_grams = sum(8 * variables * radix * (radix + 1) // 2 for radix in plan)  # means need none
     wanted = {"all_to_all": sent, "all_reduce": of_grams, "all_gather": sent}
     assert hub.sent == [wanted] * replicas
+
+
+def test_a_sum_of_unknown_size_is_not_gathered():
+    class Ring:
+        def all_reduce(self, value):
+            return 3 * value
+
+    group = CollectiveGroup(Ring(), [0, 1, 2], 0)
+    function = tf.function(group.all_reduce, input_signature=[tf.TensorSpec([None])])
+    assert function([1.0, 2.0]).numpy().tolist() == [3.0, 6.0]
 
 
 # ---- NaN and Inf -------------------------------------------------------------------------------

@@ -16,34 +16,9 @@ from tf_adasum.aggregation.rules.nested import Nested
 TOLERANCE = 1e-11
 
 
-def rows_of(replicas, seed=0, size=40):
-    """Gradients ``[R, N]`` with a part in common."""
-    gradients = scheme_oracle.gradients_of([(size,)], replicas, tf.float64, seed)
-    return np.array(gradients)[:, 0]
-
-
-def gram_of(rows):
-    return tf.constant(oracle.segment_gram(rows, [0, rows.shape[1]]))
-
-
-def by_vectors(rows, levels):
-    levels = [(radix, scheme_oracle.COMBINE[type(rule)]) for radix, rule in levels]
-    return scheme_oracle.combine_hierarchically(levels, rows)
-
-
-def total(rows):
-    return np.linalg.norm(rows, axis=1).sum()
-
-
-# ---- against the vectors -----------------------------------------------------------------------
-
-
-# ---- cancellation ------------------------------------------------------------------------------
-
-
 def nearly_cancelling(k, seed):
     """Pairs, of which the first has a mean that is 10^-k times as long as its gradients."""
-    a, b, c, d, e = rows_of(5, seed, size=300)
+    a, b, c, d, e = (own for (own,) in scheme_oracle.gradients_of([(300,)], 5, tf.float64, seed))
     return np.stack([a, -a * (1 + 10.0**-k), b, c, d, e])
 
 
@@ -56,13 +31,16 @@ def test_adasum_of_groups_that_cancel_stays_bounded(k, below, place):
     levels = [(2, below), (3, Adasum())]
     for seed in range(3):
         rows = np.roll(nearly_cancelling(k, seed), 2 * place, axis=0)
-        combined = Nested(levels).coefficients(gram_of(rows)).numpy()[0] @ rows
+        gram, total = oracle.segment_gram(rows, [0, 300]), np.linalg.norm(rows, axis=1).sum()
+        combined = Nested(levels).coefficients(tf.constant(gram)).numpy()[0] @ rows
         # ‖adasum(p, q)‖ ≤ 3/2 (‖p‖ + ‖q‖), twice in a tree of three; half more for Adasum below.
-        bound = 1.5**2 * (1.5 if isinstance(below, Adasum) else 1) * total(rows)
+        bound = 1.5**2 * (1.5 if isinstance(below, Adasum) else 1) * total
         assert np.linalg.norm(combined) <= bound
         if k <= 5:
-            error = max(TOLERANCE, 4e-14 * 10.0 ** (2 * k)) * total(rows)
-            np.testing.assert_allclose(combined, by_vectors(rows, levels), rtol=0, atol=error)
+            error = max(TOLERANCE, 4e-14 * 10.0 ** (2 * k)) * total
+            of_vectors = [(radix, scheme_oracle.COMBINE[type(rule)]) for radix, rule in levels]
+            wanted = scheme_oracle.combine_hierarchically(of_vectors, rows)
+            np.testing.assert_allclose(combined, wanted, rtol=0, atol=error)
 
 
 def test_a_mean_lost_in_rounding_counts_as_zero():

@@ -15,10 +15,6 @@ X = np.random.default_rng(0).standard_normal([24, 3]).astype("float32")
 Y = (X[:, :1] > 0).astype("float32")
 STEPS_PER_EPOCH = 6  # of four rows each
 
-WRAPS = pytest.mark.parametrize(
-    "wrap", [lambda optimizer: optimizer, keras_versions.LossScaleOptimizer]
-)
-
 
 def compiled(accumulated=2, learning_rate=0.01, wrap=lambda optimizer: optimizer):
     """A model with AdaScale; with `accumulated=1` each step is one small batch."""
@@ -131,17 +127,13 @@ def train_elastic(model, elastic, dataset=None, **options):
 
 
 @pytest.mark.keras3_only("Keras 2 cannot change the dataset")
-@WRAPS
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras_versions.LossScaleOptimizer])
 def test_the_dataset_changes_with_the_scale(wrap):
     elastic, model = callbacks.ElasticScale(SCHEDULE, make_dataset), compiled(wrap=wrap)
     for _ in range(2):  # the same callback in the next `fit`
         recorder = train_elastic(model, elastic)
         assert recorder.scales == SCALES and recorder.steps == recorder.expected == STEPS
         assert elastic.scale == 8
-
-
-def of_unknown_length(scale):
-    return make_dataset(scale).filter(lambda x, y: True)
 
 
 @pytest.mark.skipif(not keras_versions.IS_KERAS_2, reason="Keras 3 can change the dataset")
@@ -158,7 +150,12 @@ def test_keras_2_cannot_change_the_dataset():
         (make_dataset, {"initial_epoch": 2}, STEPS, STEPS),
         (make_dataset, {"initial_epoch": 3}, STEPS, STEPS),
         (make_dataset, {"validation_data": make_dataset(2)}, STEPS, STEPS),
-        (of_unknown_length, {}, STEPS, [12, None, None, None]),
+        (
+            lambda scale: make_dataset(scale).filter(lambda x, y: True),
+            {},
+            STEPS,
+            [12, None, None, None],
+        ),
         (None, {"dataset": make_dataset(2)}, [12] * 4, [12] * 4),
         (make_dataset, {"steps_per_epoch": 2}, [2] * 4, [2] * 4),
         (lambda scale: make_dataset(scale).repeat(), {"steps_per_epoch": 2}, [2] * 4, [2] * 4),

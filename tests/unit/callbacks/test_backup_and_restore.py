@@ -3,12 +3,11 @@
 import keras
 import numpy as np
 import pytest
+from support import keras_versions
 
 import tf_adasum
 from tf_adasum.callbacks import BackupAndRestore
 from tf_adasum.compat import keras as keras_compat
-
-keras3_only = pytest.mark.keras3_only("Keras 2 backs up all workers by itself")
 
 
 def test_keras_2_needs_its_own_callback(tmp_path):
@@ -19,14 +18,7 @@ def test_keras_2_needs_its_own_callback(tmp_path):
             BackupAndRestore(tmp_path)
 
 
-@keras3_only
-@pytest.mark.parametrize("save_freq", [True, -1, 1.5, "batch", None])
-def test_another_frequency_is_refused(save_freq, tmp_path):
-    with pytest.raises(ValueError, match="save_freq"):
-        BackupAndRestore(tmp_path, save_freq=save_freq)
-
-
-@keras3_only
+@keras_versions.needs_own_backups
 @pytest.mark.parametrize("refuses", [True, False])
 def test_a_backup_with_nan_is_refused(refuses, tmp_path):
     rows = np.random.default_rng(0).standard_normal([32, 3])

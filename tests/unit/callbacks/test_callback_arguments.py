@@ -1,7 +1,6 @@
 """Arguments of callbacks, the models that they need, and their configuration."""
 
 import json
-import math
 import types
 
 import keras
@@ -38,25 +37,6 @@ def test_the_old_name_of_the_frequency_warns(callback):
     with pytest.warns(DeprecationWarning) as caught:
         callback(every=3)
     assert caught[0].filename == __file__
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: callbacks.GainTracker(0), "int of 1 or more.* Received: log_freq=0"),
-        (lambda: callbacks.OrthogonalityTracker(1.0), "Received: log_freq=1.0"),
-        (lambda: callbacks.ReplicaCheck(True), "or 'epoch'. Received: check_freq=True"),
-        (lambda: callbacks.StopAtScaleInvariantStep(0), "must be a positive .* Received: total=0"),
-        (lambda: callbacks.ElasticScale({1: 4}), r"for epoch 0.* Received: schedule=\{1: 4\}"),
-        (lambda: callbacks.ElasticScale({0: 1, 2: math.nan}), "1 or more. Received: scale=nan"),
-        (lambda: callbacks.ElasticScale(lambda epoch: 0.5), "1 or more. Received: scale=0.5"),
-        (lambda: callbacks.ElasticScale([1, 2]), r"a dict .* Received: schedule=\[1, 2\]"),
-        (lambda: callbacks.OnFirstWorker(print), r"must be a keras\.callbacks\.Callback"),
-    ],
-)
-def test_other_arguments_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
 
 
 @pytest.mark.parametrize(

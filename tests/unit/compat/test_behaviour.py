@@ -14,9 +14,15 @@ import numpy as np
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
 
-import tf_adasum
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
+
+
+def compiled(strategy, cls=keras.Sequential, **options):
+    with strategy.scope():
+        model = cls([keras.layers.Input([3]), keras.layers.Dense(1)])
+        model.compile("sgd", "mse", **options)
+    return model
 
 
 def test_another_keras_backend_is_refused(monkeypatch):
@@ -42,8 +48,7 @@ def test_the_marker_survives_a_merge():
     assert (merged.bytes_per_pack, merged.timeout_seconds) == (5, 2.0)
 
 
-def test_the_variables_to_update_may_be_a_generator():
-    tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
+def test_the_variables_to_update_may_be_a_generator(strategy):
     variable = keras.Variable([3.0])
     keras.optimizers.SGD(1.0).apply([tf.ones([1])], (each for each in [variable]))
     assert variable.numpy() == [2]
@@ -58,10 +63,8 @@ def test_optimizers_of_a_model_are_found_in_lists_and_dictionaries():
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-def test_a_dataset_without_a_batch_is_refused(unknown):
-    with tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"]).scope():
-        model = keras.Sequential([keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
+def test_a_dataset_without_a_batch_is_refused(strategy, unknown):
+    model = compiled(strategy)
     data = tf.data.Dataset.from_tensor_slices((np.ones([4, 3]), np.ones([4, 1])))
     data = data.batch(8, drop_remainder=True)
     data = data.filter(lambda *rows: True) if unknown else data
@@ -69,24 +72,19 @@ def test_a_dataset_without_a_batch_is_refused(unknown):
         model.fit(data, verbose=0)
 
 
-def test_a_step_of_the_user_runs_without_xla_and_says_so():
+def test_a_step_of_the_user_runs_without_xla_and_says_so(strategy):
     class OwnStep(keras.Sequential):
         def train_step(self, data):
             return super().train_step(data)
 
-    with tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"]).scope():
-        model = OwnStep([keras.layers.Input([3]), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", jit_compile=True)
+    model = compiled(strategy, OwnStep, jit_compile=True)
     with pytest.warns(UserWarning, match="without XLA, because it is the model's own step"):
         model.fit(np.ones([4, 3]), np.ones([4, 1]), verbose=0)
 
 
-def test_workers_agree_on_one_seed_in_an_epoch():
+def test_workers_agree_on_one_seed_in_an_epoch(strategy):
     """Keras also asks for an iterator at the end of an epoch, and does not use it."""
-    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"])
-    with strategy.scope():
-        model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
+    model = compiled(strategy)
     with mock.patch.object(strategy._seeds, "shared_if_needed", return_value=None) as shared:
         model.fit(np.ones([8, 3]), np.ones([8, 1]), batch_size=4, epochs=3, verbose=0)
     assert shared.call_count == 3

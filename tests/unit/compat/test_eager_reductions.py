@@ -83,35 +83,24 @@ def test_sparse_gradients_of_any_length_share_a_function():
     assert len(state.functions) == 1 and len(ops.traced) <= 2
 
 
-class Shrinking(tf_adasum.rules.AggregationRule):
-    """Counts its steps, and divides the gradients by their number, also those of one replica."""
-
-    def initial_state(self, segments, replicas):
-        return {"steps": np.zeros([segments])}
-
-    def coefficients(self, gram):
-        return tf.ones_like(gram[:, 0])
-
-    def coefficients_and_state(self, gram, state):
-        steps = state["steps"] + 1
-        return self.coefficients(gram) / steps[:, None], {"steps": steps}
-
-
-def all_reduced(strategy, own, marker):
+def all_reduced(strategy, marker):
     def in_replica():
+        own = [tf.ones([3]), tf.ones([1])]
         return tf.distribute.get_replica_context().all_reduce("SUM", own, options=marker)
 
     return [value.numpy().tolist() for value in strategy.run(in_replica)]
 
 
 def test_the_state_of_a_rule_goes_with_its_marker():
-    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], aggregation=Shrinking())
+    rule = tf_adasum.rules.AdaCons(rescale=False)  # which changes the gradients of one replica, too
+    strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], aggregation=rule)
     with strategy.scope():
-        variables = [Variable(np.ones(3, "float32")), Variable(np.ones(2, "float32"))]
+        variables = [Variable(np.ones(3, "float32")), Variable(np.ones(1, "float32"))]
     marker = strategy.gradient_reduction_of(variables)
-    for share in (1.0, 0.5):
-        combined = all_reduced(strategy, [tf.ones([3]), tf.ones([2])], marker)
-        assert combined == [[share] * 3, [share] * 2]
+
+    for steps in (1, 2):
+        assert all_reduced(strategy, marker) == [[0.5] * 3, [0.5]]
+        assert marker.state.rule_state.of_name["steps"].numpy() == [steps]
     state = weakref.ref(marker.state)
     assert len(marker.state.functions) == 1
     del marker

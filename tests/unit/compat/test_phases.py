@@ -2,54 +2,19 @@
 
 import contextlib
 import threading
-import types
 from unittest import mock
 
 import keras
 import pytest
 
-from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.compat.keras import calls, phases
-
-
-@GradientAggregatingStrategy.register
-class Strategy:
-    """A strategy of two replicas on one worker, which notes what begins and ends."""
-
-    num_replicas_in_sync = num_virtual_replicas = 2
-
-    def __init__(self):
-        self.noted = []
-        self._workers = types.SimpleNamespace(
-            count=1, rank=0, compare_calls=lambda: self.noted.append("compared")
-        )
-        self._sharding = types.SimpleNamespace(in_order=lambda: self.noting("in order"))
-
-    @contextlib.contextmanager
-    def noting(self, name):
-        self.noted.append(name)
-        try:
-            yield
-        finally:
-            self.noted.append(f"end of {name}")
-
-    def working_together(self):
-        return self.noting("together")
-
-    def _detecting_failures(self):
-        return self.noting("detecting")
-
-    def average_statistics(self, model):
-        self.noted.append("statistics")
 
 
 class Model:
     """A model with three of the six methods."""
 
-    variables = (1.0,)
-
-    def __init__(self):
-        self.distribute_strategy = Strategy()
+    def __init__(self, strategy):
+        self.distribute_strategy = strategy
 
     def fit(self, x, batch_size=None):
         return x, batch_size, calls.current_calls()
@@ -61,88 +26,86 @@ class Model:
         raise ZeroDivisionError
 
 
-def call_of(method, *args):
-    return calls.Call(method, Model(), args, {})
+@pytest.fixture
+def noted(strategy, monkeypatch):
+    """What begins and ends in calls of models of the strategy."""
+    noted = []
+
+    @contextlib.contextmanager
+    def noting(name):
+        noted.append(name)
+        try:
+            yield
+        finally:
+            noted.append(f"end of {name}")
+
+    monkeypatch.setattr(strategy, "working_together", lambda: noting("together"))
+    monkeypatch.setattr(strategy._workers, "compare_calls", lambda: noted.append("compared"))
+    monkeypatch.setattr(strategy._sharding, "in_order", lambda: noting("in order"))
+    monkeypatch.setattr(phases, "average_statistics", lambda model: noted.append("statistics"))
+    return noted
 
 
-class Noting(phases.Phases):
-    """Notes which phases run."""
-
-    def settings(self, call):
-        call.strategy.noted.append("settings")
-
-    def scope(self, call):
-        call.strategy.noted.append("scope")
-
-    def data(self, call):
-        call.strategy.noted.append("data")
-        call.arguments["x"] = 7
-
-    def statistics(self, call):
-        return call.strategy.noting("statistics")
+@pytest.fixture
+def fit(strategy):
+    return calls.Call(Model.fit, Model(strategy), (1,), {})
 
 
-def test_the_order_of_the_phases():
-    model = Model()
-    assert Noting().run(Model.fit, model, 1, batch_size=8) == (7, 8, "fit")
-    assert model.distribute_strategy.noted == [
-        *("settings", "together", "compared", "scope", "data", "statistics"),
-        *("end of statistics", "end of together"),
-    ]
+def test_the_order_of_the_phases(strategy, noted):
+    own = phases.Phases()
+    own.settings = lambda call: noted.append("settings")
+    own.scope = lambda call: noted.append("scope")
+    own.data = lambda call: call.arguments.update(x=noted.append("data") or 7)
+    before = ["settings", "together", "compared", "scope", "data"]
+    assert own.run(Model.fit, Model(strategy), 1, batch_size=8) == (7, 8, "fit")
+    assert noted == [*before, "end of together"]
+    noted.clear()
+    assert own.run(Model.predict, Model(strategy), 1) == 7
+    within = ["statistics", "in order", "end of in order"]
+    assert noted == [*before, *within, "end of together"]
     assert not calls.are_calls_under_way()
 
 
-def test_an_error_ends_all_phases_and_has_a_short_traceback():
-    model = Model()
+def test_an_error_ends_all_phases_and_has_a_short_traceback(strategy, noted):
     with mock.patch.object(phases.tracebacks, "shorten") as shorten:
         with pytest.raises(ZeroDivisionError) as caught:
-            Noting().run(Model.evaluate, model, 1)
+            phases.Phases().run(Model.evaluate, Model(strategy), 1)
     shorten.assert_called_once_with(caught.value)
-    assert model.distribute_strategy.noted[-1] == "end of together"
+    assert noted[-1] == "end of together"
     assert not calls.are_calls_under_way()
 
 
-def test_python_names_wrong_arguments():
+def test_python_names_wrong_arguments(strategy):
     with pytest.raises(TypeError, match=r"fit\(\) got an unexpected keyword argument 'epoch'"):
-        phases.Phases().run(Model.fit, Model(), 1, epoch=2)
+        phases.Phases().run(Model.fit, Model(strategy), 1, epoch=2)
 
 
-def test_statistics_alone():
-    call = call_of(Model.predict, 1)
-    with phases.Phases().statistics(call):
-        assert call.strategy.noted == ["statistics", "in order"]
-    call = call_of(Model.fit, 1)
-    with phases.Phases().statistics(call):
-        assert call.strategy.noted == []
-
-
-def test_a_call_within_a_call_is_compared_too():
-    own = phases.Phases()
-    inner = call_of(Model.predict, 1)
-    with own.together(call_of(Model.fit, 1)), own.together(inner):
+def test_a_call_within_a_call_is_compared_too(strategy, noted, fit):
+    own, inner = phases.Phases(), calls.Call(Model.predict, Model(strategy), (1,), {})
+    with own.together(fit), own.together(inner):
         assert calls.current_calls() == "predict within fit"
-        assert inner.strategy.noted == ["together", "compared"]
+        assert noted == ["together", "compared"] * 2
 
 
-def test_calls_of_another_thread_are_separate():
+def test_calls_of_another_thread_are_separate(fit):
     seen = []
-    with phases.Phases().together(call_of(Model.fit, 1)):
+    with phases.Phases().together(fit):
         thread = threading.Thread(target=lambda: seen.append(calls.current_call()))
         thread.start()
         thread.join()
         assert (seen, calls.current_call()) == ([None], "fit")
 
 
-def test_progress_bars_are_hidden_in_every_thread(monkeypatch):
+def test_progress_bars_are_hidden_in_every_thread(fit, monkeypatch):
     monkeypatch.setattr(calls._Running, "hides_progress_bars", False)
     seen, is_shown = [], keras.utils.is_interactive_logging_enabled
 
-    def fit():
-        with phases.Phases().together(call_of(Model.fit, 1)):
+    def run():
+        with phases.Phases().together(fit):
             seen.append(is_shown())
 
     def in_a_thread():
-        thread = threading.Thread(target=fit)
+        thread = threading.Thread(target=run)
         thread.start()
         thread.join()
 
@@ -155,9 +118,9 @@ def test_progress_bars_are_hidden_in_every_thread(monkeypatch):
         keras.utils.enable_interactive_logging()
 
 
-def test_functions_run_when_fit_ends():
+def test_functions_run_when_fit_ends(fit):
     ended = []
-    with phases.Phases().together(call_of(Model.fit, 1)):
+    with phases.Phases().together(fit):
         calls.when_fit_ends(lambda: ended.append("fit"))
         assert not ended
     assert ended == ["fit"]

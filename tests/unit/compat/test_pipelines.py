@@ -18,19 +18,12 @@ def unseeded():
     tf.random.set_seed(None)
 
 
-@pytest.fixture
-def pattern(tmp_path):
-    for index in range(3):
-        (tmp_path / f"{index}.txt").write_text("1\n2\n")
-    return str(tmp_path / "*.txt")
+def listed(names):
+    return tf.data.Dataset.list_files(names).interleave(tf.data.TextLineDataset)
 
 
-def files_of(dataset):
-    return tensorflow_compat.pipeline_of(dataset).files
-
-
-READERS = {
-    "one": lambda names: tf.data.TextLineDataset(names[0]),
+SOURCES = {
+    "one file": lambda names: tf.data.TextLineDataset(names[0]),
     "list": lambda names: tf.data.TextLineDataset(names).batch(2).prefetch(1),
     "in parallel": lambda names: tf.data.TFRecordDataset(names, num_parallel_reads=2),
     "shuffled, interleaved": lambda names: (
@@ -41,39 +34,35 @@ READERS = {
     "flat_map": lambda names: tf.data.Dataset.from_tensor_slices(names).flat_map(
         lambda name: tf.data.FixedLengthRecordDataset(name, 2)
     ),
+    "listed": listed,
+    "zipped": lambda names: tf.data.Dataset.zip((listed(names), listed(names[:1]))),
+    "slices": lambda names: tf.data.Dataset.from_tensor_slices((X, X)).batch(2),
+    "tensors": lambda names: tf.data.Dataset.from_tensors(X).repeat(),
+    "range": lambda names: tf.data.Dataset.range(3),
+    "generator": lambda names: tf.data.Dataset.from_generator(
+        lambda: iter(X), output_signature=tf.TensorSpec([1])
+    ),
+}
+WITHOUT_TENSORS = ("range", "generator")
+# How many files each source of files has; else three.
+FILES = {
+    "one file": [1],
+    "zipped": [3, 1],
+    "slices": [],
+    "tensors": [],
+    "range": [],
+    "generator": [],
 }
 
 
-@pytest.mark.parametrize("kind", READERS)
-def test_files_are_counted(kind, pattern):
-    names = sorted(tf.io.gfile.glob(pattern))
-    assert files_of(READERS[kind](names)) == [1 if kind == "one" else 3]
-
-
-def test_listed_files_are_counted(pattern):
-    dataset = tf.data.Dataset.list_files(pattern).interleave(tf.data.TextLineDataset)
-    assert files_of(dataset) == [3]
-    assert files_of(tf.data.Dataset.zip((dataset, tf.data.TextLineDataset([pattern])))) == [3, 1]
-
-
-@pytest.mark.parametrize(
-    ("make", "begins_with_tensors"),
-    [
-        (lambda: tf.data.Dataset.from_tensor_slices((X, X)).batch(2), True),
-        (lambda: tf.data.Dataset.from_tensors(X).repeat(), True),
-        (lambda: tf.data.Dataset.range(3), False),
-        (
-            lambda: tf.data.Dataset.from_generator(
-                lambda: iter(X), output_signature=tf.TensorSpec([1])
-            ),
-            False,
-        ),
-    ],
-    ids=["slices", "tensors", "range", "generator"],
-)
-def test_what_it_begins_with(make, begins_with_tensors):
-    pipeline = tensorflow_compat.pipeline_of(make())
-    assert pipeline.files == [] and pipeline.begins_with_tensors == begins_with_tensors
+@pytest.mark.parametrize("kind", SOURCES)
+def test_what_it_begins_with(kind, tmp_path):
+    paths = [tmp_path / f"{index}.txt" for index in range(3)]
+    for path in paths:
+        path.write_text("1\n2\n")
+    pipeline = tensorflow_compat.pipeline_of(SOURCES[kind](list(map(str, paths))))
+    assert pipeline.files == FILES.get(kind, [3])
+    assert pipeline.begins_with_tensors == (kind not in WITHOUT_TENSORS)
 
 
 def test_datasets_without_a_seed_get_one():

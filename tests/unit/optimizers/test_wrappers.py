@@ -11,6 +11,7 @@ from support.two_variables import SHAPES, assert_equal, values_of, variables_of
 from support.two_variables import model_of as compiled
 
 import tf_adasum
+from tf_adasum import rules
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.optimizers import LAMB, AdaScale, DeltaAdasum
 
@@ -41,7 +42,7 @@ def strategy(adasum_strategy, wrapper):
     return tf.distribute.get_strategy() if wrapper is AdaScale else adasum_strategy
 
 
-def stepped(strategy, make, steps=STEPS, scale=1.0, after=lambda variables: None):
+def stepped(strategy, make, steps=STEPS, after=lambda variables: None):
     """Takes steps on given gradients; returns the optimizer and the variables."""
     with strategy.scope():
         optimizer, variables = make(), variables_of()
@@ -50,7 +51,7 @@ def stepped(strategy, make, steps=STEPS, scale=1.0, after=lambda variables: None
         lambda *gradients: keras_versions.apply_in(strategy, optimizer, gradients, variables)
     )
     for number in range(1, steps + 1):
-        step(*(tf.constant(scale * gradient) for gradient in values_of(number)))
+        step(*map(tf.constant, values_of(number)))
         after(variables)
     return optimizer, variables
 
@@ -93,6 +94,35 @@ def test_the_inner_optimizer_alone_is_refused():
     AdaScale(inner)
     with pytest.raises(ValueError, match="SGD is wrapped by another optimizer"):
         keras_versions.apply(inner, [[tf.ones(1)]], [keras_versions.Variable([1.0])])
+
+
+def test_a_step_of_delta_adasum_without_a_strategy_is_refused():
+    message = r"under an AdasumMirroredStrategy\(\), whose default .* Received: no strategy"
+    with pytest.raises(ValueError, match=message):
+        DeltaAdasum(SGD()).apply([tf.ones(1)], [keras_versions.Variable([1.0])])
+
+
+OF_MEAN = r"AdasumMirroredStrategy\(aggregation='mean'\).* Received: .*[aA]dasum"
+
+
+@pytest.mark.parametrize(
+    ("cls", "rule", "message"),
+    [
+        (AdaScale, "adasum", OF_MEAN),
+        (DeltaAdasum, None, "Received: MirroredStrategy"),
+        (DeltaAdasum, "mean", r"Received: AdasumMirroredStrategy with .*[mM]ean"),
+        (DeltaAdasum, rules.AdaCons(rescale=False), r"needs AdaCons\(rescale=True\): .* AdaCons\("),
+    ],
+)
+def test_strategies_with_other_rules_are_refused(cls, rule, message):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    if rule is not None:
+        strategy = tf_adasum.AdasumMirroredStrategy(devices=["CPU:0"], aggregation=rule)
+    optimizer = cls(SGD())
+    with strategy.scope():
+        for call in (lambda: cls(SGD()), lambda: optimizer.build(variables_of())):
+            with pytest.raises(ValueError, match=message):
+                call()
 
 
 # ---- steps -------------------------------------------------------------------------------------
@@ -182,15 +212,6 @@ def test_callbacks_set_the_learning_rate(wrapper, strategy):
     halve = keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5)
     rates = fit(model, 3, callbacks=[halve]).history[keras_versions.LEARNING_RATE_IN_LOGS]
     np.testing.assert_allclose(rates, [0.02, 0.01, 0.005], rtol=1e-6)
-
-
-def test_schedules_count_local_steps(adasum_strategy):
-    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
-    wrapped, _ = stepped(adasum_strategy, lambda: DeltaAdasum(SGD(schedule), local_steps=4))
-    step = STEPS - keras_versions.RATE_IS_OF_LAST_STEP
-    np.testing.assert_allclose(wrapped.learning_rate, 0.1 * 0.5 ** (step / 2), rtol=1e-6)
-    with pytest.raises(TypeError, match="not settable"):
-        wrapped.learning_rate = 0.1
 
 
 # ---- the interface of an optimizer -------------------------------------------------------------
@@ -326,10 +347,7 @@ def test_a_model_trained_on_replicas_is_loaded_without(make, rule, tmp_path):
     assert_equal(loaded.predict(X, verbose=0), model.predict(X, verbose=0))
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["clipnorm", "use_ema", "gradient_accumulation_steps"],
-)
+@pytest.mark.parametrize("name", ["clipnorm", "use_ema", "gradient_accumulation_steps"])
 def test_options_are_those_of_the_inner_optimizer(name):
     inner = SGD(0.1)
     optimizer = AdaScale(inner)

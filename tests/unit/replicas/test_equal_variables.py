@@ -30,28 +30,36 @@ def test_shared_variables_of_a_model_with_a_frozen_layer():
     assert not {id(norm.moving_mean), id(norm.moving_variance)} & set(shared)
 
 
-def strategy_of(workers, copies, created=()):
-    """Two devices on each of three workers; `copies` holds all copies of each variable."""
-    return types.SimpleNamespace(
-        _workers=workers,
-        num_replicas_in_sync=6,
-        extended=types.SimpleNamespace(
-            worker_devices=["CPU:0"] * 2, created_variables=lambda: created
-        ),
-        experimental_local_results=lambda each: copies[id(each)][2 * workers.rank :][:2],
-    )
+def outcomes(copies, asked=lambda rank: None, created=lambda rank: ()):
+    """What a check returns or raises on three workers with two devices each.
+
+    Args:
+        copies: for each variable its six copies, of which it is the first.
+        asked: function of the rank that returns the variables to compare.
+        created: function of the rank that returns the variables that the strategy has created.
+    """
+
+    def check(workers):
+        of_id = {id(own[0]): own[2 * workers.rank :][:2] for own in copies}
+        extended = types.SimpleNamespace(
+            worker_devices=["CPU:0"] * 2, created_variables=lambda: created(workers.rank)
+        )
+        strategy = types.SimpleNamespace(
+            _workers=workers,
+            num_replicas_in_sync=6,
+            extended=extended,
+            experimental_local_results=lambda each: of_id[id(each)],
+        )
+        equal_variables.check(strategy, asked(workers.rank))
+
+    return run_on_workers(3, check)
 
 
 def test_lists_of_other_lengths_are_refused_on_all_workers():
     variables = [tf.Variable(0.0), tf.Variable(1.0)]
-    copies = {id(variable): [variable] * 6 for variable in variables}
-
-    def check(workers):
-        equal_variables.check(strategy_of(workers, copies), variables[: 1 + workers.rank // 2])
-
-    errors = run_on_workers(3, check)
-    assert {type(error) for error in errors} == {ValueError}
-    for error in errors:
+    copies = [[variable] * 6 for variable in variables]
+    for error in outcomes(copies, asked=lambda rank: variables[: 1 + rank // 2]):
+        assert isinstance(error, ValueError)
         assert "workers 0, 1: 1 variable; worker 2: 2 variables" in str(error)
 
 
@@ -69,24 +77,15 @@ def test_every_dtype_is_compared_bit_by_bit(dtype, differs):
     else:
         value[:2], other[:2] = [0.0, np.nan], [-0.0 if differs else 0.0, np.nan]
     variable = tf.Variable(value)
-    copies = {id(variable): [variable] * 5 + [tf.Variable(other)]}
-
-    def check(workers):
-        equal_variables.check(strategy_of(workers, copies), [variable])
-
+    copies = [[variable] * 5 + [tf.Variable(other)]]
     error = tf_adasum.ReplicasDifferError if differs else type(None)
-    assert {type(outcome) for outcome in run_on_workers(3, check)} == {error}
+    assert {*map(type, outcomes(copies, asked=lambda rank: [variable]))} == {error}
 
 
 def test_a_variable_that_one_worker_has_no_longer_is_not_compared():
     gone, kept = tf.Variable(0.0), tf.Variable(1.0)
-    copies = {id(gone): [gone] * 6, id(kept): [kept] * 6}
-
-    def check(workers):
-        created = [None if workers.rank == 1 else gone, kept]
-        equal_variables.check(strategy_of(workers, copies, created))
-
-    assert run_on_workers(3, check) == [None] * 3
+    created = {0: [gone, kept], 1: [None, kept], 2: [gone, kept]}
+    assert outcomes([[gone] * 6, [kept] * 6], created=created.get) == [None] * 3
 
 
 # ---- arguments ---------------------------------------------------------------------------------

@@ -203,7 +203,7 @@ def test_refused_arguments(arguments, words):
 
 
 def test_what_cannot_be_supported_says_so():
-    strategy, (x, y) = make(4), data(ROWS * 4)
+    strategy, (x, y) = make(4), map(tf.constant, data(ROWS * 4))
     model = linear(strategy, lambda: keras.optimizers.SGD(RATE, gradient_accumulation_steps=2))
     with pytest.raises(ValueError, match="gradient_accumulation_steps"):
         fit(model, x, y)

@@ -2,30 +2,28 @@
 
 import numpy as np
 import pytest
-from support.fake_workers import run_on_workers
+from support.fake_workers import results_on_workers, run_on_workers
 
 from tf_adasum.workers import workers as module
 
 COUNTS = [1, 2, 5]
 
 
-def same_of(outcomes):
+def same(count, part):
     """What all workers got, which is the same."""
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
-    assert all(np.array_equal(outcome, outcomes[0]) for outcome in outcomes)
-    return outcomes[0]
+    results = results_on_workers(count, part)
+    assert all(np.array_equal(result, results[0]) for result in results)
+    return results[0]
 
 
 @pytest.mark.parametrize("count", COUNTS)
 def test_numbers_of_all_of_any_and_of_the_first(count):
-    table = same_of(run_on_workers(count, lambda own: own.gather([own.rank, -(2**62), own.count])))
+    table = same(count, lambda own: own.gather([own.rank, -(2**62), own.count]))
     assert table.dtype == np.int64
     assert table.tolist() == [[rank, -(2**62), count] for rank in range(count)], "in their order"
-    assert not same_of(run_on_workers(count, lambda own: own.any(False)))
-    assert same_of(run_on_workers(count, lambda own: own.any(own.rank == count - 1)))
-    number = same_of(run_on_workers(count, lambda own: own.broadcast(10 + own.rank)))
+    assert not same(count, lambda own: own.any(False))
+    assert same(count, lambda own: own.any(own.rank == count - 1))
+    number = same(count, lambda own: own.broadcast(10 + own.rank))
     assert number == 10 and isinstance(number, int)
 
 
@@ -35,10 +33,10 @@ def test_bytes_come_from_one_worker_whatever_the_others_hold(count, size, monkey
     monkeypatch.setattr(module, "PIECE_BYTES", 16)
     data = np.random.default_rng(size).bytes(size)
     rank = count - 1
-    received = run_on_workers(
+    received = same(
         count, lambda own: own.broadcast_bytes(rank, data if own.rank == rank else b"other")
     )
-    assert same_of(received) == data
+    assert received == data
 
 
 @pytest.mark.parametrize(
