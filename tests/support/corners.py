@@ -57,6 +57,7 @@ KERAS_TESTS = "tests/multi_worker/test_keras.py"
 TESTS = [
     "tests/unit/compat",
     "tests/unit/test_versions.py",
+    "tests/unit/callbacks/test_adascale_callbacks.py::test_logs_what_the_optimizer_has",
     "tests/unit/doctor/test_installation.py",
     "tests/multi_worker/test_training.py::TestTraining",
     "tests/multi_worker/test_one_device.py::test_unusual_models_equal_one_device",

@@ -67,10 +67,6 @@ class PlanOptions(ctypes.Structure):
 class LibraryError(RuntimeError):
     """An error code of the library, with its text."""
 
-    def __init__(self, code, text):
-        super().__init__(f"error {code}: {text}")
-        self.code, self.text = code, text
-
 
 class Buffer:
     """Unwritten memory between two guards, `offset` bytes behind a multiple of 64.
@@ -160,7 +156,6 @@ class CudaLibrary:
             "adasum_plan_destroy": (None, [p]),
             "adasum_plan_map": (p, [p]),
             "adasum_plan_map_size": (i64, [p]),
-            "adasum_plan_copy_map": (ctypes.c_int, [p, p, p]),
             "adasum_plan_workspace_size": (i64, [p]),
             "adasum_pairwise_combine": (ctypes.c_int, [p] * 7),
             "adasum_segment_gram": (ctypes.c_int, [p, p, p, p, i64, p, p]),
@@ -195,7 +190,7 @@ class CudaLibrary:
     def check(self, error):
         """Raise what an error code says."""
         if error != 0:
-            raise LibraryError(error, self.c.adasum_error_string(error).decode())
+            raise LibraryError(f"error {error}: {self.c.adasum_error_string(error).decode()}")
 
     def plan(
         self,

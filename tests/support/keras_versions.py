@@ -163,11 +163,6 @@ AVERAGES_START_BEFORE = IS_KERAS_2
 RUNS_EAGERLY = not IS_KERAS_2
 
 
-def first_of(optimizer):
-    """Return the variables that an optimizer was built for."""
-    return optimizer.first_variables if IS_KERAS_2 else optimizer._trainable_variables
-
-
 # ---- what is in one version only ---------------------------------------------------------------
 #
 # A test of what Keras 2 has no notion of says so, with the reason: `pytest.mark.keras3_only`.

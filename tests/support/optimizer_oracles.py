@@ -16,24 +16,14 @@ class AdaScaleOracle:
         momentum: of Keras's SGD: m ← momentum·m - η·g, w ← w + m.
         smoothing: θ; None for max(1 - S/1000, 0).
         debias: which moving average.
-        decay: λ of w ← w - λ·η·w, before the step.
     """
 
-    def __init__(
-        self,
-        weights,
-        learning_rate,
-        scale,
-        momentum=0.0,
-        smoothing=None,
-        debias=True,
-        decay=0.0,
-    ):
+    def __init__(self, weights, learning_rate, scale, momentum=0.0, smoothing=None, debias=True):
         self.weights = np.array(weights, np.float64)
         self.velocity = np.zeros_like(self.weights)
         self.lr = learning_rate if callable(learning_rate) else lambda step: learning_rate
         self.scale, self.momentum = scale, momentum
-        self.smoothing, self.debias, self.decay = smoothing, debias, decay
+        self.smoothing, self.debias = smoothing, debias
         self.tau, self.gain = 0.0, 1.0
         self.samples = []  # (σ²_t, μ²_t) of every step
 
@@ -56,7 +46,7 @@ class AdaScaleOracle:
             advance = 0
         eta = self.gain * self.lr(int(np.floor(self.tau)))
         self.velocity = self.momentum * self.velocity - eta * mean
-        self.weights = (1 - self.decay * eta) * self.weights + self.velocity
+        self.weights = self.weights + self.velocity
         self.tau += advance
 
     def averages(self):

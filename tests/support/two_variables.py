@@ -1,4 +1,4 @@
-"""Two variables with given values, and a small model, for the tests of the optimizers."""
+"""Two variables with given values, and small models."""
 
 import keras
 import numpy as np
@@ -28,4 +28,14 @@ def model_of(optimizer, **options):
     layers = [keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)]
     model = keras.Sequential([keras.Input([3]), *layers])
     model.compile(optimizer, "mse", **options)
+    return model
+
+
+def linear(strategy, optimizer="sgd", layers=(), features=3, cls=keras.Sequential, **options):
+    """A model that begins at zero; `optimizer` may be a function that makes one in the scope."""
+    with strategy.scope():
+        dense = keras.layers.Dense(1, kernel_initializer="zeros")
+        model = cls([keras.Input([features]), *layers, dense])
+        optimizer = optimizer() if callable(optimizer) else optimizer
+        model.compile(optimizer, **{"loss": "mse", **options})
     return model

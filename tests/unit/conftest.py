@@ -1,13 +1,13 @@
 """Fixtures of the tests that run on both backends and all dtypes."""
 
 import gc
-import pathlib
 
 import pytest
 import tensorflow as tf
 from support import keras_versions
 
 import tf_adasum
+from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.environment_variables import OPS
 from tf_adasum.ops import library
 
@@ -23,12 +23,8 @@ PACKAGES_OF_THREADS = ("cluster", "doctor", "launch", "transport", "health")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    unit = pathlib.Path(__file__).parent
     for item in items:
-        if (
-            item.path.parent.parent == unit
-            and item.path.parent.name in VERSION_INDEPENDENT_PACKAGES
-        ):
+        if item.path.parent.name in VERSION_INDEPENDENT_PACKAGES:
             item.add_marker(pytest.mark.version_independent)
 
 
@@ -89,6 +85,10 @@ def two_gradients():
 
 
 @pytest.fixture
-def four_gradients():
-    with keras_versions.gradients_per_step(4):
-        yield
+def unseeded():
+    """TensorFlow without a global seed, which draws the seeds of datasets, before and after."""
+    tensorflow_compat.hooks.install()
+    tf.random.set_seed(None)
+    yield
+    tensorflow_compat.seed_datasets_by(None)
+    tf.random.set_seed(None)

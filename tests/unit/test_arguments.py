@@ -13,7 +13,7 @@ from support import keras_versions
 
 from tf_adasum import arguments, callbacks, optimizers, rules, schedules
 
-INFINITY = math.inf
+INFINITY, SGD = math.inf, keras.optimizers.SGD
 
 
 @pytest.mark.parametrize("value", [0, -1, 0.5, 1e308, Fraction(1, 3), np.float32(2), np.int64(2)])
@@ -52,23 +52,7 @@ def test_counts(value):
 
 
 def adascale(**wrong):
-    optimizers.AdaScale(keras.optimizers.SGD(), **wrong)
-
-
-def set_scale(scale):
-    optimizers.AdaScale(keras.optimizers.SGD()).set_scale(scale)
-
-
-def later_scale(scale):
-    callbacks.ElasticScale({0: 1, 2: scale})
-
-
-def scale_of_epoch(scale):
-    callbacks.ElasticScale(lambda epoch: scale)
-
-
-def delta_adasum(**wrong):
-    optimizers.DeltaAdasum(keras.optimizers.SGD(), **wrong)
+    return optimizers.AdaScale(SGD(), **wrong)
 
 
 warmup = functools.partial(
@@ -83,9 +67,13 @@ WRONG = [
     (warmup, "warmup", [-0.1, 1.1]),
     (warmup, "iterations", [0, 2.5]),
     (adascale, "scale", [0.99, math.inf, "4"]),
-    (set_scale, "scale", [0.99]),
+    (lambda scale: adascale().set_scale(scale), "scale", [0.99]),
     (adascale, "smoothing", [-0.1, 1]),
-    (delta_adasum, "local_steps", [0, 1.0]),
+    (
+        lambda local_steps: optimizers.DeltaAdasum(SGD(), local_steps=local_steps),
+        "local_steps",
+        [0, 1.0],
+    ),
     (optimizers.LAMB, "beta_1", [1.0]),
     (optimizers.LAMB, "beta_2", [-0.1]),
     (optimizers.LAMB, "epsilon", [-1e-9]),
@@ -99,19 +87,16 @@ WRONG = [
     (callbacks.ReplicaCheck, "check_freq", [True]),
     (callbacks.StopAtScaleInvariantStep, "total", [0]),
     (callbacks.ElasticScale, "schedule", [{1: 4}, [1, 2]]),
-    (later_scale, "scale", [math.nan]),
-    (scale_of_epoch, "scale", [0.5]),
+    (lambda scale: callbacks.ElasticScale({0: 1, 2: scale}), "scale", [math.nan]),
+    (lambda scale: callbacks.ElasticScale(lambda epoch: scale), "scale", [0.5]),
     (callbacks.OnFirstWorker, "callback", [print]),
-    pytest.param(
-        *(backup, "save_freq", [True, -1, 1.5, "batch", None]),
-        marks=keras_versions.needs_own_backups,
-    ),
+    pytest.param(backup, "save_freq", [True, -1], marks=keras_versions.needs_own_backups),
 ]
 
 
 @pytest.mark.parametrize(("make", "name", "values"), WRONG)
 def test_wrong_values_are_refused(make, name, values):
     for value in values:
-        with pytest.raises(ValueError, match=rf"^`{name}` (of \w+ )?must be ") as caught:
+        with pytest.raises(ValueError, match=rf"^`{name}` (of \w+ )?must (be|have) ") as caught:
             make(**{name: value})
         assert str(caught.value).endswith(f"Received: {name}={value!r}")

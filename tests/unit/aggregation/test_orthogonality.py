@@ -21,9 +21,8 @@ def by_vectors(variables, local_reduction_size):
     """‖adasum(g_1 … g_R)‖² / Σ‖g_i‖² of each variable, and of all, whose lengths are summed."""
     lengths = []
     for own in variables:
-        means = np.reshape(own, [len(own) // local_reduction_size, local_reduction_size, -1]).mean(
-            axis=1
-        )
+        shape = [len(own) // local_reduction_size, local_reduction_size, -1]
+        means = np.reshape(own, shape).mean(axis=1)
         lengths.append([np.sum(oracle.adasum(means) ** 2), np.sum(means**2)])
     combined, separate = np.array([*lengths, np.sum(lengths, axis=0)]).T
     with np.errstate(invalid="ignore"):

@@ -12,8 +12,6 @@ import tf_adasum
 from tf_adasum.aggregation import rules
 from tf_adasum.aggregation.rules import AdaCons, Adasum, Mean, Sum
 
-SHAPES = [(), (1,), (17,), (0,), (3, 5), (18011,), (2, 0, 3), ()]
-
 
 def assert_adasum(actual, own):
     total = sum(np.linalg.norm(np.ravel(gradient).astype(np.float64)) for gradient in own)
@@ -106,7 +104,7 @@ def test_adasum_refuses(values, message):
 
 
 def test_adasum_is_compiled_by_xla(backend):
-    gradients = gradients_of([shape for shape in SHAPES if 0 not in shape], 3)
+    gradients = gradients_of([(), (1,), (17,), (3, 5), (18011,), ()], 3)
     compiled = tf.function(tf_adasum.adasum, jit_compile=True)(gradients)
     for one, wanted in zip(compiled, tf_adasum.adasum(gradients), strict=True):
         np.testing.assert_allclose(one, wanted, rtol=1e-6)

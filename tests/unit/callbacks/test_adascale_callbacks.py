@@ -47,12 +47,14 @@ NAMES = {
 }
 
 
-def test_logs_what_the_optimizer_has(capsys):
+@pytest.mark.parametrize("verbose", [1, 2])
+def test_logs_what_the_optimizer_has(capsys, verbose):
+    """The progress bar shows one of the values, and other callbacks receive all of them."""
     tracker = callbacks.GainTracker()
     model = compiled(
         learning_rate=keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5, staircase=True)
     )
-    history = train(model, [tracker], epochs=2, verbose=2).history
+    history = train(model, [tracker], epochs=2, verbose=verbose).history
     shown = capsys.readouterr().out
     assert {name for name in NAMES if f" - {name}: " in shown} == {"gain"}
     assert set(history) == NAMES | {"loss"}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import keras_versions
+from support.two_variables import linear
 
 from tf_adasum import callbacks
 
@@ -51,8 +52,8 @@ def test_the_old_name_of_the_frequency_warns(callback):
     ids=lambda value: type(value).__name__,
 )
 def test_other_models_are_refused(callback, needs):
-    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-    model.compile(keras_versions.LossScaleOptimizer(keras.optimizers.SGD()), "mse")
+    sgd = keras_versions.LossScaleOptimizer(keras.optimizers.SGD())
+    model = linear(tf.distribute.get_strategy(), sgd)
     with pytest.raises(ValueError, match=f"{type(callback).__name__} needs a model .*{needs}"):
         model.fit(np.ones([4, 3]), np.ones([4, 1]), verbose=0, callbacks=[callback])
 

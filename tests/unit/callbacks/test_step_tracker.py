@@ -20,6 +20,7 @@ class Counting(StepTracker):
 
 def run(tracker, epochs, steps, calls=1):
     """As `fit` does, with so many steps in each call of the training function."""
+    tracker.on_train_begin()
     for epoch in range(epochs):
         tracker.on_epoch_begin(epoch)
         for first in range(0, steps, calls):

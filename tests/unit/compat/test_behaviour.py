@@ -13,16 +13,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.losses import loss as keras_loss
+from support.two_variables import linear
 
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
-
-
-def compiled(strategy, cls=keras.Sequential, **options):
-    with strategy.scope():
-        model = cls([keras.layers.Input([3]), keras.layers.Dense(1)])
-        model.compile("sgd", "mse", **options)
-    return model
 
 
 def test_another_keras_backend_is_refused(monkeypatch):
@@ -64,7 +58,7 @@ def test_optimizers_of_a_model_are_found_in_lists_and_dictionaries():
 
 @pytest.mark.parametrize("unknown", [False, True])
 def test_a_dataset_without_a_batch_is_refused(strategy, unknown):
-    model = compiled(strategy)
+    model = linear(strategy)
     data = tf.data.Dataset.from_tensor_slices((np.ones([4, 3]), np.ones([4, 1])))
     data = data.batch(8, drop_remainder=True)
     data = data.filter(lambda *rows: True) if unknown else data
@@ -77,14 +71,14 @@ def test_a_step_of_the_user_runs_without_xla_and_says_so(strategy):
         def train_step(self, data):
             return super().train_step(data)
 
-    model = compiled(strategy, OwnStep, jit_compile=True)
+    model = linear(strategy, cls=OwnStep, jit_compile=True)
     with pytest.warns(UserWarning, match="without XLA, because it is the model's own step"):
         model.fit(np.ones([4, 3]), np.ones([4, 1]), verbose=0)
 
 
 def test_workers_agree_on_one_seed_in_an_epoch(strategy):
     """Keras also asks for an iterator at the end of an epoch, and does not use it."""
-    model = compiled(strategy)
+    model = linear(strategy)
     with mock.patch.object(strategy._seeds, "shared_if_needed", return_value=None) as shared:
         model.fit(np.ones([8, 3]), np.ones([8, 1]), batch_size=4, epochs=3, verbose=0)
     assert shared.call_count == 3

@@ -9,13 +9,7 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 X = np.arange(6.0)[:, None]
 
 
-@pytest.fixture(autouse=True)
-def unseeded():
-    tensorflow_compat.hooks.install()
-    tf.random.set_seed(None)
-    yield
-    tensorflow_compat.seed_datasets_by(None)
-    tf.random.set_seed(None)
+pytestmark = pytest.mark.usefixtures("unseeded")
 
 
 def listed(names):

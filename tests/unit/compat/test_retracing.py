@@ -7,8 +7,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.two_variables import linear
 
-import tf_adasum
+from tf_adasum.optimizers import DeltaAdasum
 from tf_adasum.replicas import average_statistics
 
 TIMES = 7  # it warns of the fifth
@@ -44,13 +45,9 @@ def test_averages_of_many_models(strategy, warnings_of):
 
 def test_delta_adasum_s_of_many_models(strategy, warnings_of):
     def action(number):
-        with strategy.scope():
-            model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(1)])
-            inner = keras.optimizers.SGD(0.1)
-            optimizer = tf_adasum.optimizers.DeltaAdasum(inner, local_steps=2)
-            model.compile(optimizer, "mse")
+        model = linear(strategy, lambda: DeltaAdasum(keras.optimizers.SGD(0.1), local_steps=2))
         model.fit(np.ones([2, 3]), np.ones([2, 1]), batch_size=2, verbose=0)
-        optimizer.synchronize()
+        model.optimizer.synchronize()
 
     found = warnings_of(action)
     assert not [text for text in found if "DeltaAdasum" in text], found

@@ -5,13 +5,7 @@ import traceback
 import keras
 import numpy as np
 import pytest
-
-
-def model_of(strategy, *layers):
-    with strategy.scope():
-        model = keras.Sequential([*layers, keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-    return model
+from support.two_variables import linear
 
 
 class Fails(keras.callbacks.Callback):
@@ -20,13 +14,12 @@ class Fails(keras.callbacks.Callback):
 
 
 def in_a_graph(strategy):
-    layers = [keras.layers.Input([1], dtype="int32"), keras.layers.Embedding(2, 1)]
-    model = model_of(strategy, *layers, keras.layers.Flatten())
-    model.predict(np.full([4, 1], 7), verbose=0)
+    model = linear(strategy, layers=[keras.layers.Embedding(2, 1), keras.layers.Flatten()])
+    model.predict(np.full([4, 3], 7), verbose=0)
 
 
 def in_a_callback(strategy):
-    model = model_of(strategy, keras.layers.Input([3]))
+    model = linear(strategy)
     model.fit(np.ones([4, 3]), np.ones([4, 1]), verbose=0, callbacks=[Fails()])
 
 

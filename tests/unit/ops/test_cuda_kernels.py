@@ -30,10 +30,13 @@ from support.cuda_library import (
     LibraryError,
 )
 
-pytestmark = pytest.mark.version_independent
-
 TEST_GPU = os.environ.get("ADASUM_TEST_GPU", "0")
 ON_GPU = TEST_GPU != "0"
+NO_COMPILER = not ON_GPU and shutil.which("g++") is None
+pytestmark = [
+    pytest.mark.version_independent,
+    pytest.mark.skipif(NO_COMPILER, reason="there is no g++ to compile the emulation"),
+]
 
 DTYPES = [np.float16, ml_dtypes.bfloat16, np.float32, np.float64]
 ROW_COUNTS = [1, 2, 3, 4, 5, 8, 9, 13, 16, 17, 20]
@@ -65,16 +68,12 @@ def compiled_library(tmp_path_factory):
     if ON_GPU:
         built = None if TEST_GPU == "1" else TEST_GPU
         return gpu_devices.build(tmp_path_factory.mktemp("cuda"), built)[0]
-    if shutil.which("g++") is None:
-        pytest.skip("there is no g++ to compile the emulation")
     return CudaLibrary(cuda_library.emulated_library())
 
 
 def test_without_the_cuda_driver(tmp_path):
     if ctypes.util.find_library("cuda") is not None:
         pytest.skip("this machine has the CUDA driver")
-    if shutil.which("g++") is None:
-        pytest.skip("there is no g++")
     library = CudaLibrary(cuda_library.build(tmp_path, emulated=False))
     with pytest.raises(LibraryError, match=r"CUDA driver libcuda\.so\.1"):
         library.plan(SEGMENT_WEIGHTED_SUM, TYPES["float32"], 2, [0, 64])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import keras_versions
-from support.two_variables import SHAPES, assert_equal, model_of, variables_of
+from support.two_variables import assert_equal, model_of, values_of, variables_of
 
 import tf_adasum
 from tf_adasum import optimizers
@@ -24,25 +24,17 @@ FLOAT32 = {"rtol": 2e-6, "atol": 1e-6}
 pytestmark = pytest.mark.filterwarnings("ignore:AdaScale around")
 
 
-def gradients_of(calls, seed=0):
+def gradients_of(calls):
     """For each call the gradients of two variables, a matrix and a vector."""
-    random = np.random.default_rng(seed)
-    return [
-        [(random.standard_normal(shape) + 0.7).astype("float32") for shape in SHAPES]
-        for _ in range(calls)
-    ]
+    return [[gradient + np.float32(0.7) for gradient in values_of(1 + n)] for n in range(calls)]
 
 
 def stepped(optimizer, gradients, **hooks):
-    """Applies gradients call by call to new variables, and returns their values."""
+    """Applies gradients call by call to new variables, and returns these."""
     variables = variables_of()
     keras_versions.build(optimizer, variables)
     keras_versions.apply_each(optimizer, gradients, variables, **hooks)
-    return values(variables)
-
-
-def values(variables):
-    return [np.array(variable.numpy()) for variable in variables]
+    return variables
 
 
 def accumulating(steps=2, learning_rate=0.05, cls=SGD, **options):
@@ -127,13 +119,9 @@ def fitted(**options):
     model = model_of(AdaScale(accumulating()), **options)
     random = np.random.default_rng(8)
     x, noise = (random.standard_normal([24, size]).astype("float32") for size in (3, 1))
-    fit = {
-        "batch_size": 4 * keras_versions.calls_at_once(),
-        "epochs": 2,
-        "shuffle": False,
-        "verbose": 0,
-    }
-    model.fit(x, 2 * x[:, :1] + noise, **fit)
+    rows = 4 * keras_versions.calls_at_once()
+    y = 2 * x[:, :1] + noise
+    model.fit(x, y, batch_size=rows, epochs=2, shuffle=False, verbose=0)
     return model
 
 
@@ -178,7 +166,7 @@ def test_sparse_gradients_are_the_dense_ones(accumulated, with_dense):
                 gradient = sparse if is_sparse else tf.convert_to_tensor(sparse)
                 calls.append([gradient, tf.ones([5])][: len(variables)])
             keras_versions.apply_each(optimizer, calls, variables)
-            results.append([optimizer.gain, *values(variables)])
+            results.append([optimizer.gain, *variables])
     for sparse, dense in zip(*results, strict=True):
         np.testing.assert_allclose(sparse, dense, **FLOAT32)
     assert (results[0][0] > 1) == (accumulated == 2)

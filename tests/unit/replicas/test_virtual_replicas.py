@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from support import optimizer_oracles, oracle
+from support import optimizer_oracles, oracle, two_variables
 
 import tf_adasum
 from tf_adasum.replicas.virtual_replicas import validated_count
@@ -40,12 +40,9 @@ def delta_adasum():
     return tf_adasum.optimizers.DeltaAdasum(keras.optimizers.Adam(0.1))
 
 
-def linear(strategy, optimizer=sgd, layers=(), cls=keras.Sequential, loss="mse", **options):
-    with strategy.scope():
-        dense = keras.layers.Dense(1, kernel_initializer="zeros")
-        model = cls([keras.Input([FEATURES]), *layers, dense])
-        model.compile(optimizer(), loss, jit_compile=False, **options)
-    return model
+def linear(strategy, optimizer=sgd, **options):
+    options = {"features": FEATURES, "jit_compile": False, **options}
+    return two_variables.linear(strategy, optimizer, **options)
 
 
 def fit(model, x, y, **options):
@@ -298,7 +295,7 @@ def test_an_estimate_counts_steps_that_were_not_measured():
 def test_evaluate_sums_over_the_rows_of_all(rule, is_known):
     loss = keras.losses.MeanSquaredError(reduction="sum")
     model, (x, y) = linear(make(4, aggregation=rule), loss=loss), data(2 * ROWS * 4)
-    model.set_weights([np.ones([FEATURES, 1]), [1.0]])
+    model.set_weights([np.ones([FEATURES, 1]), np.ones([1])])
     rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(ROWS * 4, drop_remainder=is_known)
     errors = (x.sum(1, keepdims=True) + 1 - y) ** 2
     found = model.evaluate(rows, verbose=0)

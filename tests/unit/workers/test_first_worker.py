@@ -111,13 +111,11 @@ class Predicts(Own):
 
 def test_what_takes_all_workers_is_refused_by_name():
     _, called = called_on_worker_0(Predicts())
-    with pytest.raises(
-        RuntimeError, match=r"^model\.predict needs all workers, but Predicts runs on worker 0 only"
-    ) as caught:
+    message = r"^model\.predict needs all workers, but Predicts runs on worker 0 only"
+    with pytest.raises(RuntimeError, match=message) as caught:
         called.on_epoch_end(0, {})
-    assert str(caught.value).endswith(
-        f"Received: model.predict in Predicts.on_epoch_end {see('TFA-507')}"
-    )
+    received = f"Received: model.predict in Predicts.on_epoch_end {see('TFA-507')}"
+    assert str(caught.value).endswith(received)
     one_worker.refuse("model.predict")  # elsewhere it is not
 
 
