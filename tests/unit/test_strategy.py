@@ -118,11 +118,11 @@ def test_the_gradient_of_one_replica_may_be_an_argument_of_a_function():
     assert combined.numpy().tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("axis", [None, 0])
-def test_scalars_are_reduced_over_replicas_whatever_the_axis(axis):
+def test_scalars_are_reduced_over_replicas_whatever_the_axis():
     made = make()
     value = made.run(lambda: tf.constant(3.0))
-    assert made.reduce("MEAN", value, axis=axis).numpy() == 3.0
+    assert made.reduce("MEAN", value, axis=None).numpy() == 3.0
+    assert made.reduce("MEAN", value, axis=0).numpy() == 3.0
     vector = made.run(lambda: tf.constant([1.0, 3.0]))
     assert made.reduce("MEAN", vector, axis=0).numpy() == 2.0
 

@@ -24,16 +24,12 @@ PAIRWISE_TOLERANCE = 1e-6
 
 
 def scheme_of(plan, rule=None, local_reduction_size=1):
-    return Scheme(
-        rule or Adasum(), local_reduction_size * int(np.prod(plan)), local_reduction_size, plan
-    )
+    replicas = local_reduction_size * int(np.prod(plan))
+    return Scheme(rule or Adasum(), replicas, local_reduction_size, plan)
 
 
 def sent(bucket_bytes, all_gather_threshold_bytes):
-    return {
-        "bucket_bytes": bucket_bytes,
-        "all_gather_threshold_bytes": all_gather_threshold_bytes,
-    }
+    return {"bucket_bytes": bucket_bytes, "all_gather_threshold_bytes": all_gather_threshold_bytes}
 
 
 @pytest.fixture(params=[4, 64], ids=["unaligned", "aligned"])

@@ -13,9 +13,8 @@ from tf_adasum.aggregation import Scheme, rules
 
 MODEL = [(), (5, 7), (1001,), (0,), (17,)]
 WIRES = [tf.float16, tf.bfloat16]
-GATHERED = 2**40  # bytes: all buckets are gathered
-# The plan of four replicas, and how many bytes are gathered.
-WAYS = {"shards": ((4,), 0), "gathered": ((4,), GATHERED), "two levels": ((2, 2), 0)}
+# The plan of four replicas, and how many bytes are gathered: none, or those of all buckets.
+WAYS = {"shards": ((4,), 0), "gathered": ((4,), 2**40), "two levels": ((2, 2), 0)}
 
 
 @pytest.fixture(params=WIRES, ids=lambda dtype: dtype.name)

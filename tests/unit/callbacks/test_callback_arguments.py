@@ -30,9 +30,7 @@ DATASETS = None if keras_versions.IS_KERAS_2 else make_dataset  # Keras 2 cannot
     "callback", [callbacks.GainTracker, callbacks.OrthogonalityTracker, callbacks.ReplicaCheck]
 )
 def test_the_old_name_of_the_frequency_warns(callback):
-    with pytest.warns(
-        DeprecationWarning, match="The argument `every` is deprecated. Use `"
-    ) as caught:
+    with pytest.warns(DeprecationWarning, match="The argument `every` is deprecated. Use `"):
         old = callback.from_config({"every": 3})
     assert old.get_config() == callback(3).get_config()
     with pytest.warns(DeprecationWarning) as caught:

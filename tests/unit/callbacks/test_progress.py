@@ -28,16 +28,16 @@ def test_progress_of_a_step(replicas):
     np.testing.assert_allclose(actual, expected, rtol=1e-9)
 
 
+EQUAL, ORTHOGONAL = np.array([[2.0], [2.0]]), np.array([[2.0], [1e-12]])
+
+
 def test_limits():
-    equal = np.array([[2.0], [2.0]])
-    orthogonal = np.array([[2.0], [1e-12]])
-    np.testing.assert_allclose(progress.of_step(equal, 16), 1)
-    np.testing.assert_allclose(progress.of_step(orthogonal, 16), 16)
+    np.testing.assert_allclose(progress.of_step(EQUAL, 16), 1)
+    np.testing.assert_allclose(progress.of_step(ORTHOGONAL, 16), 16)
     assert progress.of_step(np.array([[2.0], [-1.0]]), 16) == 1, "no estimate: as averaging"
 
 
 def test_a_ratio_adds_up_the_parts_of_a_training():
-    early, late = np.array([[2.0], [2.0]]), np.array([[2.0], [1e-12]])
-    steps = [early] * 30 + [late] * 10  # 4 replicas: worth 1 and 4 steps of one
+    steps = [EQUAL] * 30 + [ORTHOGONAL] * 10  # 4 replicas: worth 1 and 4 steps of one
     np.testing.assert_allclose(progress.ratio(steps, 4, 8), (30 + 10 / 2) / 40, rtol=1e-6)
     np.testing.assert_allclose(progress.ratio(steps, 4, 4), 1)

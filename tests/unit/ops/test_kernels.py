@@ -213,9 +213,8 @@ def test_limits_of_squared_norms_in_float64(kernels, a, b, expected):
 )
 def test_subnormals_count(kernels, dtype, spacing):
     """Stock TensorFlow's own threads flush those of bfloat16 and float32 to zero."""
-    rows = np.tile(np.array([1, -2, 3], np.float64) * spacing, [1, 20_000]).astype(
-        dtype.as_numpy_dtype
-    )
+    numbers = np.array([1, -2, 3], np.float64) * spacing
+    rows = np.tile(numbers, [1, 20_000]).astype(dtype.as_numpy_dtype)
     segments = [0, 60_000]
     assert ops.segment_gram(rows, segments).numpy()[0, 0, 0] == 14 * 20_000 * spacing**2
     assert (ops.segment_weighted_sum(rows, [[1.0]], segments).numpy() == rows[0]).all()

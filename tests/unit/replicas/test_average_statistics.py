@@ -11,14 +11,9 @@ from tf_adasum.replicas import average_statistics
 
 def build(strategy):
     with strategy.scope():
-        model = keras.Sequential(
-            [
-                keras.layers.Input([3]),
-                keras.layers.Dense(2),
-                keras.layers.BatchNormalization(),
-                keras.layers.Dropout(0.5),  # has an integer weight that is not trainable
-            ]
-        )
+        layers = [keras.layers.Dense(2), keras.layers.BatchNormalization()]
+        dropout = keras.layers.Dropout(0.5)  # has an integer weight that is not trainable
+        model = keras.Sequential([keras.layers.Input([3]), *layers, dropout])
     model.layers[0].trainable = False
     return model
 

@@ -46,8 +46,7 @@ def test_a_misspelt_variable_is_named(monkeypatch):
         monkeypatch.setenv(f"TF_ADASUM_{name}", "1")
     scheme = Scheme(tf_adasum.rules.Adasum(), 1)
     options = tf.distribute.experimental.CommunicationOptions()
-    with pytest.warns(
-        UserWarning, match="TRANSPROT has no effect. Do you mean .*TRANSPORT"
-    ) as caught:
+    message = "TRANSPROT has no effect. Do you mean .*TRANSPORT"
+    with pytest.warns(UserWarning, match=message) as caught:
         agreement.settings(scheme, 1, options, "skip", "auto", 1)
     assert len(caught) == 1
