@@ -165,13 +165,13 @@ class AdasumMirroredStrategy(
         self._sharding = Sharding(self._workers)
         earlier = [each._sharding for each in live_strategies]
         self._sharding.share_seeds(self._health.seed, earlier)
-        self._same_gradients = agreement.SameGradients(self._workers)
+        self._check_same_gradients = agreement.SameGradients(self._workers).check
         self._virtual_replicas = VirtualReplicas(self, virtual_replicas)
         self._empty_replicas = EmptyReplicas(self._virtual_replicas.steps)
         collectives = tensorflow_compat.cross_device_ops(extended)
         if not collectives.all_local:  # their errors name the worker at fault
             collectives.wait_context = self._detecting_failures
-            collectives.check_same_gradients = self._same_gradients.check
+            collectives.check_same_gradients = self._check_same_gradients
         collectives.rows_of = self._empty_replicas.rows_of_replica
         collectives.check_exchange = self._virtual_replicas.check_exchange
         self._orders_rows = orders_rows and count > 1 and len(names) > 1
@@ -184,10 +184,6 @@ class AdasumMirroredStrategy(
     def aggregation(self) -> rules.AggregationRule:
         """The `tf_adasum.rules.AggregationRule` that combines the gradients."""
         return self._aggregation
-
-    def _check_same_gradients(self, names: Sequence[str], shapes: Sequence[str]) -> None:
-        """See `GradientAggregatingStrategy._check_same_gradients`."""
-        self._same_gradients.check(names, shapes)
 
     # ---- what happens in a step ----------------------------------------------------------------
 

@@ -69,7 +69,16 @@ class CustomReductions:
     def _aggregation_state(
         self, paths: Sequence[str], others: Sequence[str] = ()
     ) -> AggregationState:
-        """See `GradientAggregatingStrategy._aggregation_state`."""
+        """Create the `AggregationState` for the gradients of some variables.
+
+        Args:
+            paths: the paths of the variables. The index of a path is the number of its gradient.
+            others: the paths of variables that other optimizers of the model update.
+
+        Raises:
+            ValueError: if the rule's granularity does not fit the paths, or a group has variables
+                of several optimizers.
+        """
         with self.scope():
             per_device = self._virtual_replicas.per_device
             return AggregationState(self._scheme, paths, others, per_device)

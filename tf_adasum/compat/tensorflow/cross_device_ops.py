@@ -57,7 +57,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
             for a collective. Defaults to `contextlib.nullcontext`.
         check_exchange: function that raises an error if a replica's step may not exchange values.
         check_same_gradients: function of names and shapes, see
-            `GradientAggregatingStrategy._check_same_gradients`. With None, nothing is checked.
+            `workers.agreement.SameGradients.check`. With None, nothing is checked.
     """
 
     _launchers: list[ReusingLauncher]
