@@ -10,19 +10,17 @@ import numpy as np
 import tensorflow as tf
 
 from tf_adasum import ops
-from tf_adasum.aggregation import (
-    CollectiveReductionPlanner,
-    LocalReductionPlanner,
-    RuleApplication,
-    Scheme,
-    aggregate,
-    row_weights,
-    rules,
-)
+from tf_adasum.aggregation import aggregate, row_weights, rules
 from tf_adasum.aggregation.groups import MOST_NEIGHBOURS, CollectiveGroup
 from tf_adasum.aggregation.partial_results import first_of_blocks
+from tf_adasum.aggregation.reduction_planner import (
+    CollectiveReductionPlanner,
+    LocalReductionPlanner,
+)
+from tf_adasum.aggregation.rule_application import RuleApplication
 from tf_adasum.aggregation.rules.adasum import AdasumOfNodes
 from tf_adasum.aggregation.rules.checks import is_built_in
+from tf_adasum.aggregation.scheme import Scheme
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import deprecated, see
 from tf_adasum.transport.collectives import UcxTransport

@@ -15,8 +15,9 @@ import tensorflow as tf
 
 from support.pace import PACE
 from support.rendezvous_tasks import run_in_threads
-from tf_adasum.aggregation import CollectiveReductionPlanner, aggregate
+from tf_adasum.aggregation import aggregate
 from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.aggregation.reduction_planner import CollectiveReductionPlanner
 
 SECONDS = 60 * PACE  # a thread that waits longer for the others has been left alone
 

@@ -23,7 +23,6 @@ from tf_adasum.aggregation.buckets import Gradient
 from tf_adasum.aggregation.levels import Level
 from tf_adasum.aggregation.reduction_planner import (
     BucketPlan,
-    CollectiveReductionPlanner,
     LocalReductionPlanner,
     ReductionPlanner,
 )
@@ -31,15 +30,6 @@ from tf_adasum.aggregation.rule_application import RuleApplication
 from tf_adasum.aggregation.rules.checks import checked_coefficients
 from tf_adasum.aggregation.scheme import Scheme
 from tf_adasum.arguments import check
-
-__all__ = [
-    "CollectiveReductionPlanner",
-    "LocalReductionPlanner",
-    "RuleApplication",
-    "Scheme",
-    "adasum",
-    "aggregate",
-]
 
 AnyPlan = BucketPlan | sparse.SparsePlan
 

@@ -9,8 +9,9 @@ import tensorflow as tf
 from support import meshes, scheme_oracle
 from support.scheme_oracle import DTYPES, gradients_of
 
-from tf_adasum.aggregation import CollectiveReductionPlanner, Scheme, aggregate, rules
+from tf_adasum.aggregation import Scheme, aggregate, rules
 from tf_adasum.aggregation.groups import CollectiveGroup
+from tf_adasum.aggregation.reduction_planner import CollectiveReductionPlanner
 from tf_adasum.transport import library
 
 # Odd sizes, gradients that are cut by shards, many in one shard, and one of several messages.
