@@ -33,6 +33,11 @@ class WrapperOptimizer(keras_compat.WrapperBase):
     attributes of this optimizer, which you can read and set.
     The changed update is a `keras_compat.Step`; see `set_step`.
 
+    Subclasses define two methods that raise a ValueError: `check_strategy(strategy)`, if the
+    optimizer cannot be built under the current strategy or TensorFlow's default strategy, and
+    `check()`, if it cannot train, which only a call of `apply` checks. A property `settings` has
+    the settings that must match on all workers, as a str.
+
     Args:
         optimizer: the `keras.optimizers.Optimizer`, as `validated_optimizer` returns it.
         name: name of this optimizer.
@@ -51,8 +56,7 @@ class WrapperOptimizer(keras_compat.WrapperBase):
         Args:
             step: a `keras_compat.Step` of the inner optimizer.
         """
-        self._step = step
-        keras_compat.install_step(step)
+        self._step = self.inner_optimizer.step_of_wrapper = step
 
     def build(self, variables):
         """Build the inner optimizer and the step for a list of Keras variables."""
@@ -78,29 +82,12 @@ class WrapperOptimizer(keras_compat.WrapperBase):
 
         keras_compat.apply_unless_nonfinite(self, grads, trainable_variables, step)
 
-    def check_strategy(self, strategy):
-        """Raise a ValueError if the optimizer cannot be built under a strategy.
-
-        Args:
-            strategy: the current strategy, or TensorFlow's default strategy.
-        """
-        raise NotImplementedError
-
-    def check(self):
-        """Raise a ValueError if the optimizer cannot train; only a call of `apply` checks this."""
-        raise NotImplementedError
-
     def check_same_settings(self):
         """Raise a ValueError on all workers if the settings of their optimizers differ."""
         steps = f"gradient_accumulation_steps={self.gradient_accumulation_steps}"
         inner = f"{type(self.inner_optimizer).__name__}({steps})"
         settings = f"{type(self).__name__}({inner}, {self.settings})"
         keras_compat.check_same_settings(self._strategy, settings)
-
-    @property
-    def settings(self):
-        """The settings that must match on all workers, as a str."""
-        raise NotImplementedError
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None):
         """Exclude variables, as `keras.optimizers.Optimizer.exclude_from_weight_decay` does."""

@@ -24,7 +24,7 @@ from tf_adasum.compat.keras.calls import (
     when_fit_ends,
 )
 from tf_adasum.compat.keras.generation import IS_KERAS_2, hooks, index_of
-from tf_adasum.compat.keras.optimizer_steps import install_step, is_wrapped
+from tf_adasum.compat.keras.optimizer_steps import is_wrapped
 from tf_adasum.compat.keras.optimizers import (
     accumulation_steps,
     aggregation_states_of,

@@ -8,7 +8,21 @@ import tensorflow as tf
 class BaseStep:
     """Takes the steps of an optimizer. Wrappers define subclasses that change the steps.
 
-    The methods from `measure` on are called in each replica.
+    The methods from `measure` on are called in each replica. The subclasses for Keras 2 and Keras 3
+    define these methods, and wrappers override them:
+
+    * `update(values, variables)` clips and reduces the gradients, decays weights and updates the
+      variables. `values` has the gradients of `variables`, followed by the scalars of `measure`.
+      With accumulation, each value is the mean over `gradient_accumulation_steps` calls.
+    * `average()` updates the moving averages of the weights, and applies
+      `ema_overwrite_frequency`. `update_averages(count)` does the same after `count` updates.
+    * `add_slots(wrapper, count)` adds variables for what differs between the `count` virtual
+      replicas of a device, in Keras 3. It returns pairs: a variable of the inner optimizer, and the
+      new variable with its values on the virtual replicas, ``[count, …]``.
+
+    A wrapper defines `build(wrapper, variables)`, which creates the variables that its steps need,
+    after the optimizer was built for `variables`. The methods `add_variable` and
+    `add_optimizer_variables` of the `WrapperBase` create them, and it saves them.
 
     Args:
         optimizer: the optimizer.
@@ -26,16 +40,6 @@ class BaseStep:
         """Set the strategy whose replicas take the step."""
         names = ("num_virtual_replicas", "num_replicas_in_sync")
         self.replicas = next(getattr(strategy, name) for name in names if hasattr(strategy, name))
-
-    def build(self, wrapper, variables):
-        """Create the variables that the steps need. Called after the optimizer is built.
-
-        Args:
-            wrapper: the `WrapperBase` that saves these variables. Its methods `add_variable` and
-                `add_optimizer_variables` create them.
-            variables: the variables that the optimizer was built for.
-        """
-        del wrapper, variables  # AutoGraph needs a body
 
     @contextlib.contextmanager
     def called_by_wrapper(self):
@@ -62,19 +66,6 @@ class BaseStep:
         """
         return  # AutoGraph needs a body
 
-    def add_slots(self, wrapper, count):
-        """Add variables for what differs between the virtual replicas of a device, in Keras 3.
-
-        Args:
-            wrapper: the `WrapperBase`, whose inner optimizer is built.
-            count: the number of virtual replicas of a device.
-
-        Returns:
-            A list of pairs: a variable of the inner optimizer, and the new variable with its values
-            on the virtual replicas, ``[count, …]``.
-        """
-        raise NotImplementedError
-
     def measure(self, gradients):
         """Return a list of scalars to accumulate with the gradients and to pass to `update`.
 
@@ -83,16 +74,6 @@ class BaseStep:
         """
         del gradients
         return []
-
-    def update(self, values, variables):
-        """Clip and reduce the gradients, decay weights and update the variables.
-
-        Args:
-            values: the gradients, followed by the scalars of `measure`. With accumulation, each
-                value is the mean over `gradient_accumulation_steps` calls.
-            variables: the variables of the gradients.
-        """
-        raise NotImplementedError
 
     def skips(self):
         """Return whether this replica skips the step and the weight decay.
@@ -110,19 +91,6 @@ class BaseStep:
         Called before the optimizer assigns its variables.
         """
         return []
-
-    def average(self):
-        """Update the moving averages of the weights, and apply `ema_overwrite_frequency`."""
-        raise NotImplementedError
-
-    def update_averages(self, count):
-        """Update the averages as Keras does, which counts iterations, after `count` updates."""
-        raise NotImplementedError
-
-
-def install_step(step):
-    """Make `step.optimizer` call `step` in place of the optimizer's own update and reductions."""
-    step.optimizer.step_of_wrapper = step
 
 
 def step_of_wrapper(optimizer):

@@ -46,6 +46,12 @@ _COLLECTIVE = "a collective, such as reading a metric,"
 class GradientCrossDeviceOps(CollectiveAllReduce):
     """TensorFlow's `CollectiveAllReduce`, but `combine_gradients` reduces gradients.
 
+    Subclasses define two methods, which get the merged `GradientOptions`. In a graph,
+    `combine_gradients(gradients, options, rows)` gets a list of gradients for each local replica,
+    and the result of `rows_of_replicas`. It returns the combined gradients of each local replica,
+    on its device. `is_identity_for_one_replica(options)` returns whether the rule does not change
+    the gradients of a single replica.
+
     Args: the arguments of `CollectiveAllReduce`, which are the local devices, the number of
         replicas on all workers, the default options, and the collective keys shared with the
         strategy.
@@ -92,28 +98,6 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def rows_of_replicas(self) -> list[int | tf.Tensor] | None:
         """Return the number of rows of each local replica; None if the rule does not need it."""
         return None
-
-    def combine_gradients(
-        self,
-        gradients: list[list[tf.Tensor]],
-        options: GradientOptions,
-        rows: list[tf.Tensor] | None,
-    ) -> list[list[tf.Tensor]]:
-        """Combine gradients. Called in a graph.
-
-        Args:
-            gradients: for each local replica the list of its gradients.
-            options: the merged `GradientOptions`.
-            rows: the result of `rows_of_replicas`.
-
-        Returns:
-            For each local replica the list of combined gradients, on its device.
-        """
-        raise NotImplementedError
-
-    def is_identity_for_one_replica(self, options: GradientOptions) -> bool:
-        """Return whether the rule does not change the gradients of a single replica."""
-        raise NotImplementedError
 
     @property
     def local_devices(self) -> tuple[str, ...]:
