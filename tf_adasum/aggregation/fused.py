@@ -1,7 +1,8 @@
 """Combine buckets without packing: gradients are sent from their own memory.
 
-If a transport can send gradients without packing, its groups have `FusedCollectives`. The results
-have the same bits as with packed buckets, because shards and segments are the same.
+If a transport can send gradients without packing, its groups have `fused` collectives, see
+`transport.collectives.UcxCollectives`. The results have the same bits as with packed buckets,
+because shards and segments are the same.
 
 Shape legend: S segments (variables), R members of the group, W elements that a member combines.
 """
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_adasum.aggregation.groups import CollectiveGroup, FusedCollectives
+from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.aggregation.levels import ReduceScatterLevel
 from tf_adasum.aggregation.rules import AggregationRule
 
@@ -43,22 +44,16 @@ class FusedReduceScatterLevel(ReduceScatterLevel):
 
     Args:
         rule: the `AggregationRule`.
-        group: the group of all replicas.
-        fused: the `FusedCollectives` of the group.
+        group: the group of all replicas, whose `fused` collectives are used.
         width: the number of elements of a piece.
         computes_gram: whether to compute the inner products.
     """
 
     def __init__(
-        self,
-        rule: AggregationRule,
-        group: CollectiveGroup,
-        fused: FusedCollectives,
-        width: int,
-        computes_gram: bool,
+        self, rule: AggregationRule, group: CollectiveGroup, width: int, computes_gram: bool
     ):
         super().__init__(rule, group, group)
-        self._fused, self._width, self._computes_gram = fused, width, computes_gram
+        self._fused, self._width, self._computes_gram = group.fused, width, computes_gram
 
     def scatter(self, vector: Any, segments: np.ndarray) -> tuple[Any, np.ndarray]:
         """Exchange the list of a bucket's gradients; return the `FusedRows`, and the segments."""

@@ -5,8 +5,7 @@ and for GPUs by their links. So `CollectiveGroup` converts between these ranks a
 the members, which follow the order of the replicas.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -35,33 +34,6 @@ class Collectives(Protocol):
         """Concatenate the members' values along the first axis, in the order of the ranks."""
 
 
-class FusedCollectives(Protocol):
-    """Collectives that some transports offer for the gradients of a bucket, without packing them.
-
-    `segments`, `width` and `computes_gram` are the same on all members. `segments` holds the
-    offset of each gradient in the bucket. `width` is the number of elements of a piece.
-    """
-
-    def scatter_gram(
-        self,
-        gradients: Sequence[tf.Tensor],
-        segments: np.ndarray,
-        width: int,
-        computes_gram: bool,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Send every member its shards; return this member's Gram matrices and received shards."""
-
-    def combine_gather(
-        self,
-        gradients: Sequence[tf.Tensor],
-        received: tf.Tensor,
-        coefficients_SR: tf.Tensor,
-        segments: np.ndarray,
-        width: int,
-    ) -> list[tf.Tensor]:
-        """Combine this member's shards; return the whole combined gradients, of all members."""
-
-
 class CollectiveGroup:
     """A group of R replicas, for use by one of these replicas.
 
@@ -70,7 +42,8 @@ class CollectiveGroup:
         member_of_rank: for each rank, the number of the member. Members are numbered in the order
             of their replica ids.
         member: this replica's number in the group.
-        fused: the `FusedCollectives` of the group. Defaults to `None`: buckets are packed.
+        fused: collectives that send the gradients of a bucket without packing them, which only
+            `transport.collectives.UcxCollectives` does. Defaults to `None`: buckets are packed.
         sends_all: whether every member receives the rows for all members, because a process has
             more than `MOST_NEIGHBOURS` of them. Defaults to `False`.
     """
@@ -80,7 +53,7 @@ class CollectiveGroup:
         collectives: Collectives,
         member_of_rank: npt.ArrayLike,
         member: int,
-        fused: FusedCollectives | None = None,
+        fused: Any = None,
         sends_all: bool = False,
     ):
         self._member_of_rank = np.asarray(member_of_rank)

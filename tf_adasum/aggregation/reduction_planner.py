@@ -213,7 +213,7 @@ class CollectiveReductionPlanner:
         if len(levels) == 1 and column.fused is not None and self._parts == 1:
             computes_gram = needs_full_gram or rule.needs_gram
             width = buckets.piece_width(bucket, pieces, multiple)
-            fused = FusedReduceScatterLevel(rule, column, column.fused, width, computes_gram)
+            fused = FusedReduceScatterLevel(rule, column, width, computes_gram)
             return FusedPlan(bucket, [fused], wire_dtype=wire_dtype)
         return BucketPlan(bucket, levels, pieces, multiple, wire_dtype)
 

@@ -74,7 +74,12 @@ class UcxTransport:
 
 
 class UcxCollectives:
-    """Implements `Collectives` and `FusedCollectives` (`aggregation.groups`) for one replica.
+    """The collectives of one replica, see `aggregation.groups.Collectives`.
+
+    `scatter_gram` and `combine_gather` send the gradients of a bucket without packing them, for
+    `aggregation.fused`. Their arguments `segments`, `width` and `computes_gram` are the same on all
+    members: the offset of each gradient in the bucket, the number of elements of a piece, and
+    whether Gram matrices are needed.
 
     Args:
         mesh: the `Mesh`.
