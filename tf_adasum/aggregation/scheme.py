@@ -120,12 +120,9 @@ class Scheme:
 
     def levels(self, radix_plan: Sequence[int]) -> list[tuple[int, rules.AggregationRule]]:
         """Return radix and rule per level. If L > 1, the first level is the mean of L replicas."""
-        levels = [(radix, self.rule) for radix in radix_plan]
-        return (
-            [(self.local_reduction_size, rules.Mean()), *levels]
-            if self.local_reduction_size > 1
-            else levels
-        )
+        averaged = self.local_reduction_size
+        first = [(averaged, rules.Mean())] if averaged > 1 else []
+        return [*first, *((radix, self.rule) for radix in radix_plan)]
 
     def summary(self) -> str:
         """Return the rule and the plan in one line, which worker 0 logs at the start."""

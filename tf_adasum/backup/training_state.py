@@ -53,13 +53,8 @@ def gather_state(model, workers, sections):
         bool((each != each.flat[0]).any()) or len(copies) > replicas
         for each, copies in zip(digests, local, strict=True)
     ]
-    copies_of = dict(
-        zip(
-            np.flatnonzero(differ),
-            _of_all_workers(workers, [name for name, _ in variables], local, differ),
-            strict=True,
-        )
-    )
+    of_all = _of_all_workers(workers, [name for name, _ in variables], local, differ)
+    copies_of = dict(zip(np.flatnonzero(differ), of_all, strict=True))
     return [
         Array(name, keras_compat.path_of(variable), copies_of.get(index, local[index][:1]))
         for index, (name, variable) in enumerate(variables)

@@ -72,10 +72,8 @@ def select(
     Raises:
         UcxUnavailableError: on all workers, if `transport` is "ucx" and one worker cannot use UCX.
     """
-    share, kept = (
-        functools.partial(_shared, cluster, texts_of_all),
-        _choices.get((cluster, transport)),
-    )
+    share = functools.partial(_shared, cluster, texts_of_all)
+    kept = _choices.get((cluster, transport))
     missing = argument.unsupported_reason(devices, len(cluster.addresses))
     missing = missing or _failure_of(library.opened)
     own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.facts()]

@@ -325,12 +325,9 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
     def gather_rows(self, values: Sequence[Any]) -> list[tf.Tensor] | None:
         """Gather the rows of all replicas, see `prediction_gather`; None if it is not possible."""
         by_value = [_of_local_replicas(value) for value in values]
-        is_possible = not tf.executing_eagerly() and not runtime.compiles_with_xla()
-        group = (
-            self.transport_group()
-            if is_possible and prediction_gather.can_be_gathered(by_value)
-            else None
-        )
+        is_in_graph = not tf.executing_eagerly() and not runtime.compiles_with_xla()
+        is_possible = is_in_graph and prediction_gather.can_be_gathered(by_value)
+        group = self.transport_group() if is_possible else None
         if group is None:
             return None
         with tf.device(self._devices[0]):

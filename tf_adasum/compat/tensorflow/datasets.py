@@ -190,22 +190,13 @@ class _Iterator(DistributedIterator):
         return tf.cond(is_uneven, note, lambda: tf.identity(number))
 
 
+_DATASETS = DistributedDataset, DistributedDatasetsFromFunction
+_SPECS = DistributedDatasetSpec, DistributedDatasetsFromFunctionSpec, DistributedIteratorSpec
+
 # For each class of TensorFlow: its subclass.
-_WITH_END = {
-    DistributedIterator: _Iterator,
-    **{
-        stock: _dataset_with_end(stock)
-        for stock in (DistributedDataset, DistributedDatasetsFromFunction)
-    },
-    **{
-        stock: _spec_with_end(stock)
-        for stock in (
-            DistributedDatasetSpec,
-            DistributedDatasetsFromFunctionSpec,
-            DistributedIteratorSpec,
-        )
-    },
-}
+_WITH_END = {DistributedIterator: _Iterator}
+_WITH_END |= {stock: _dataset_with_end(stock) for stock in _DATASETS}
+_WITH_END |= {stock: _spec_with_end(stock) for stock in _SPECS}
 
 
 def with_end_check(value: Any) -> Any:
