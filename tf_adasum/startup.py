@@ -288,9 +288,7 @@ def _connect(extended, cluster, transport, gather, health):
         return
     health.reachability.ucx_ports = choice.endpoints
     collectives.transport = UcxTransport(
-        choice.mesh,
-        devices=len(devices),
-        first_replica=tensorflow_compat.first_replica(extended),
+        choice.mesh, devices=len(devices), first_replica=tensorflow_compat.first_replica(extended)
     )
 
 

@@ -31,9 +31,7 @@ from tf_adasum.workers.workers import Workers
 
 
 class AdasumMirroredStrategy(
-    CustomReductions,
-    GradientAggregatingStrategy,
-    tf.distribute.MultiWorkerMirroredStrategy,
+    CustomReductions, GradientAggregatingStrategy, tf.distribute.MultiWorkerMirroredStrategy
 ):
     """Synchronous data-parallel training with adaptive gradient aggregation.
 

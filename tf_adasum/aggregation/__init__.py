@@ -79,9 +79,7 @@ def aggregate(
 
 
 def combine(
-    plans: Sequence[AnyPlan],
-    gradients: Sequence[Sequence[Gradient]],
-    application: RuleApplication,
+    plans: Sequence[AnyPlan], gradients: Sequence[Sequence[Gradient]], application: RuleApplication
 ) -> list[tuple[int, Gradient]]:
     """Combine the gradients of plans that have the same number of levels and the same rules.
 

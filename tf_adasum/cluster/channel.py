@@ -61,12 +61,7 @@ class Channel:
     """
 
     def __init__(
-        self,
-        connection: socket.socket,
-        secret: Secret,
-        *,
-        is_server: bool,
-        rank: int | None = None,
+        self, connection: socket.socket, secret: Secret, *, is_server: bool, rank: int | None = None
     ):
         connection.setblocking(False)
         self.socket, self._secret = connection, secret

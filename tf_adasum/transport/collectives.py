@@ -124,11 +124,7 @@ class UcxCollectives:
         return self._ops.tf_adasum_ucx_all_gather(value=value, **self._arguments())
 
     def scatter_gram(
-        self,
-        gradients: Sequence[tf.Tensor],
-        segments: np.ndarray,
-        width: int,
-        computes_gram: bool,
+        self, gradients: Sequence[tf.Tensor], segments: np.ndarray, width: int, computes_gram: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Send every member its shards of the gradients, and receive this member's shards.
 

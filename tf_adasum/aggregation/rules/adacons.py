@@ -77,11 +77,7 @@ class AdaCons(AggregationRule):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {
-            "momentum": self.momentum,
-            "granularity": self.granularity,
-            "rescale": self.rescale,
-        }
+        return {"momentum": self.momentum, "granularity": self.granularity, "rescale": self.rescale}
 
     def initial_state(self, segments: int, replicas: int) -> dict[str, np.ndarray]:
         """Return m, ``[S, R]``, and the number of steps taken, ``[S]``, both float64."""

@@ -10,10 +10,7 @@ from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3.jit import compiled_where_possible
 from tf_adasum.compat.keras.keras3.logs import returning_logs, returning_own_logs
 from tf_adasum.compat.keras.optimizers import is_ours
-from tf_adasum.compat.keras.private_names_keras3 import (
-    ENDING_CALLS,
-    Trainer,
-)
+from tf_adasum.compat.keras.private_names_keras3 import ENDING_CALLS, Trainer
 
 # Callbacks that write to a path. One worker is enough to write.
 CALLBACKS_OF_WORKER_0 = (

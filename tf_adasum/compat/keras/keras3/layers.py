@@ -9,11 +9,7 @@ from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.losses import weight_of_replica, with_gradient_times
 from tf_adasum.compat.keras.optimizers import our_replica_context
-from tf_adasum.compat.keras.private_names_keras3 import (
-    GLOBAL_SEED_GENERATOR,
-    global_state,
-    nn,
-)
+from tf_adasum.compat.keras.private_names_keras3 import GLOBAL_SEED_GENERATOR, global_state, nn
 
 # Argument of `add_weight` with which Keras does not cast the variable in mixed precision.
 WITHOUT_AUTOCAST = {"autocast": False}
