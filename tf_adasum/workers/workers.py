@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import keras
 import numpy as np
@@ -21,7 +21,6 @@ from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
 from tf_adasum.health import call_log
 from tf_adasum.health.monitor import HealthMonitor, NullMonitor
-from tf_adasum.workers import settings_mismatch
 
 # Bytes are sent in pieces of at most this size, because each device holds two copies of a piece.
 PIECE_BYTES = 64 * 2**20
@@ -147,16 +146,14 @@ class Workers:
         pieces = (own[start : start + PIECE_BYTES] for start in range(0, size, PIECE_BYTES))
         return b"".join(self._add(_words(piece)).tobytes() for piece in pieces)[:size]
 
-    def check_same(
-        self, what: str, value: object, shown: str | None = None, *, code: str = ""
-    ) -> None:
+    def check_same(self, what: str, value: object, shown: str | None = None, *, code: str) -> None:
         """Check that all workers have the same value.
 
         Args:
             what: the first sentences of the error: what all workers need, and what to do.
             value: the value; its `str` is compared.
             shown: the text that the error shows for this worker. Defaults to `value`.
-            code: the code of the error in docs/troubleshooting.md. Defaults to no code.
+            code: the code of the error in docs/troubleshooting.md.
 
         Raises:
             ValueError: on all workers; the message shows the value of each worker.
@@ -165,14 +162,8 @@ class Workers:
         if (digests == digests[0]).all():
             return
         texts = texts_of_all(str(value if shown is None else shown), self.gather)
-        ranks_of: dict[tuple, list[int]] = {}
-        for rank, own in enumerate(zip(digests, texts, strict=True)):
-            ranks_of.setdefault(own, []).append(rank)
-        received = (
-            f"{settings_mismatch.named(ranks)}: {shown}" for (_, shown), ranks in ranks_of.items()
-        )
-        answer = f" {see(code)}" if code else ""
-        raise ValueError(f"{what} Received: {'; '.join(received)}{answer}")
+        received = _received(zip(digests, texts, strict=True))
+        raise ValueError(f"{what} Received: {received} {see(code)}")
 
 
 def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -192,13 +183,48 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
     texts = texts_of_all(calls, gather)
     if len(set(texts)) == 1:
         of_all = texts_of_all(json.dumps(settings.all()), gather)
-        raise ValueError(settings_mismatch.difference(calls, [json.loads(each) for each in of_all]))
+        raise ValueError(_difference(calls, [json.loads(each) for each in of_all]))
     received = (f"{text} on worker {rank}" for rank, text in enumerate(texts))
     raise RuntimeError(
         "All workers have to call fit, evaluate and predict together, also in callbacks. Do not "
         "call them in code that runs on one worker only. "
         f"Received: {', '.join(received)} "
         f"{see('TFA-506')}"
+    )
+
+
+def _difference(call: str, settings: Sequence[Mapping[str, str]]) -> str:
+    """Return a message with the first setting that differs, and the value on each worker.
+
+    Args:
+        call: the call, such as "fit".
+        settings: for each worker, in rank order, a dict from the names of settings to values.
+    """
+    names = dict.fromkeys(name for own in settings for name in own)
+    differing = [name for name in names if len({own.get(name) for own in settings}) > 1]
+    first = differing[0]
+    received = _received((own.get(first, "not set"),) for own in settings)
+    others = ", ".join(differing[1:4]) + (", …" if len(differing) > 4 else "")
+    more = f" Other settings that differ: {others}." if others else ""
+    return (
+        f"The workers call {call} with different settings. {first} is not the same on all workers: "
+        f"{received}.{more} Run the same program with the same settings on all workers. "
+        f"{see('TFA-511')}"
+    )
+
+
+def _received(values: Iterable[tuple]) -> str:
+    """Return who has which value, such as "worker 0: 1; workers 1, 2: 3".
+
+    Args:
+        values: for each worker, a tuple that is compared, and whose last part is shown.
+    """
+    ranks_of: dict[tuple, list[int]] = {}
+    for rank, value in enumerate(values):
+        ranks_of.setdefault(value, []).append(rank)
+    return "; ".join(
+        f"worker{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}: {shown}"
+        for (*_, shown), ranks in ranks_of.items()
     )
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from support.fake_workers import results_on_workers, run_on_workers
 
+from tf_adasum.errors import see
 from tf_adasum.workers import workers as module
 
 COUNTS = [1, 2, 5]
@@ -51,9 +52,11 @@ def test_bytes_come_from_one_worker_whatever_the_others_hold(count, size, monkey
     ],
 )
 def test_all_workers_name_what_each_of_them_has(values, shown, received):
-    options = {} if shown is None else {"shown": shown}
     outcomes = run_on_workers(
-        len(values), lambda own: own.check_same("All need it.", values[own.rank], **options)
+        len(values),
+        lambda own: own.check_same("All need it.", values[own.rank], shown, code="TFA-405"),
     )
     assert {type(outcome) for outcome in outcomes} == {ValueError}
-    assert {str(outcome) for outcome in outcomes} == {f"All need it. Received: {received}"}
+    assert {str(outcome) for outcome in outcomes} == {
+        f"All need it. Received: {received} {see('TFA-405')}"
+    }

@@ -3,7 +3,7 @@
 Workers that run different programs would wait for each other forever. So each call of `fit`,
 `evaluate`, `predict` and the `_on_batch` methods describes its model, the arguments of `compile`
 and its own arguments. The workers compare hashes of the descriptions. They compare the descriptions
-only if the hashes differ (`workers.settings_mismatch`).
+only if the hashes differ (`workers.workers`).
 """
 
 from __future__ import annotations
