@@ -26,9 +26,9 @@ from tf_adasum.cluster.rendezvous import Participant
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, PATIENCE_SECONDS, POLL_SECONDS
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, WARN, Finding, describe, has_failed, run
-from tf_adasum.doctor.installation import installed_version
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health.reachability import Reachability
+from tf_adasum.launch.commands import installed_version
 
 _SECONDS_TO_LOOK = 180.0
 _SECONDS_FOR_WORKER_0 = 3.0
@@ -87,9 +87,9 @@ def examine(
         The exit status, the same on all workers that have joined.
     """
     seconds = environment_variables.start_timeout(timeout, environment)
-    tensorflow = installed_version("tensorflow") or installed_version("tensorflow-cpu")
+    tensorflow = series(installed_version("tensorflow", "tensorflow-cpu"))
     settings = {"program": "tf-adasum-doctor", "tf_adasum": __version__}
-    settings |= {"tensorflow": series(tensorflow or ""), "keras": installed_version("keras") or ""}
+    settings |= {"tensorflow": tensorflow, "keras": installed_version("keras")}
     try:
         with contextlib.closing(Participant(found, environment)) as met:
             if not found.addresses:

@@ -7,7 +7,6 @@ checks import TensorFlow, because a missing or broken TensorFlow has to become a
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 import sys
 
@@ -20,6 +19,7 @@ from tf_adasum._version import (
     unsupported_reason,
 )
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, WARN, Finding, describe
+from tf_adasum.launch.commands import installed_version
 from tf_adasum.launch.environments import visible_gpus
 
 
@@ -139,11 +139,3 @@ def check_arithmetic() -> list[Finding]:
     fix = f"{build_it}; until then set TF_ADASUM_OPS=tensorflow"
     found = [Finding(FAIL, "self-test", text, fix) for text in failures]
     return found or [Finding(OK, "self-test", "all operations are correct, with all dtypes")]
-
-
-def installed_version(name: str) -> str | None:
-    """Return the version of an installed package; None if it is not installed."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None

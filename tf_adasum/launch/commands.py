@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import sys
 from collections.abc import Iterable
@@ -45,12 +46,15 @@ def examples(commands: Iterable[tuple[str, str]]) -> str:
 
 def _versions() -> str:
     """Return the versions that an issue report needs, without importing TensorFlow."""
-    found = []
-    for name in ("tensorflow", "tensorflow-cpu"):
-        try:
-            found.append(f"TensorFlow {metadata.version(name)}")
-            break
-        except metadata.PackageNotFoundError:
-            pass
+    tensorflow = installed_version("tensorflow", "tensorflow-cpu")
+    found = [f"TensorFlow {tensorflow}"] if tensorflow else []
     python = ".".join(map(str, sys.version_info[:3]))
     return f"tf_adasum {__version__} ({', '.join([*found, f'Python {python}'])})"
+
+
+def installed_version(*names: str) -> str:
+    """Return the version of the first of some packages that is installed; "" if none is."""
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return ""

@@ -77,7 +77,7 @@ def test_a_worker_that_does_not_come_is_named(monkeypatch, capsys):
 
 
 def test_different_versions_are_named(monkeypatch):
-    def version(name):
+    def version(name, *others):
         is_odd = name == "keras" and threading.current_thread().name == "1"
         return "3.14.0" if is_odd else "3.15.1"
 
