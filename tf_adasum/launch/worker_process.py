@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
 import os
 import queue
@@ -38,26 +39,19 @@ def open_standard_streams() -> None:
     os.close(descriptor)
 
 
+@dataclasses.dataclass(eq=False)
 class Worker:
     """One running worker: its process, and the threads that read its output."""
 
-    def __init__(
-        self,
-        rank: int,
-        process: Any,
-        is_quiet: bool = False,
-        log: Log | None = None,
-        error_path: str = "",
-    ):
-        self.rank = rank
-        self.process = process
-        self.is_quiet = is_quiet
-        self.log = log
-        self.stderr_tail = failures.StderrTail()
-        self.ended = threading.Event()
-        self.is_stopped = False
-        self.readers: list[threading.Thread] = []
-        self.error_path = error_path
+    rank: int
+    process: Any
+    is_quiet: bool = False
+    log: Log | None = None
+    error_path: str = ""
+    is_stopped: bool = False
+    stderr_tail: failures.StderrTail = dataclasses.field(default_factory=failures.StderrTail)
+    ended: threading.Event = dataclasses.field(default_factory=threading.Event)
+    readers: list[threading.Thread] = dataclasses.field(default_factory=list)
 
     def signal_group(self, number: int) -> None:
         """Send a signal to the worker and its children; only before the worker is reaped."""
