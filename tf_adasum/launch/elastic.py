@@ -33,6 +33,7 @@ from typing import Any
 
 from tf_adasum._version import __version__
 from tf_adasum.cluster import addresses, secret
+from tf_adasum.cluster.messages import different_secrets
 from tf_adasum.cluster.session import UNPROVEN, Session
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.timeouts import (
@@ -44,7 +45,7 @@ from tf_adasum.cluster.timeouts import (
     PATIENCE_SECONDS,
     POLL_SECONDS,
 )
-from tf_adasum.environment_variables import SECRET, SECRET_FILE, START_TIMEOUT, start_timeout
+from tf_adasum.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.errors import see
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
 from tf_adasum.launch.job_leader import JobLeader, listener_at
@@ -207,12 +208,8 @@ class _ElasticJob:
                 return None
             reason = next(reversed(session.tried.values()), "no answer")
             if session.last.kind == UNPROVEN:
-                raise ConnectionError(
-                    "All launchers must be started with the same secret, in the variable "
-                    f"{SECRET} or in a file that {SECRET_FILE} names. Received: this launcher's "
-                    f"secret is not the secret of the launcher at {self._coordinator}, or one of "
-                    f"them has no secret {see('TFA-207')}"
-                )
+                other = f"the launcher at {self._coordinator}"
+                raise ConnectionError(different_secrets("this launcher", other))
             if now > until:
                 raise ConnectionError(
                     f"The launcher at {self._coordinator} did not start, or cannot be reached "
