@@ -1,16 +1,17 @@
 """Removes the frames of this package, Keras and TensorFlow from tracebacks.
 
 After `keras.config.disable_traceback_filtering()` all frames stay, as in Keras. This module imports
-only the standard library.
+neither TensorFlow nor Keras.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 import types
+
+from tf_adasum.health import call_site
 
 # Packages whose frames are left out.
 _PACKAGES = ("keras", "tensorflow", "tf_adasum", "tf_keras", "wrapt")
@@ -29,9 +30,9 @@ def shorten(error: BaseException) -> None:
     """
     if not _is_filtering():
         return
-    folders = _folders()
+    left_out = (*call_site.folders(*_PACKAGES), *(module.__file__ for module in _MODULES))
     for each in _chain(error):
-        each.__traceback__ = _without(each.__traceback__, folders)
+        each.__traceback__ = _without(each.__traceback__, left_out)
 
 
 def _is_filtering():
@@ -40,13 +41,6 @@ def _is_filtering():
         if hasattr(module, "is_traceback_filtering_enabled"):
             return module.is_traceback_filtering_enabled()
     return True
-
-
-def _folders():
-    """Return the folders and files whose frames are left out."""
-    files = (getattr(sys.modules.get(package), "__file__", None) for package in _PACKAGES)
-    folders = [os.path.join(os.path.dirname(file), "") for file in files if file]
-    return (*folders, *(module.__file__ for module in _MODULES))
 
 
 def _chain(error):
@@ -58,14 +52,14 @@ def _chain(error):
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
-def _without(trace, folders):
-    """Return a traceback without frames of some folders; None if no frame is left."""
+def _without(trace, places):
+    """Return a traceback without frames of some folders and files; None if no frame is left."""
     entries = []
     while trace is not None:
         entries.append(trace)
         trace = trace.tb_next
     kept = None
     for entry in reversed(entries):
-        if not entry.tb_frame.f_code.co_filename.startswith(folders):
+        if not entry.tb_frame.f_code.co_filename.startswith(places):
             kept = types.TracebackType(kept, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return kept

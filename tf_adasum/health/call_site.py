@@ -30,17 +30,17 @@ def of_thread(identity: int | None) -> tuple[Hashable, str]:
     if frame is None:
         return None, ""
     signature = None
-    tensorflow = _folders("tensorflow")
+    tensorflow = folders("tensorflow")
     caller: types.FrameType | None = frame
     # In a reduction, a call of TensorFlow waits for threads of this package.
-    within = (_STANDARD_LIBRARY, *_folders("tf_adasum"))
+    within = (_STANDARD_LIBRARY, *folders("tf_adasum"))
     while caller is not None and _is_in(caller, within):
         if _is_in(caller, tensorflow):
             break
         caller = caller.f_back
     if caller is not None and _is_in(caller, tensorflow):
         signature = (id(caller), caller.f_lasti)
-    not_the_users = ("<frozen", _STANDARD_LIBRARY, *_folders(*_PACKAGES))
+    not_the_users = ("<frozen", _STANDARD_LIBRARY, *folders(*_PACKAGES))
     while frame is not None and _is_in(frame, not_the_users):
         frame = frame.f_back
     if frame is None:
@@ -49,11 +49,11 @@ def of_thread(identity: int | None) -> tuple[Hashable, str]:
     return signature, f"{os.path.basename(code.co_filename)}:{frame.f_lineno} ({code.co_name})"
 
 
-def _is_in(frame: types.FrameType, folders: tuple[str, ...]) -> bool:
-    return frame.f_code.co_filename.startswith(folders)
+def _is_in(frame: types.FrameType, places: tuple[str, ...]) -> bool:
+    return frame.f_code.co_filename.startswith(places)
 
 
-def _folders(*packages: str) -> tuple[str, ...]:
+def folders(*packages: str) -> tuple[str, ...]:
     """Return the folders of the given packages, except packages that are not imported.
 
     The packages' full paths are used, because the user's program may be in a folder with the name
