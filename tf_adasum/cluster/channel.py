@@ -5,12 +5,12 @@
                                  ◀──        nonce
     nonce, proof over nonces     ──▶
                                  ◀──        proof over nonces, or "refused"
-    number, text, proof          ◀─▶        number, text, proof
+    text, proof                  ◀─▶        text, proof
 
 Each line is a JSON object. A proof is made with the `Secret`, and covers the role of its sender and
-both nonces. The proof of a message also covers its number and the hash of its text. So a message
-cannot be changed, repeated, left out or used in another connection. The connection is not
-encrypted.
+both nonces. The proof of a message also covers its number, which both ends count, and the hash of
+its text. So a message cannot be changed, repeated, left out or used in another connection. The
+connection is not encrypted.
 
 The line with the client's rank is not authenticated. So the rank may only be used in error
 messages.
@@ -103,11 +103,7 @@ class Channel:
         """Send a message, as JSON."""
         digest, quoted = _digest_and_quoted(text)
         proof = self._secret.proof(self._own, *self._nonces, self._sent, digest)
-        self._unsent += b'{"n": %d, "proof": "%s", "text": %s}\n' % (
-            self._sent,
-            proof.encode(),
-            quoted,
-        )
+        self._unsent += b'{"proof": "%s", "text": %s}\n' % (proof.encode(), quoted)
         self._sent += 1
         self._send_unsent()
 
