@@ -16,7 +16,6 @@ from tf_adasum.backup.backup_files import Backup, BackupFiles
 from tf_adasum.backup.data_order import DataOrder
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
 
 # The exit status after a signal has stopped a training: EX_TEMPFAIL of <sysexits.h>, "try again".
@@ -334,7 +333,7 @@ def check_local(folder):
 def _draw_seed(model):
     """Draw a seed for the order of arrays, reproducible from TensorFlow's global seed."""
     strategy = model.distribute_strategy
-    if isinstance(strategy, GradientAggregatingStrategy):
+    if keras_compat.is_ours(strategy):
         return strategy._seeds.draw()
     own = tensorflow_compat.global_seed()
     return random.Random(None if own is None else int(own)).getrandbits(31)

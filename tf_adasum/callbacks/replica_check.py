@@ -8,7 +8,6 @@ from tf_adasum import arguments
 from tf_adasum.callbacks.configured import Configured
 from tf_adasum.callbacks.step_counter import StepCounter, frequency
 from tf_adasum.compat import keras as keras_compat
-from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 
 
 @keras.saving.register_keras_serializable("tf_adasum")
@@ -59,7 +58,7 @@ class ReplicaCheck(Configured, keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         """Check the strategy, and start to count steps."""
         strategy = self.model.distribute_strategy
-        if strategy.num_replicas_in_sync > 1 and not _is_ours(strategy):
+        if strategy.num_replicas_in_sync > 1 and not keras_compat.is_ours(strategy):
             raise ValueError(
                 "ReplicaCheck needs a model that was created under an AdasumMirroredStrategy. "
                 f"Received: a model of {type(strategy).__name__}"
@@ -85,9 +84,5 @@ class ReplicaCheck(Configured, keras.callbacks.Callback):
 
     def _check(self):
         strategy = self.model.distribute_strategy
-        if _is_ours(strategy):
+        if keras_compat.is_ours(strategy):
             strategy._check_model(self.model)
-
-
-def _is_ours(strategy):
-    return isinstance(strategy, GradientAggregatingStrategy)

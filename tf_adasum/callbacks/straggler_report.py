@@ -14,7 +14,6 @@ from tf_adasum.callbacks.configured import Configured
 from tf_adasum.callbacks.plotting import Plotting
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 
 if typing.TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +82,7 @@ class StragglerReport(Configured, Plotting, keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         """Get the counters of collectives."""
         strategy: typing.Any = self.model.distribute_strategy
-        if not isinstance(strategy, GradientAggregatingStrategy):
+        if not keras_compat.is_ours(strategy):
             raise ValueError(
                 "StragglerReport needs a model that was created under an AdasumMirroredStrategy. "
                 f"Received: a model of {type(strategy).__name__}"

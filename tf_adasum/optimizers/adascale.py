@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tf_adasum.arguments import check_number
 from tf_adasum.compat import keras as keras_compat
-from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
 from tf_adasum.optimizers.adascale_step import AdaScaleStep
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, validated_optimizer
@@ -270,7 +269,7 @@ def check_scale(scale: float) -> None:
 
 
 def _refuse_rules(strategy):
-    is_ours = isinstance(strategy, GradientAggregatingStrategy)
+    is_ours = keras_compat.is_ours(strategy)
     if is_ours and not strategy.aggregation.is_mean:
         raise ValueError(
             "AdaScale estimates the noise of the *mean* gradient, but this strategy does not "

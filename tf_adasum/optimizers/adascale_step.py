@@ -3,7 +3,6 @@
 import tensorflow as tf
 
 from tf_adasum.compat import keras as keras_compat
-from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.optimizers import gain
 
 # The value that a replica without rows sends instead of a squared norm. Its gradients are zeros.
@@ -127,4 +126,4 @@ class AdaScaleStep(keras_compat.Step):
 def _our_strategy():
     """Return the current strategy if it is one of ours, or else None."""
     strategy = tf.distribute.get_strategy()
-    return strategy if isinstance(strategy, GradientAggregatingStrategy) else None
+    return strategy if keras_compat.is_ours(strategy) else None

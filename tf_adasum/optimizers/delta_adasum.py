@@ -14,7 +14,6 @@ from tf_adasum.aggregation.sparse import coalesced
 from tf_adasum.arguments import check_count
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
 from tf_adasum.optimizers.wrapper import WrapperOptimizer, of_inner_optimizer, validated_optimizer
 
@@ -279,7 +278,7 @@ def _with_each_row_once(gradient):
 
 
 def _check_strategy(strategy):
-    is_ours = isinstance(strategy, GradientAggregatingStrategy)
+    is_ours = keras_compat.is_ours(strategy)
     if not is_ours or strategy.aggregation.is_mean:
         received = type(strategy).__name__ if tf.distribute.has_strategy() else "no strategy"
         rule = strategy.aggregation if is_ours else None

@@ -46,7 +46,6 @@ import numpy as np
 
 from tf_adasum.backup import backup_callbacks
 from tf_adasum.compat import keras as keras_compat
-from tf_adasum.compat.base_strategy import GradientAggregatingStrategy as Strategy
 from tf_adasum.errors import see
 from tf_adasum.health import call_log
 from tf_adasum.workers.first_worker import FirstWorkerOnly, is_for_first_worker
@@ -85,7 +84,7 @@ def arrange(
     """
     if any(isinstance(one, backup_callbacks.RestoreFirst | AverageStatistics) for one in callbacks):
         return list(callbacks)  # arranged already
-    equal = [AverageStatistics()] if isinstance(model.distribute_strategy, Strategy) else []
+    equal = [AverageStatistics()] if keras_compat.is_ours(model.distribute_strategy) else []
     workers = Workers.of_model(model)
     backups = [one for one in callbacks if _is_driven(one, workers)]
     if workers.count == 1 and not backups:

@@ -17,7 +17,6 @@ import tensorflow as tf
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import one_worker
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.errors import see
 from tf_adasum.health import call_log
 from tf_adasum.health.monitor import HealthMonitor, NullMonitor
@@ -106,7 +105,7 @@ class Workers:
     def of_model(cls, model: keras.Model) -> Workers:
         """Return a model's workers; one worker if the model has no strategy of this package."""
         strategy = getattr(model, "distribute_strategy", None)
-        if isinstance(strategy, GradientAggregatingStrategy):
+        if keras_compat.is_ours(strategy):
             return strategy._workers
         return cls(0, 1, gather=None, add=None)
 

@@ -36,6 +36,7 @@ from tf_adasum.compat.keras.optimizers import (
     cond,
     floating,
     is_one_of_several,
+    is_ours,
     learning_rate_of,
     of_known_shape,
     optimizers_of,
