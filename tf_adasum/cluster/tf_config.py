@@ -20,8 +20,7 @@ def parse(text: str) -> Cluster | None:
         text: the value.
 
     Returns:
-        The cluster; None if the value is empty or has no cluster, so that this process trains
-        alone.
+        The cluster; None if the value has no cluster, so that this process trains alone.
 
     Raises:
         ValueError: if the value is not JSON of the right form; if the cluster, or this task's rank
@@ -31,8 +30,6 @@ def parse(text: str) -> Cluster | None:
         >>> parse(EXAMPLE)
         Cluster(addresses=('host0:2222', 'host1:2222'), names=('worker 0', 'worker 1'), rank=0)
     """
-    if not text:
-        return None
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:  # deeply nested JSON exhausts the parser

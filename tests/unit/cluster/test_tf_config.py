@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from tf_adasum.cluster.detection import find
 from tf_adasum.cluster.resolver import resolve
 from tf_adasum.cluster.tasks import Cluster
-from tf_adasum.cluster.tf_config import parse
 
 TWO = {"worker": ["a:1", "b:2"]}
 WITH_CHIEF = {"worker": ["a:1", "[::1]:2"], "chief": ["c:65535"]}
@@ -25,7 +25,7 @@ def tf_config(monkeypatch):
         text = config if isinstance(config, str) else json.dumps(config)
         monkeypatch.setenv("TF_CONFIG", text)
         cluster = resolve()[1]
-        assert parse(text) == cluster, "the doctor reads it as the strategy"
+        assert find({"TF_CONFIG": text}) == cluster, "the doctor reads it as the strategy"
         return cluster
 
     return resolved
