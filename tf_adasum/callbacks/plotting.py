@@ -42,12 +42,8 @@ class Plotting:
         """
         if not self.values:
             raise RuntimeError("Nothing was measured yet: call plot() after fit().")
-        try:
-            from matplotlib import figure
-        except ImportError as error:
-            raise ImportError(
-                f"{type(self).__name__}.plot needs matplotlib: pip install matplotlib"
-            ) from error
+        from matplotlib import figure
+
         if axes is None:
             axes = figure.Figure(figsize=self.figure_inches).subplots()
         whole = axes.figure.figure  # also of a subfigure
