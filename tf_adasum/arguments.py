@@ -4,8 +4,6 @@ A bool does not count as a number, and neither does NaN or infinity: `True` or N
 rate is a mistake.
 """
 
-from __future__ import annotations
-
 import math
 import numbers
 from typing import Any

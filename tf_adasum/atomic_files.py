@@ -4,8 +4,6 @@ A file is written under a temporary name in the same directory, flushed to the d
 renamed. On POSIX systems, the renaming is one atomic step. Uses only the standard library.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

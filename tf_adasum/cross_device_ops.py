@@ -1,7 +1,5 @@
 """AdasumCrossDeviceOps: apply a rule to gradients, and leave other reductions to TensorFlow."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ workers first join a rendezvous (`cluster.rendezvous`), at which they compare th
 guard ends this process if TensorFlow's start does not return (`cluster.start_timeout`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

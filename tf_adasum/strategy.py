@@ -1,7 +1,5 @@
 """AdasumMirroredStrategy: its arguments and methods. `startup` starts the workers."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import typing

@@ -1,7 +1,5 @@
 """Handles signals that stop a training, while the training runs. Standard library only."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """BackupAndRestore: resume a killed training from its last backup."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

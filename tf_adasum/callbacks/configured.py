@@ -1,7 +1,5 @@
 """Configured: the configuration of a callback, with which Keras saves and creates it again."""
 
-from __future__ import annotations
-
 import typing
 
 import keras

@@ -1,7 +1,5 @@
 """ElasticScale: change the batch size and the scale of AdaScale during training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import keras

@@ -1,7 +1,5 @@
 """OnFirstWorker: run a callback on one worker only, for example if it reports to a server."""
 
-from __future__ import annotations
-
 import keras
 
 from tf_adasum.arguments import check

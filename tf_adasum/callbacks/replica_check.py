@@ -1,7 +1,5 @@
 """ReplicaCheck: stop a training if replicas hold different weights."""
 
-from __future__ import annotations
-
 import keras
 
 from tf_adasum import arguments

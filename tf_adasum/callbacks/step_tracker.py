@@ -1,7 +1,5 @@
 """StepTracker: base class of callbacks that measure something every few steps, and plot it."""
 
-from __future__ import annotations
-
 import typing
 
 import keras

@@ -1,7 +1,5 @@
 """StopAtScaleInvariantStep: stop a training after a number of steps of the small batch."""
 
-from __future__ import annotations
-
 import keras
 
 from tf_adasum import arguments

@@ -3,8 +3,6 @@
 An address is "host:port", or "[host]:port" if the host is an IPv6 address. Standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import re

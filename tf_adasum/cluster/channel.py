@@ -16,8 +16,6 @@ The line with the client's rank is not authenticated. So the rank may only be us
 messages.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

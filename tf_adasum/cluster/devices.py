@@ -3,8 +3,6 @@
 Uses only public names of TensorFlow.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Finds the address at which other tasks reach this machine. Standard library only."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import ipaddress

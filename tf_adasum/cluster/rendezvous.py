@@ -10,8 +10,6 @@ the failure detector uses the connections. If workers wait later, the links betw
 (`health.reachability`). Standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

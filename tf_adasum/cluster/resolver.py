@@ -1,7 +1,5 @@
 """Finds the cluster, from a resolver, from TF_CONFIG, or from the launcher of this process."""
 
-from __future__ import annotations
-
 import os
 import typing
 

@@ -3,8 +3,6 @@
 A proof is an HMAC-SHA256 (RFC 2104), so the secret itself is never sent. Standard library only.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import hmac

@@ -14,8 +14,6 @@ its process, so until all have joined, a restarted worker replaces its old proce
 sessions with the same rank are an error. Standard library only.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import re

@@ -14,8 +14,6 @@ At the start, the server listens at the coordinator's address, or at worker 0's 
 on the failure detector decides about silent workers. Standard library only.
 """
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import dataclasses

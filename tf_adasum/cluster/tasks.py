@@ -1,7 +1,5 @@
 """The tasks that train together, and the rank of this process. Standard library only."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence

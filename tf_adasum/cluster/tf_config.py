@@ -1,7 +1,5 @@
 """Reads the environment variable TF_CONFIG. Standard library only, because the doctor uses it."""
 
-from __future__ import annotations
-
 import json
 import re
 

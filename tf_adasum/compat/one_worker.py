@@ -4,8 +4,6 @@ The other workers would never join such a collective. Then all workers would wai
 run different collectives together. This module imports neither TensorFlow nor Keras.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Collection

@@ -4,8 +4,6 @@ After `keras.config.disable_traceback_filtering()` all frames stay, as in Keras.
 neither TensorFlow nor Keras.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import threading

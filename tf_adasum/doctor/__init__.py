@@ -12,8 +12,6 @@ At their import, these modules need only the standard library. TensorFlow may be
 imported later, inside the checks.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os

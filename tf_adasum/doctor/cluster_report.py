@@ -10,8 +10,6 @@ earlier, because a launcher would then end the other workers. Every wait has a t
 the standard library.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -4,8 +4,6 @@ In a wheel, a copy of the page is next to this file (setup.py makes it). In a cl
 docs/. Uses only the standard library.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Every check is a function that can be called without arguments and returns `Find
 checks import TensorFlow, because a missing or broken TensorFlow has to become a finding.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

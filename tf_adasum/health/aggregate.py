@@ -5,8 +5,6 @@ out: worker 0 has all statuses, so it finds every reason to stop, and sends it. 
 only.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import operator

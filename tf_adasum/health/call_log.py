@@ -6,8 +6,6 @@ last entries with its status. If entry n differs between two workers, the worker
 programs, and each of the two workers detects this at once. Standard library only.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Finds the line of the user's program at which a thread is. Standard library only."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

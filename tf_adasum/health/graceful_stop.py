@@ -15,8 +15,6 @@ workers exchange all data in their statuses, see `Status`.
 Standard library only.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Mapping

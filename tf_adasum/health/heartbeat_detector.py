@@ -4,8 +4,6 @@ A collective ends only after all workers have taken part in it. So as long as co
 worker has stopped. Standard library only.
 """
 
-from __future__ import annotations
-
 import time
 
 

@@ -9,8 +9,6 @@ TensorFlow's heartbeats do not detect a worker that is alive but never joins a c
 timeout, each of TensorFlow's collectives needs a thread (version 2.21: 400 more for 100 steps).
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import dataclasses

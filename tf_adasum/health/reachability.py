@@ -6,8 +6,6 @@ A firewall may block only the port of UCX, so this port is also tested. UCX does
 port any more, so the link works if the other machine refuses the connection. Standard library only.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import selectors

@@ -1,7 +1,5 @@
 """The command line of ``tf-adasum-launch``. Uses only the standard library."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

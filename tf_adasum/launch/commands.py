@@ -1,7 +1,5 @@
 """Options that all commands of this package share. Uses only the standard library."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import difflib

@@ -1,7 +1,5 @@
 """The CPUs of each worker. Uses only the standard library."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

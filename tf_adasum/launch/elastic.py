@@ -15,8 +15,6 @@ If the coordinator's host is lost, the other launchers wait for it, and end if i
 back. Uses only the standard library.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

@@ -3,8 +3,6 @@
 Uses only the standard library.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -4,8 +4,6 @@ The reason of a worker without an error file (`cluster.error_file`) is in its la
 Uses only the standard library.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import signal
 import time

@@ -5,8 +5,6 @@ user's own processes, not from a network. Uses only the standard library, and cl
 installed.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """The leader of the store of an elastic job, see `elastic`. Uses only the standard library."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno

@@ -6,8 +6,6 @@ hidden. If a worker is lost, each collective that still waits for this worker wr
 but an exception with the same text follows.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

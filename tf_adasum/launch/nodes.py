@@ -1,7 +1,5 @@
 """The machines of a job, with one launcher on each machine. Uses only the standard library."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

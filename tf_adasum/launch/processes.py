@@ -9,8 +9,6 @@ for one process, and reports to the main thread through one queue.
 Uses only the standard library.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

@@ -6,8 +6,6 @@ The launcher is a separate process, so that the notebook's process gets no signa
 threads and no TensorFlow. Uses only the standard library.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Receives the signals that stop a job. Uses only the standard library."""
 
-from __future__ import annotations
-
 import contextlib
 import queue
 import signal

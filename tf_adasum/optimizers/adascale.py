@@ -1,7 +1,5 @@
 """AdaScale: adapt the learning rate to a larger batch, with measurements in every step."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 

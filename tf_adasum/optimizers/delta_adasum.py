@@ -1,7 +1,5 @@
 """DeltaAdasum: combine the optimizer steps of the replicas, instead of their gradients."""
 
-from __future__ import annotations
-
 import contextlib
 import typing
 from collections.abc import Callable

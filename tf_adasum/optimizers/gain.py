@@ -17,8 +17,6 @@ Source: Johnson et al., "AdaScale SGD: A User-Friendly Algorithm for Distributed
 2020 (arXiv 2007.05105), section 3.4 and appendix B.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """LAMB: Adam whose step for each variable has a norm proportional to the variable's norm."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable, Sequence

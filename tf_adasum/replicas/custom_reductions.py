@@ -1,7 +1,5 @@
 """The methods of a strategy that reduce gradients in a custom training loop."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import typing

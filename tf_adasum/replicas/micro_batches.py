@@ -15,8 +15,6 @@ After the step, they have the mean of the micro-batches' values, as after an ave
 replicas.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Virtual replicas: each device computes several replicas, and updates once (`micro_batches`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

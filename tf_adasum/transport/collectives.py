@@ -6,8 +6,6 @@ keys, so new keys need no memory.
 Shape legend: R members of a group, W elements.
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable, Sequence
 from typing import Any

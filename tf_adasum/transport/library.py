@@ -4,8 +4,6 @@ The library in the wheel ``libucx-cu12`` (or ``libucx-cu13``) is used if it is i
 the system's library. The library is opened when a strategy needs it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import dataclasses
 import functools

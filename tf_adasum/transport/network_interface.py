@@ -4,8 +4,6 @@ By default, UCX listens on all interfaces, and may use an interface that the oth
 reach. Standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 

@@ -6,8 +6,6 @@ that share only /dev/shm, each message takes up to a second. If /dev/shm is almo
 when it is opened. Standard library only.
 """
 
-from __future__ import annotations
-
 import collections
 import ctypes
 import os

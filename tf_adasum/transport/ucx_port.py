@@ -6,8 +6,6 @@ TensorFlow's own port stays open, and runs any graph for anybody, so the workers
 network. Standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Checks that settings match on all workers; if they differ, all workers raise an error."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Sequence

@@ -37,8 +37,6 @@ training starts.
 If there is only one worker, the list is not changed, unless it contains our `BackupAndRestore`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import keras

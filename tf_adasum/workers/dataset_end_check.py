@@ -1,7 +1,5 @@
 """Checks that a distributed dataset ends in the same step on all workers."""
 
-from __future__ import annotations
-
 import weakref
 from typing import Any
 

@@ -4,8 +4,6 @@ These callbacks are recognized by their class. A callback of another package is 
 name of the package that defines its class or a base class. That package is not imported.
 """
 
-from __future__ import annotations
-
 import functools
 import typing
 import warnings

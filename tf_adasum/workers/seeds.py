@@ -1,7 +1,5 @@
 """Draws seeds for shuffles, for one worker or for all, without the user's random generators."""
 
-from __future__ import annotations
-
 import random
 
 from tf_adasum.compat import tensorflow as tensorflow_compat

@@ -8,8 +8,6 @@ about some rows, and warn if the numbers differ.
 Shape legend: k is any number of values.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

@@ -4,8 +4,6 @@ If no callback of any worker does, the steps of `fit` and `evaluate` do not exch
 which saves one of the two exchanges of a step.
 """
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Callable, Iterable
 

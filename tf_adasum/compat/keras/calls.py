@@ -3,8 +3,6 @@
 Each thread has its own stack of calls, because another thread may call `predict` during `fit`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

@@ -16,8 +16,6 @@ Calls of a model without our strategy have no phases. The subclasses for Keras 2
 the phases that differ.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import warnings
