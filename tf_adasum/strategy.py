@@ -85,12 +85,6 @@ class AdasumMirroredStrategy(
         (arXiv 2006.02924).
     """
 
-    _workers: Workers
-    _seeds: Seeds
-    _sharding: Sharding
-    _empty_replicas: EmptyReplicas
-    _nonfinite: nonfinite_gradients.NonFinite
-
     def __init__(
         self,
         cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,

@@ -73,8 +73,7 @@ class FakeModel:
         return [own.tobytes() for variable in variables for own in variable.numpy()]
 
 
-@GradientAggregatingStrategy.register
-class FakeStrategyOfWorkers(FakeStrategy):
+class FakeStrategyOfWorkers(FakeStrategy, GradientAggregatingStrategy):
     """One of this package, that counts how often a model was compared.
 
     Args:

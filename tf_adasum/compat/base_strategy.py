@@ -3,9 +3,6 @@
 `tf_adasum.strategy` imports compat, so these modules cannot import it to call `isinstance`.
 """
 
-from __future__ import annotations
-
-import abc
 import weakref
 from typing import Any
 
@@ -17,25 +14,23 @@ FORMERLY_PUBLIC = frozenset(
     "nonfinite seeds sharding split_batch workers".split()
 )
 
-# All strategies of this process that still exist.
-live_strategies: weakref.WeakSet[GradientAggregatingStrategy] = weakref.WeakSet()
 
-
-class GradientAggregatingStrategy(abc.ABC):
+class GradientAggregatingStrategy:
     """A `tf.distribute.Strategy` that combines the replicas' gradients with an aggregation rule.
 
-    `AdasumMirroredStrategy` defines the members: besides those of each `tf.distribute.Strategy` and
-    the attributes below, other modules use `aggregation`, `num_virtual_replicas`,
-    `are_gradients_combined`, `working_together`, `average_statistics`, `_aggregation_state`,
-    `_check_model`, `_check_same_gradients`, `_detecting_failures` and `_split_batch`.
-    """
+    `AdasumMirroredStrategy` defines the members. Besides those of each `tf.distribute.Strategy`,
+    other modules use `aggregation`, `num_virtual_replicas`, `are_gradients_combined`,
+    `working_together`, `average_statistics`, `_aggregation_state`, `_check_model`,
+    `_check_same_gradients`, `_detecting_failures` and `_split_batch`, and these attributes:
 
-    _workers: Any  # `workers.workers.Workers`: this worker's rank, and the exchange of values
-    _seeds: Any  # `workers.seeds.Seeds`, with which workers shuffle
-    _sharding: Any  # `workers.sharding.Sharding`, which shards and compares datasets
-    _empty_replicas: Any  # `replicas.empty_replicas.EmptyReplicas`, which counts rows
-    _nonfinite: Any  # `replicas.nonfinite_gradients.NonFinite`, for gradients with NaN or Inf
-    _virtual_replicas: Any  # `replicas.virtual_replicas.VirtualReplicas`, for micro-batches
+    Attributes:
+        _workers: the `workers.workers.Workers`: this worker's rank, and the exchange of values.
+        _seeds: the `workers.seeds.Seeds`, with which workers shuffle.
+        _sharding: the `workers.sharding.Sharding`, which shards and compares datasets.
+        _empty_replicas: the `replicas.empty_replicas.EmptyReplicas`, which counts rows.
+        _nonfinite: the `replicas.nonfinite_gradients.NonFinite`, for gradients with NaN or Inf.
+        _virtual_replicas: the `replicas.virtual_replicas.VirtualReplicas`, for micro-batches.
+    """
 
     def __getattr__(self, name: str) -> Any:
         """Return an internal member that earlier had a public name, with a DeprecationWarning."""
@@ -43,3 +38,7 @@ class GradientAggregatingStrategy(abc.ABC):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         deprecated(f"strategy.{name}", f"strategy._{name}, which is internal")
         return getattr(self, f"_{name}")
+
+
+# All strategies of this process that still exist.
+live_strategies: weakref.WeakSet[GradientAggregatingStrategy] = weakref.WeakSet()
