@@ -38,8 +38,7 @@ from tf_adasum.compat.tensorflow.pipelines import (
     unseeded_datasets,
     why_not_repeatable,
 )
-from tf_adasum.compat.tensorflow.private_names import CommunicationOptions
-from tf_adasum.compat.tensorflow.registry import hooks
+from tf_adasum.compat.tensorflow.private_names import CommunicationOptions, hooks
 from tf_adasum.compat.tensorflow.runtime import (
     SEED_STRIDE,
     abort_collectives,

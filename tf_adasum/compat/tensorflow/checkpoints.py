@@ -17,8 +17,7 @@ import tensorflow as tf
 
 from tf_adasum import atomic_files
 from tf_adasum.compat.base_strategy import live_strategies
-from tf_adasum.compat.tensorflow.private_names import CHECKPOINTS
-from tf_adasum.compat.tensorflow.registry import hooks
+from tf_adasum.compat.tensorflow.private_names import CHECKPOINTS, hooks
 
 
 @hooks.replaces(tf.train.Checkpoint, "_write", feature=CHECKPOINTS)

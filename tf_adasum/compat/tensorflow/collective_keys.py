@@ -18,8 +18,8 @@ from tf_adasum.compat.tensorflow.private_names import (
     CollectiveReplicaLauncher,
     FuncGraph,
     ResourceVariable,
+    hooks,
 )
-from tf_adasum.compat.tensorflow.registry import hooks
 
 # Reused keys are far above the keys that TensorFlow counts up from 100. After an error, the next
 # generation of keys begins. There are keys for 2^13 generations.

@@ -24,9 +24,9 @@ from tf_adasum.compat.tensorflow.private_names import (
     CommunicationOptions,
     DistributedValues,
     Mirrored,
+    hooks,
     regroup,
 )
-from tf_adasum.compat.tensorflow.registry import hooks
 from tf_adasum.compat.thread_flag import ThreadFlag
 
 # The maximum number of functions that are cached for one `AggregationState` in eager code. Each

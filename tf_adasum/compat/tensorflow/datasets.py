@@ -15,10 +15,10 @@ from tf_adasum.compat.tensorflow.private_names import (
     DistributedDatasetSpec,
     DistributedIterator,
     DistributedIteratorSpec,
+    hooks,
     input_lib,
     multi_device_iterator_ops,
 )
-from tf_adasum.compat.tensorflow.registry import hooks
 
 
 @hooks.replaces(multi_device_iterator_ops, "_create_device_dataset", feature=AUTOTUNING)

@@ -21,9 +21,9 @@ from tf_adasum.compat.tensorflow.private_names import (
     CollectiveAllReduceExtended,
     CoordinatedJob,
     context,
+    hooks,
     multi_worker_util,
 )
-from tf_adasum.compat.tensorflow.registry import hooks
 from tf_adasum.compat.thread_flag import ThreadFlag
 from tf_adasum.health import call_log
 

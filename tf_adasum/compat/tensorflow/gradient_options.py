@@ -4,8 +4,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from tf_adasum.compat.tensorflow.private_names import CommunicationOptions
-from tf_adasum.compat.tensorflow.registry import hooks
+from tf_adasum.compat.tensorflow.private_names import CommunicationOptions, hooks
 
 
 @hooks.overrides("merge")

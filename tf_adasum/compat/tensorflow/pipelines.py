@@ -7,8 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import tensorflow as tf
 
-from tf_adasum.compat.tensorflow.private_names import SEEDS, data_random_seed
-from tf_adasum.compat.tensorflow.registry import hooks
+from tf_adasum.compat.tensorflow.private_names import SEEDS, data_random_seed, hooks
 from tf_adasum.compat.thread_flag import ThreadFlag
 
 # The operations that read files.

@@ -1,8 +1,9 @@
-"""The private modules, classes and functions of TensorFlow that tf_adasum touches."""
+"""The private names of TensorFlow that tf_adasum touches, and the registry of the hooks."""
 
 import tensorflow as tf
 
 from tf_adasum._version import INSTALL_TENSORFLOW
+from tf_adasum.compat.hooks import Hooks
 from tf_adasum.compat.library import Library
 
 library = Library("TensorFlow", tf.__version__, INSTALL_TENSORFLOW)
@@ -66,3 +67,6 @@ data_random_seed = name(f"{DATA}.util", "random_seed", feature=SEEDS)
 CHECKPOINTS = "`tf.train.Checkpoint`s that all workers save"
 
 library.check()
+
+# The hooks into TensorFlow, which the other files of this folder define.
+hooks = Hooks("TensorFlow", library)
