@@ -1,7 +1,5 @@
 """Learning rate schedules for larger batches: the baselines that AdaScale is compared with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras
@@ -128,7 +126,7 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> LinearScalingWarmup:
+    def from_config(cls, config: dict[str, Any]) -> "LinearScalingWarmup":
         """Return a schedule from the config that `get_config` returned."""
         learning_rate = config["learning_rate"]
         if isinstance(learning_rate, dict):

@@ -1,7 +1,5 @@
 """GainTracker: measure AdaScale's estimates during training."""
 
-from __future__ import annotations
-
 import typing
 
 import keras
@@ -82,7 +80,7 @@ class GainTracker(StepTracker):
         if logs is not None:
             self.show(values, logs)
 
-    def draw(self, axes: Axes) -> None:
+    def draw(self, axes: "Axes") -> None:
         """Draw the gain as a function of the scale-invariant step."""
         x, y = (
             [values[name] for values in self.values] for name in ("scale_invariant_steps", "gain")

@@ -1,7 +1,5 @@
 """OrthogonalityTracker: measure how similar the replicas' gradients are during training."""
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Iterable, Mapping
 
@@ -167,7 +165,7 @@ class OrthogonalityTracker(StepTracker):
         self._state.stop_measuring_orthogonality()
         self.model.train_function = None  # `fit` makes a new one
 
-    def draw(self, axes: Axes) -> None:
+    def draw(self, axes: "Axes") -> None:
         """Draw a heat map with a row for each variable and for all, and a column for each step."""
         rows = [*self.paths, "all variables"]
         mesh = axes.imshow(

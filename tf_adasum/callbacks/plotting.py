@@ -1,7 +1,5 @@
 """Plotting: draw the measurements of a callback."""
 
-from __future__ import annotations
-
 import typing
 
 if typing.TYPE_CHECKING:
@@ -18,7 +16,7 @@ class Plotting:
 
     values: list[typing.Any]
 
-    def draw(self, axes: Axes) -> None:
+    def draw(self, axes: "Axes") -> None:
         """Draw the measurements on `matplotlib.axes.Axes`."""
         raise NotImplementedError
 
@@ -27,7 +25,7 @@ class Plotting:
         """The size of the figure that `plot` makes."""
         return 8, 4
 
-    def plot(self, axes: Axes | None = None) -> Figure | SubFigure:
+    def plot(self, axes: "Axes | None" = None) -> "Figure | SubFigure":
         """Draw the measurements.
 
         Args:

@@ -1,7 +1,5 @@
 """StragglerReport: measure how long each worker waits for the others, and find a slow worker."""
 
-from __future__ import annotations
-
 import threading
 import time
 import typing
@@ -149,7 +147,7 @@ class StragglerReport(Configured, Plotting, keras.callbacks.Callback):
         if self._sampler:
             self._sampler.is_on = False
 
-    def draw(self, axes: Axes) -> None:
+    def draw(self, axes: "Axes") -> None:
         """Draw a bar for each worker: its own time and its waiting time, medians over epochs."""
         step, waiting = (
             np.median([value[name] for value in self.values], axis=0)

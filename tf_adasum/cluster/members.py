@@ -3,8 +3,6 @@
 Standard library only.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import ipaddress
 import re
@@ -54,7 +52,7 @@ class Member:
         return is_here and (self.is_given or self.host == peer)
 
     @classmethod
-    def parsed(cls, found: dict[str, Any], ends: tuple[str, str], has_place: bool) -> Member:
+    def parsed(cls, found: dict[str, Any], ends: tuple[str, str], has_place: bool) -> "Member":
         """Return the `Member` in the value of a key.
 
         Args:

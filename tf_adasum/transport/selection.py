@@ -6,8 +6,6 @@ processes may not (other users, some containers), it may be slower than TCP, so 
 first candidate that works on all workers is used: it has to deliver the bytes that were sent.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -34,9 +32,6 @@ SMALL, LARGE, LARGE_IN_ALL = 2**10, 2**21, 2**24
 
 Share = Callable[..., tuple[str, list[list[Any]]]]  # `_shared`, without its first two arguments
 
-_channels = itertools.count()
-_choices: dict[tuple[Cluster, str], TransportChoice] = {}
-
 
 @dataclasses.dataclass(frozen=True)
 class TransportChoice:
@@ -52,6 +47,10 @@ class TransportChoice:
     mesh: Mesh | None
     summary: str
     endpoints: Mapping[int, SocketAddress] = dataclasses.field(default_factory=dict)
+
+
+_channels = itertools.count()
+_choices: dict[tuple[Cluster, str], TransportChoice] = {}
 
 
 def select(

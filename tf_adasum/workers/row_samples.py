@@ -3,8 +3,6 @@
 Shape legend: W is the number of workers.
 """
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Sequence
@@ -44,7 +42,7 @@ class RowSamples:
         is_close = (np.abs(values - first) <= allowed) | (values == first)
         self.equal = (is_close | (np.isnan(values) & np.isnan(first))).all(axis=2)
 
-    def of_these(self, arrays: np.ndarray) -> RowSamples:
+    def of_these(self, arrays: np.ndarray) -> "RowSamples":
         """Return the samples of some arrays only.
 
         Args:

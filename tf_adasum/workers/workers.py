@@ -3,8 +3,6 @@
 Shape legend: W is the number of workers, k is any number of values.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys
@@ -70,7 +68,7 @@ class Workers:
         count: int,
         options: tensorflow_compat.CommunicationOptions,
         health: HealthMonitor | NullMonitor,
-    ) -> Workers:
+    ) -> "Workers":
         """Create the workers of a strategy, which use TensorFlow's collectives.
 
         Args:
@@ -102,7 +100,7 @@ class Workers:
         return cls(rank, count, gather, add, health)
 
     @classmethod
-    def of_model(cls, model: keras.Model) -> Workers:
+    def of_model(cls, model: keras.Model) -> "Workers":
         """Return a model's workers; one worker if the model has no strategy of this package."""
         strategy = getattr(model, "distribute_strategy", None)
         if keras_compat.is_ours(strategy):

@@ -6,8 +6,6 @@ and its own arguments. The workers compare hashes of the descriptions. They comp
 only if the hashes differ (`workers.workers`).
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect
@@ -41,7 +39,7 @@ class Settings(dict):
         model: the `Settings` of the model, which many calls share. None without a model.
     """
 
-    model: Settings | None = None
+    model: "Settings | None" = None
 
     @functools.cached_property
     def digest(self) -> int:
