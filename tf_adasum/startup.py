@@ -25,7 +25,6 @@ from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import LAUNCHER, WorkerLostError, hint, see
 from tf_adasum.health import monitor
-from tf_adasum.health.monitor import NullMonitor
 from tf_adasum.transport import argument, library, selection
 from tf_adasum.transport.collectives import UcxTransport
 from tf_adasum.workers import agreement
@@ -236,7 +235,7 @@ def start(
         )
 
     if cluster is None:
-        return make(), NullMonitor()
+        return make(), monitor.NullMonitor()
     with _held_port(cluster), _forgotten_if_it_fails(cluster):
         health = monitor.begin(cluster, settings, timeout, seconds)
         is_first = health.status.state == "starting"

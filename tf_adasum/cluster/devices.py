@@ -9,8 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_adasum import environment_variables
-from tf_adasum.environment_variables import DEVICES_PER_WORKER
+from tf_adasum.environment_variables import DEVICES_PER_WORKER, devices_per_worker
 from tf_adasum.errors import see
 
 
@@ -32,7 +31,7 @@ def local_devices(requested: Sequence[str] | None = None) -> tuple[str, ...]:
     """
     if requested is not None:
         return _checked(requested)
-    count = environment_variables.devices_per_worker()
+    count = devices_per_worker()
     for device_type in ("GPU", "CPU"):
         if device_type == "CPU" and count:
             _configure_logical_cpus(count)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tf_adasum.cluster import error_file, rendezvous
-from tf_adasum.cluster.error_file import reason_of
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import HEARTBEAT_SECONDS, NOTICE_SECONDS, POLL_SECONDS
 from tf_adasum.errors import WorkerLostError, hint, say
@@ -166,7 +165,7 @@ class HealthMonitor:
                     self._set_cause(diagnosis.broken(self._cluster, collective_error, cut, of_all))
                     raise WorkerLostError(self.cause) from error
             if self._depth == 1 and self.status.state == "running":
-                self._update_status(state="failed", why=reason_of(error))
+                self._update_status(state="failed", why=error_file.reason_of(error))
             raise
         finally:
             self._depth -= 1
@@ -193,7 +192,7 @@ class HealthMonitor:
         if self._ending:
             return
         error = getattr(sys, "last_value", None)  # of the exception that ended the script
-        why = self.status.why or (reason_of(error) if error is not None else "")
+        why = self.status.why or (error_file.reason_of(error) if error is not None else "")
         if not self.cause:
             self._update_status(state="ended", why=why)
         self._ending = True

@@ -9,7 +9,6 @@ from tf_adasum.aggregation import Scheme
 from tf_adasum.arguments import check
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
-from tf_adasum.compat.tensorflow import replica
 from tf_adasum.replicas.aggregation_state import AggregationState
 
 
@@ -89,7 +88,7 @@ class CustomReductions:
         (docs/custom_loops.md).
         """
         self._virtual_replicas.check(False)
-        own = replica()
+        own = tensorflow_compat.replica()
         self._combined.add(own)
         try:
             yield
@@ -99,4 +98,4 @@ class CustomReductions:
     @property
     def are_gradients_combined(self) -> bool:
         """Whether this replica is within `gradients_are_combined`."""
-        return bool(self._combined) and replica() in self._combined
+        return bool(self._combined) and tensorflow_compat.replica() in self._combined

@@ -16,7 +16,6 @@ import tensorflow as tf
 from tf_adasum.aggregation.groups import CollectiveGroup
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.transport import library
-from tf_adasum.transport.library import Mesh
 
 
 class UcxTransport:
@@ -32,7 +31,7 @@ class UcxTransport:
             in comparisons.
     """
 
-    def __init__(self, mesh: Mesh, devices: int, first_replica: int):
+    def __init__(self, mesh: library.Mesh, devices: int, first_replica: int):
         self._mesh, self._devices, self._first_replica = mesh, devices, first_replica
         self._keys = [tensorflow_compat.CallKeys() for _ in range(devices)]
         self.fuses = True
@@ -89,7 +88,7 @@ class UcxCollectives:
 
     def __init__(
         self,
-        mesh: Mesh,
+        mesh: library.Mesh,
         members: list[int],
         member: int,
         devices: int,
