@@ -6,6 +6,7 @@ import typing
 import tensorflow as tf
 
 from tf_adasum import environment_variables
+from tf_adasum.arguments import check
 from tf_adasum.cluster import detection, rendezvous, tasks, tf_config
 
 Resolver: typing.TypeAlias = tf.distribute.cluster_resolver.ClusterResolver
@@ -32,11 +33,8 @@ def resolve(
     """
     if cluster_resolver is None:
         return _resolve_environment(timeout)
-    if not isinstance(cluster_resolver, tf.distribute.cluster_resolver.ClusterResolver):
-        raise ValueError(
-            "`cluster_resolver` must be a tf.distribute.cluster_resolver.ClusterResolver. "
-            f"Received: cluster_resolver={cluster_resolver!r}"
-        )
+    expected = "must be a tf.distribute.cluster_resolver.ClusterResolver"
+    check("cluster_resolver", cluster_resolver, isinstance(cluster_resolver, Resolver), expected)
     jobs = tf.train.ClusterSpec(cluster_resolver.cluster_spec()).as_dict()
     if not jobs:
         return cluster_resolver, None

@@ -95,11 +95,9 @@ def run(
 
 
 def _of_script(script: Any, args: Sequence) -> list[str]:
-    if not isinstance(script, (str, os.PathLike)):
-        raise ValueError(
-            "`function_or_script` must be a function or the path of a script. "
-            f"Received: function_or_script={script!r}"
-        )
+    is_path = isinstance(script, (str, os.PathLike))
+    expected = "must be a function or the path of a script"
+    arguments.check("function_or_script", script, is_path, expected)
     if not os.path.isfile(script):
         raise ValueError(f"script not found: {os.fspath(script)!r} (looked in {os.getcwd()})")
     return [sys.executable, "-u", os.fspath(script), *map(str, args)]

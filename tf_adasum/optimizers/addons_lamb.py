@@ -4,7 +4,7 @@ import keras
 import tensorflow as tf
 import tensorflow_addons as tfa
 
-from tf_adasum.arguments import is_number
+from tf_adasum.arguments import check_number
 from tf_adasum.optimizers.lamb_arguments import check_numbers, patterns
 
 
@@ -47,12 +47,11 @@ class LAMB(tfa.optimizers.LAMB):
         name="lamb",
         **kwargs,
     ):
-        _check_learning_rate(learning_rate)
+        if not callable(learning_rate) and not tf.is_tensor(learning_rate):
+            expected = "of LAMB must be a number, 0 or more, or a LearningRateSchedule"
+            check_number("learning_rate", learning_rate, expected, at_least=0)
         check_numbers(beta_1, beta_2, epsilon, weight_decay)
-        if epsilon == 0:
-            raise ValueError(
-                "`epsilon` of TensorFlow Addons' LAMB must be above 0. Received: epsilon=0"
-            )
+        check_number("epsilon", epsilon, "of TensorFlow Addons' LAMB must be above 0", above=0)
         no_decay = patterns("exclude_from_weight_decay", exclude_from_weight_decay)
         no_adaptation = patterns("exclude_from_layer_adaptation", exclude_from_layer_adaptation)
         super().__init__(
@@ -73,16 +72,6 @@ class LAMB(tfa.optimizers.LAMB):
             "exclude_from_weight_decay": self.exclude_from_weight_decay,
             "exclude_from_layer_adaptation": self.exclude_from_layer_adaptation,
         }
-
-
-def _check_learning_rate(given):
-    if callable(given) or tf.is_tensor(given):
-        return
-    if not is_number(given, at_least=0):
-        raise ValueError(
-            "`learning_rate` of LAMB must be a number, 0 or more, or a "
-            f"tf.keras.optimizers.schedules.LearningRateSchedule. Received: {given!r}"
-        )
 
 
 def _as_list(patterns):
