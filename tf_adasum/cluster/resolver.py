@@ -33,8 +33,9 @@ def resolve(
     """
     if cluster_resolver is None:
         return _resolve_environment(timeout)
+    is_resolver = isinstance(cluster_resolver, tf.distribute.cluster_resolver.ClusterResolver)
     expected = "must be a tf.distribute.cluster_resolver.ClusterResolver"
-    check("cluster_resolver", cluster_resolver, isinstance(cluster_resolver, Resolver), expected)
+    check("cluster_resolver", cluster_resolver, is_resolver, expected)
     jobs = tf.train.ClusterSpec(cluster_resolver.cluster_spec()).as_dict()
     if not jobs:
         return cluster_resolver, None

@@ -16,9 +16,6 @@ class BaseStep:
       With accumulation, each value is the mean over `gradient_accumulation_steps` calls.
     * `average()` updates the moving averages of the weights, and applies
       `ema_overwrite_frequency`. `update_averages(count)` does the same after `count` updates.
-    * `add_slots(wrapper, count)` adds variables for what differs between the `count` virtual
-      replicas of a device, in Keras 3. It returns pairs: a variable of the inner optimizer, and the
-      new variable with its values on the virtual replicas, ``[count, …]``.
 
     A wrapper defines `build(wrapper, variables)`, which creates the variables that its steps need,
     after the optimizer was built for `variables`. The methods `add_variable` and
@@ -65,6 +62,19 @@ class BaseStep:
         Called after the optimizer is built. The optimizers of Keras 2 never accumulate.
         """
         return  # AutoGraph needs a body
+
+    def add_slots(self, wrapper, count):
+        """Add variables for what differs between the virtual replicas of a device, in Keras 3.
+
+        Args:
+            wrapper: the `WrapperBase`, whose inner optimizer is built.
+            count: the number of virtual replicas of a device.
+
+        Returns:
+            A list of pairs: a variable of the inner optimizer, and the new variable with its values
+            on the virtual replicas, ``[count, …]``.
+        """
+        raise NotImplementedError
 
     def measure(self, gradients):
         """Return a list of scalars to accumulate with the gradients and to pass to `update`.
