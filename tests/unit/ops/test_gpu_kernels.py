@@ -1,8 +1,11 @@
 """Whether the kernels for GPUs are used: their files, the driver and the GPUs."""
 
+import ctypes
 import hashlib
+import types
 
 import pytest
+import tensorflow as tf
 
 from tf_adasum.ops import gpu_kernels
 
@@ -40,3 +43,25 @@ def test_reasons_not_to_use_the_kernels(cuda, files, driver, gpus, reason, tmp_p
         (tmp_path / name).write_bytes(content)
     found = gpu_kernels.unsupported_reason(tmp_path, cuda)
     assert found is None if reason is None else reason in found
+
+
+@pytest.mark.parametrize(("status", "version"), [(0, (12, 9)), (35, None), (None, None)])
+def test_the_version_of_the_driver(status, version, monkeypatch):
+    def library(name):
+        if status is None:
+            raise OSError(f"{name}: no such file")
+        return types.SimpleNamespace(cuDriverGetVersion=get_version)
+
+    def get_version(pointer):
+        pointer._obj.value = 12090
+        return status
+
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    assert gpu_kernels.driver_cuda() == version
+
+
+def test_the_capabilities_of_the_gpus(monkeypatch):
+    details = {"first": {"compute_capability": (8, 6)}, "without details": {}}
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: list(details))
+    monkeypatch.setattr(tf.config.experimental, "get_device_details", details.get)
+    assert gpu_kernels.gpus.__wrapped__() == [86]

@@ -64,6 +64,18 @@ def filled(rule):
     return state
 
 
+@pytest.mark.parametrize("form", ["layer", "text"])
+def test_a_state_is_loaded(form):
+    saved, loaded, store = filled(ADACONS), state_of(ADACONS).rule_state, {}
+    if form == "layer":
+        saved.save_own_variables(store)
+        loaded.load_own_variables(store)
+    else:
+        loaded.saved.deserialize(saved.saved.serialize())
+    for name, variable in loaded.of_name.items():
+        np.testing.assert_array_equal(variable, saved.of_name[name], name)
+
+
 @pytest.mark.parametrize("form", ["layer", "layer without a state", "text"])
 def test_a_state_of_other_groups_is_left_out_with_a_warning(form):
     saved, loaded, store = filled(ADACONS), filled(rules.AdaCons(granularity="model")), {}

@@ -1,6 +1,5 @@
 """Virtual replicas of one device train as that many replicas, see the oracle in NumPy."""
 
-import functools
 import itertools
 
 import keras
@@ -124,16 +123,25 @@ def test_each_virtual_replica_drops_other_units(strategy):
     assert len({mask.tobytes() for mask in masks}) == len(masks) == replicas
 
 
-def test_a_custom_loop(strategy):
+@pytest.mark.parametrize(
+    ("form", "dense"),
+    [
+        (tf.constant, tf.identity),
+        (tf.sparse.from_dense, tf.sparse.to_dense),
+        (tf.RaggedTensor.from_tensor, lambda x: x.to_tensor(shape=[None, FEATURES])),
+    ],
+    ids=["dense", "sparse", "ragged"],
+)
+def test_a_custom_loop(strategy, form, dense):
     replicas = strategy.num_virtual_replicas
     model, (x, y) = linear(strategy), data(ROWS * replicas)
 
     @tf.function
     def step(x, y):
-        own = strategy.in_virtual_replicas(functools.partial(update, model))
+        own = strategy.in_virtual_replicas(lambda x, y: update(model, dense(x), y))
         return strategy.run(own, args=(x, y))
 
-    loss = step(x, y)
+    loss = step(form(x), y)
     assert_trained(model, x, y, replicas, ROWS * replicas)
     np.testing.assert_allclose(loss, np.mean(np.square(y)), rtol=1e-5)
     with pytest.raises(RuntimeError, match="in_virtual_replicas"):

@@ -56,6 +56,7 @@ def test_this_machine():
     """With the system's own interfaces: whichever it has, each is found by its address."""
     assert network_interface.interface_for(cluster_of("127.0.0.1:1", "127.0.0.1:2")) == "lo"
     assert network_interface.interface_for(cluster_of("localhost:1", "localhost:2")) == "lo"
+    assert network_interface.interface_for(cluster_of("192.0.2.1:1", "127.0.0.1:2")) == "lo"
     assert own_address.interface_with("192.0.2.1") == ""
     for _, name in socket.if_nameindex():
         for address in own_address._ipv4_of(name):
