@@ -67,7 +67,7 @@ class TestSameBits:
         "options",
         [
             {"rule": "adasum", "steps_per_execution": 3},
-            {"rule": "adasum model", "optimizer": "adam", "gathers_small_buckets": True},
+            {"rule": "adasum of the model", "optimizer": "adam", "gathers_small_buckets": True},
             {"rule": "adacons groups", "optimizer": "adam"},
             {"rule": "mean", "optimizer": "adam"},
         ],

@@ -20,18 +20,6 @@ from tf_adasum import callbacks, cross_device_ops, rules
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
-RULES = {
-    "adasum": lambda: rules.Adasum(),
-    "adasum model": lambda: rules.Adasum("model"),
-    "adacons": lambda: rules.AdaCons(),
-    "adacons variable": lambda: rules.AdaCons(0.9, "variable", rescale=True),
-    "adacons groups": lambda: rules.AdaCons(
-        0.9, {".*/(kernel|embeddings)": "kernels"}, rescale=True
-    ),
-    "sum": lambda: rules.Sum(),
-    "mean": lambda: rules.Mean(),
-}
-
 
 def without_small_bucket_gathering():
     """A context in which small buckets, too, go through the levels of the radix plan."""
@@ -49,32 +37,28 @@ def plan_of_a_large_bucket(strategy):
     return {"plan": scheme.plan(8_000_000, 1)}
 
 
-def build_text_model(one_hot=False):
+def text_layers(one_hot):
     """Bags of ten words; with `one_hot` the same model without sparse gradients."""
     if one_hot:
         encode = keras.layers.Lambda(lambda words: tf.one_hot(words, 50), output_shape=(10, 50))
-        embed = [encode, keras.layers.Dense(4, use_bias=False, name="table")]
+        embed = [encode, keras.layers.Dense(4, use_bias=False)]
     else:
-        embed = [keras.layers.Embedding(50, 4, name="table")]
-    last = [keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1, name="head")]
-    return keras.Sequential([keras.Input([10], dtype="int32"), *embed, *last])
+        embed = [keras.layers.Embedding(50, 4)]
+    last = [keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(1)]
+    return [keras.Input([10], dtype="int32"), *embed, *last]
 
 
 def train_text_model(
     strategy, rule, optimizer="sgd", one_hot=False, epochs=2, steps_per_execution=1
 ):
     """`fit` of a model with an Embedding; return weights, losses and the state of the rule."""
-    use_rule(strategy, RULES[rule]())
-    keras.utils.set_random_seed(0)
+    use_rule(strategy, rule)
     generator = np.random.default_rng(1)
     x = generator.integers(0, 50, [64, 10])
     y = (x % 7).sum(axis=1, keepdims=True) / 10.0
-    with strategy.scope():
-        model = build_text_model(one_hot)
-        table = generator.standard_normal([50, 4])
-        model.get_layer("table").set_weights([table])
-        model.get_layer("head").set_weights([np.ones([4, 1]), np.zeros([1])])
-        model.compile(OPTIMIZERS[optimizer](), "mse", steps_per_execution=steps_per_execution)
+    options = {"steps_per_execution": steps_per_execution}
+    model = compiled(strategy, lambda: text_layers(one_hot), OPTIMIZERS[optimizer], **options)
+    model.set_weights([generator.standard_normal([50, 4]), np.ones([4, 1]), np.zeros([1])])
     history = model.fit(x, y, batch_size=16, epochs=epochs, shuffle=False, verbose=0).history
     return {"loss": history["loss"], **weights_of(model), **rule_state(model)}
 

@@ -38,6 +38,8 @@ OPTIMIZERS = {
 RULES = {
     "adasum of the model": rules.Adasum("model"),
     "adacons of the paper": rules.AdaCons(rescale=False),
+    "adacons variable": rules.AdaCons(0.9, "variable", rescale=True),
+    "adacons groups": rules.AdaCons(0.9, {".*/(kernel|embeddings)": "kernels"}, rescale=True),
 }
 
 
@@ -45,10 +47,12 @@ def use_rule(strategy, rule, **options):
     """Give a strategy another rule; outside tests a strategy has one scheme for life.
 
     Args:
-        strategy: the workers' strategy.
+        strategy: the workers' strategy. A scenario begins with the rule Adasum. None has no rule.
         rule: a rule, its name, or a name in `RULES`.
         options: of the scheme.
     """
+    if strategy is None:
+        return
     strategy._aggregation = rules.get(RULES.get(rule, rule) if isinstance(rule, str) else rule)
     strategy._scheme = Scheme.from_arguments(
         strategy._aggregation, strategy.num_replicas_in_sync, **options
@@ -98,11 +102,11 @@ def build_mlp(features=6, **kernel):
 
 
 def compiled(strategy, make, optimizer=SGD, loss="mse", seed=1, **options):
-    """A Sequential model that is made and compiled in the scope, by functions.
+    """A model that is made and compiled in the scope, by functions.
 
     Args:
         strategy: the workers' strategy; None for one process.
-        make: returns the layers.
+        make: returns the layers of a Sequential model, or another model.
         optimizer: returns the optimizer.
         loss: of `compile`.
         seed: set before the layers are made.
@@ -110,7 +114,8 @@ def compiled(strategy, make, optimizer=SGD, loss="mse", seed=1, **options):
     """
     keras.utils.set_random_seed(seed)
     with scope(strategy):
-        model = keras.Sequential(make())
+        made = make()
+        model = made if isinstance(made, keras.Model) else keras.Sequential(made)
         model.compile(optimizer(), loss, **options)
     return model
 
@@ -154,33 +159,27 @@ LOSSES = {
 }
 
 
-def train_on_identical_data(
-    strategy, replicas, loss, rule="adasum", l2=0.0, clipnorm=None, run_eagerly=False
-):
+def train_on_identical_data(strategy, replicas, loss, l2=None, clipnorm=None, run_eagerly=False):
     """Every replica gets the same rows in every step."""
-    if strategy:
-        use_rule(strategy, rule)
-    keras.utils.set_random_seed(2)
     own_x, own_y = random_data(32)
     # Of each global batch every replica gets one block of eight rows, the same for all.
     x, y = (
         np.concatenate([block for block in np.split(values, 4) for _ in range(replicas)])
         for values in (own_x, own_y)
     )
-    with scope(strategy):
-        model = build_mlp(kernel_regularizer=keras.regularizers.L2(l2) if l2 else None)
-        model.compile(
-            optimizer=keras.optimizers.SGD(0.01, clipnorm=clipnorm),
-            loss=LOSSES[loss](),
-            run_eagerly=run_eagerly,
-        )
+    model = compiled(
+        strategy,
+        lambda: build_mlp(kernel_regularizer=l2 and keras.regularizers.L2(l2)),
+        lambda: SGD(0.01, clipnorm=clipnorm),
+        LOSSES[loss](),
+        run_eagerly=run_eagerly,
+    )
     history = model.fit(x, y, batch_size=8 * replicas, epochs=3, shuffle=False, verbose=0).history
     return {"loss": history["loss"], **weights_of(model)}
 
 
 def train_on_disjoint_features(strategy):
     """One step of a linear model; replica r's rows have nothing but feature r."""
-    use_rule(strategy, "adasum")
     replicas = strategy.num_replicas_in_sync
     x = np.repeat(np.eye(replicas, dtype="float32"), 4, axis=0)
     y = np.arange(1, 4 * replicas + 1, dtype="float32")[:, None]
@@ -286,7 +285,6 @@ def reduce_without_descriptors(strategy):
 
 def collective_attributes(strategy, **options):
     """Timeouts and hints of TensorFlow's collectives that reduce a large and a small bucket."""
-    use_rule(strategy, "adasum")
     marker = tensorflow_compat.GradientOptions(**options)
 
     @tf.function

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from support.keras_versions import PyDataset
 
-from scenarios.basics import compiled, use_rule
+from scenarios.basics import compiled
 from scenarios.keras import RowsByEpoch, SeenRows
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
@@ -159,7 +159,6 @@ def rows_of_cases(strategy, cases, folder, predicted=(), seeds="none"):
         predicted: cases for `evaluate` and `predict`.
         seeds: "none", "same", or "different" global seeds on the workers.
     """
-    use_rule(strategy, "adasum")
     write_files(strategy, folder)
     seen = SeenRows()
     layers = [keras.layers.Input([1]), seen, keras.layers.Dense(1)]

@@ -8,7 +8,7 @@ import tensorflow as tf
 from support import oracle
 from support.keras_versions import copies_of
 
-from scenarios.basics import compiled, on_replicas, random_data, use_rule
+from scenarios.basics import compiled, on_replicas, random_data
 from scenarios.given_gradients import built, gradients_of, initial_values, kept_by, new_variables
 from tf_adasum import optimizers
 from tf_adasum.compat import keras as keras_compat
@@ -63,7 +63,6 @@ def steps(strategy, name, steps=STEPS, local_steps=1, end=False, options=None):
         end: whether the last local steps are combined.
         options: of the inner optimizer.
     """
-    use_rule(strategy, "adasum")
     gradients = gradients_of(strategy.num_replicas_in_sync, steps)
 
     def make():
@@ -121,7 +120,6 @@ def fit_and_evaluate(strategy):
         and after `evaluate` and `predict`; what these return, and what a model of those weights
         returns without a strategy.
     """
-    use_rule(strategy, "adasum")
 
     def layers():
         return [keras.layers.Input([6]), keras.layers.BatchNormalization(), keras.layers.Dense(1)]

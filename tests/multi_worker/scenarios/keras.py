@@ -4,12 +4,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from scenarios.basics import compiled, message_of, random_data, use_rule
+from scenarios.basics import compiled, message_of, random_data
 
 
 def dropped_units(strategy, jit_compile):
     """Each replica's mask of one dropout, of 64 units of its own, from two equal trainings."""
-    use_rule(strategy, "adasum")
     replicas = strategy.num_replicas_in_sync
     # Replica r's row has ones in block r alone, so no gradient shares an element with another.
     x = np.repeat(np.eye(replicas, dtype="float32"), 64, axis=1)
@@ -60,7 +59,6 @@ class RowsByEpoch(keras.callbacks.Callback):
 
 def count_traces(strategy):
     """How often the model's code has run after one epoch, and after three."""
-    use_rule(strategy, "adasum")
     counts = []
 
     class Counting(keras.layers.Layer):

@@ -12,8 +12,7 @@ TARGETS = ROWS.sum(axis=1, keepdims=True)
 
 def fit_with_float8(strategy):
     """The variables of a layer in float8; later rows are larger, and the last batch is one row."""
-    if strategy:
-        use_rule(strategy, "mean")
+    use_rule(strategy, "mean")
     keras.utils.set_random_seed(1)
     with scope(strategy):
         model = keras.Sequential([keras.layers.Input([3]), keras.layers.Dense(4)])
@@ -43,8 +42,7 @@ def masked_moments(strategy, synchronized, all_masked):
         return [keras.Input([6, 1]), *layers, keras.layers.Dense(1)]
 
     model = compiled(strategy, make, lambda: keras.optimizers.SGD(0.1))
-    if strategy:
-        use_rule(strategy, "mean")
+    use_rule(strategy, "mean")
     epochs = 2 if synchronized else 1
     model.fit(rows, rows[:, 0], batch_size=32, shuffle=False, epochs=epochs, verbose=0)
     return weights_of(model)
@@ -70,7 +68,6 @@ def train_with_local_steps(strategy):
     Returns:
         After which steps the weights were checked.
     """
-    use_rule(strategy, "adasum")
 
     def make():
         inner = keras.layers.SpectralNormalization(keras.layers.Dense(8, "relu"))

@@ -5,7 +5,7 @@ import os
 import keras
 import numpy as np
 
-from scenarios.basics import compiled, message_of, random_data, scope, use_rule
+from scenarios.basics import compiled, message_of, random_data, scope, use_rule, weights_of
 from tf_adasum import callbacks, optimizers
 from tf_adasum.aggregation import rules
 
@@ -79,7 +79,7 @@ def train(strategy, folder, together, kind, rule, way):
             model = keras.models.load_model(path)
     model.fit(x, y, epochs=3, **options)
     strategy._check_model(model)
-    return {f"weight{i}": value for i, value in enumerate(model.get_weights())}
+    return weights_of(model)
 
 
 def refused(strategy, case):

@@ -143,8 +143,7 @@ def train(strategy, case, rule="mean", start=None):
     With the weights `start`, take steps of length 0 instead: all logs are those of these weights.
     """
     kind, reduction, rows, clipping, optimizer = case
-    if strategy:
-        use_rule(strategy, rule)
+    use_rule(strategy, rule)
     keras.utils.set_random_seed(1)
     x, y, weights = data_of(kind, ROWS[rows])
     with scope(strategy):
@@ -224,8 +223,7 @@ def weights_in(results, number):
 
 def built(strategy, rule, make, rows, **options):
     """Return the strategy of a loop, a model, the optimizer that is made, and data."""
-    if strategy:
-        use_rule(strategy, rule, **options)
+    use_rule(strategy, rule, **options)
     strategy = strategy or tf.distribute.get_strategy()
     keras.utils.set_random_seed(1)
     with strategy.scope():

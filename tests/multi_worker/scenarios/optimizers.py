@@ -7,7 +7,7 @@ from support import keras_versions, oracle
 from support.keras_versions import LossScaleOptimizer
 
 from scenarios import given_gradients
-from scenarios.basics import on_replicas, use_rule
+from scenarios.basics import on_replicas
 from scenarios.given_gradients import SHAPES, built, kept_by, new_variables
 from tf_adasum.compat import keras as keras_compat
 
@@ -54,7 +54,6 @@ def gradients_of(replicas, option):
 
 def apply(strategy, name, option):
     """STEPS steps on each replica's own gradients; returns all variables on each local replica."""
-    use_rule(strategy, "adasum")
     gradients = gradients_of(strategy.num_replicas_in_sync, option)
     variables, optimizer, step = built(strategy, lambda: make(name, option), gradients)
     for number in range(STEPS):

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from scenarios.basics import Batches, compiled, use_rule
+from scenarios.basics import Batches, compiled
 from scenarios.keras import SeenRows
 
 # The last batch is one row: some replicas have none.
@@ -107,8 +107,6 @@ def rows_of_steps(strategy, kinds, calls, steps_per_execution=1, built=False):
     Returns:
         Dict from "kind/call/steps or all/number of the call/step" to rows.
     """
-    if strategy:
-        use_rule(strategy, "adasum")
     found = {}
     for kind, call, steps in itertools.product(kinds, calls, [None, STEPS]):
         if kind in ENDLESS and not steps:

@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 from keras.layers import Dense, Normalization
 
-from scenarios.basics import build_mlp, message_of, random_data, use_rule
+from scenarios.basics import build_mlp, message_of, random_data
 from scenarios.training_logs import Largest
 
 ARGUMENTS = {"batch_size": 12, "shuffle": False, "verbose": 0}
@@ -18,7 +18,6 @@ ARGUMENTS = {"batch_size": 12, "shuffle": False, "verbose": 0}
 
 def messages(strategy):
     """The error of each program that makes a part of a model outside of the scope; "" for none."""
-    use_rule(strategy, "adasum")
     data = random_data(24)
     keras.utils.set_random_seed(3 + strategy.rank)
 

@@ -65,7 +65,6 @@ def operations_of_a_step(strategy):
 
 def train_large(strategy):
     """Digests of a variable in several pieces: bytes as many as travel by single copies."""
-    basics.use_rule(strategy, "adasum")
     replicas = strategy.num_replicas_in_sync
     numbers = np.random.default_rng(0)
     gradients = [

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from scenarios.basics import Batches, compiled, dense, message_of, random_data, use_rule
+from scenarios.basics import Batches, compiled, dense, message_of, random_data
 
 BATCH = 4
 
@@ -35,7 +35,6 @@ def from_function(strategy, batches, unknown=False, steps=None):
         unknown: whether the datasets do not know how many.
         steps: of an epoch; None as many as there are.
     """
-    use_rule(strategy, "adasum")
     own = batches[strategy.rank]
     dataset = strategy.distribute_datasets_from_function(lambda _: dataset_of(own, unknown))
     model = model_of(strategy, rate=0.0)
@@ -83,7 +82,6 @@ def refused(strategy, cases):
     Returns:
         For each case the seconds, and the type and text of the error.
     """
-    use_rule(strategy, "adasum")
     found = {}
     for index, (call, kind, batches, steps, steps_per_execution) in enumerate(cases):
         model = model_of(strategy, steps_per_execution=steps_per_execution)
@@ -101,7 +99,6 @@ def refused(strategy, cases):
 
 def too_many_steps(strategy):
     """`fit` that asks for more steps than there are; how many of two epochs were done."""
-    use_rule(strategy, "adasum")
     model = model_of(strategy)
     history = model.fit(dataset_of(3), epochs=2, steps_per_epoch=5, verbose=0).history
     finite = np.isfinite(history["loss"]).all()

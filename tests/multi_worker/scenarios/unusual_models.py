@@ -9,8 +9,7 @@ from scenarios.one_device import BATCH, FEATURES, AddingLayer, build, data_of
 
 def fit(strategy, kind):
     """Train on batches of 8 rows, of which the last one has fewer."""
-    if strategy:
-        use_rule(strategy, "mean")
+    use_rule(strategy, "mean")
     # Another seed on each worker: the weights of worker 0 count.
     keras.utils.set_random_seed(1 + (strategy.rank if strategy else 0))
     # A last batch of one row leaves a replica without rows.

@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import tf_adasum
+from scenarios.basics import compiled, random_data, weights_of
 from scenarios.callbacks import Interrupted
 
 ROWS, FEATURES = 4, 6
@@ -35,34 +36,26 @@ class Words(keras.layers.Layer):
         return keras.ops.reshape(found, [-1, 3 * FEATURES])
 
 
-def data(rows):
-    random = np.random.RandomState(0)
-    x = random.normal(size=[rows, FEATURES]).astype("float32")
-    return x, (x[:, :1] * x[:, 1:2] + 0.1 * random.normal(size=[rows, 1])).astype("float32")
+def model_of(strategy, optimizer, *layers):
+    def make():
+        hidden = [*(layer() for layer in layers), keras.layers.Dropout(0.2, seed=2)]
+        return [keras.Input([FEATURES]), *hidden, keras.layers.Dense(1)]
 
-
-def compiled(strategy, optimizer, *layers):
-    keras.utils.set_random_seed(1)
-    with strategy.scope():
-        layers = [*(make() for make in layers), keras.layers.Dropout(0.2, seed=2)]
-        model = keras.Sequential([keras.Input([FEATURES]), *layers, keras.layers.Dense(1)])
-        model.compile(OPTIMIZERS[optimizer](), "mse", metrics=["mae"], jit_compile=False)
-    return model
+    return compiled(strategy, make, OPTIMIZERS[optimizer], metrics=["mae"], jit_compile=False)
 
 
 def train(strategy, optimizer="sgd", steps=10, sparse=False):
     """The weights, the moving statistics and the logs of a training in `fit`."""
     replicas = strategy.num_virtual_replicas
-    x, y = data(ROWS * replicas * steps)
+    x, y = random_data(ROWS * replicas * steps)
     # The gradient of a bias before a BatchNormalization is a rounding error; Adam scales it up.
     dense = [lambda: keras.layers.Dense(12, use_bias=False), keras.layers.BatchNormalization]
-    model = compiled(strategy, optimizer, *([Words] if sparse else dense))
+    model = model_of(strategy, optimizer, *([Words] if sparse else dense))
     options = {"batch_size": ROWS * replicas, "shuffle": False, "verbose": 0}
     history = model.fit(x, y, epochs=1, **options).history
     strategy.average_statistics(model)
     strategy.check_replicas()
-    found = {f"weight{i}": each for i, each in enumerate(model.get_weights())}
-    return {**found, **{name: np.array(values) for name, values in history.items()}}
+    return {**weights_of(model), **history}
 
 
 def on_parts_of_the_devices(strategy, replicas, numbers, **arguments):
@@ -92,15 +85,14 @@ class InterruptAt(keras.callbacks.Callback):
 def train_until(strategy, folder, update, optimizer="momentum", steps=6, epochs=4):
     """Resume from the backup, and train until an update; the weights if the training ends."""
     replicas = strategy.num_virtual_replicas
-    x, y = data(ROWS * replicas * steps)
-    model = compiled(strategy, optimizer, lambda: keras.layers.Dense(12, activation="tanh"))
+    x, y = random_data(ROWS * replicas * steps)
+    model = model_of(strategy, optimizer, lambda: keras.layers.Dense(12, activation="tanh"))
     backup = tf_adasum.callbacks.BackupAndRestore(folder, save_freq=1, delete_checkpoint=False)
     options = {"batch_size": ROWS * replicas, "epochs": epochs, "verbose": 0}
     with contextlib.suppress(Interrupted):
         model.fit(x, y, callbacks=[backup, InterruptAt(update)], **options)
     strategy.check_replicas()
-    found = {f"weight{i}": each for i, each in enumerate(model.get_weights())}
-    return {**found, "updates": np.array(int(model.optimizer.iterations.numpy()))}
+    return {**weights_of(model), "updates": int(model.optimizer.iterations.numpy())}
 
 
 def accuracies(strategy, folder, rows, update, jobs, epochs=8):
