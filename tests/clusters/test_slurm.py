@@ -1,4 +1,4 @@
-"""Workers that `srun` starts, on two nodes of a real Slurm."""
+"""Jobs of a real Slurm that lose time or a node; what `srun` starts is in test_starters.py."""
 
 import os
 import pathlib
@@ -13,25 +13,6 @@ from tf_adasum.cluster import ports
 
 ROOT = pathlib.Path(__file__).parents[2]
 SECONDS = 200 * PACE
-
-
-@pytest.mark.slow
-def test_srun_trains_as_the_launcher(training, assert_as_launched, slurm_cluster, tmp_path):
-    ended = slurm_cluster.run(
-        *["srun", "-N", "2", "-n", "4", "--kill-on-bad-exit=1", *training.command, str(tmp_path)],
-        environment=training.environment,
-        timeout=SECONDS,
-    )
-    assert "tf_adasum: 4 workers, 4 replicas over " in ended.stderr
-    assert_as_launched(tmp_path)
-
-
-@pytest.mark.slow
-def test_srun_ends_all_workers_when_one_is_lost(training, slurm_cluster, tmp_path):
-    srun = ["srun", "-N", "2", "-n", "4", "--kill-on-bad-exit=1", *training.command]
-    status, said, seconds = training.lose_worker_1(tmp_path, *srun, **slurm_cluster.environment)
-    # Slurm returns the highest status of a task. Those of the others depend on what ends them.
-    assert status in (137, 143) and seconds < 60 and "task 1: Killed" in said, said
 
 
 # What the example's script starts: it is cut in its fourth epoch or so, wherever that is.
