@@ -20,10 +20,9 @@ import time
 import numpy as np
 import report
 from slow_links import WITH_ITS_INTERFACES
+from support import network
 
-sys.path[:0] = [str(report.ROOT / "tests")]
-
-from support import network  # noqa: E402 - found on the path above
+from experiments.comparison import with_range
 
 PORT = 12345
 VALIDATION = 300  # rows
@@ -196,30 +195,35 @@ class Job:
         found = subprocess.run(command, capture_output=True, text=True).stdout
         return [int(process) for process in found.split()]
 
-    def happen(self, event):
-        """Make the last host fail, leave or join; return the result of `seconds_until`."""
-        last, since = self.count - 1, time.time()
+    def act(self, event, host, choose=max):
+        """Make a host fail, leave or join; `choose` selects the worker that is killed."""
         if event == "a worker is killed":
-            os.kill(self.worker_processes(last)[-1], signal.SIGKILL)
-            return self.seconds_until(self.count, since)
-        if event == "a host's launcher is killed":
-            self.launchers[last].kill()
-            self.launchers[last].wait()
+            if processes := self.worker_processes(host):
+                os.kill(choose(processes), signal.SIGKILL)
+        elif event == "a host's launcher is killed":
+            self.launchers[host].kill()
+            self.launchers[host].wait()
         elif event == "a host is asked to stop":
-            self.launchers[last].send_signal(signal.SIGTERM)
+            self.launchers[host].send_signal(signal.SIGTERM)
+        elif event == "a host joins":
+            self.join(host)
         elif event == "a host's network is cut":
-            self.network.cut(last)
-        elif event == "a host's network is healed":
-            self.network.heal()
-            return self.seconds_until(self.count, since)
+            self.network.cut(host)
         else:
+            self.network.heal()
+
+    def happen(self, event):
+        """Let an event happen to the last host; return the result of `seconds_until`."""
+        last = self.count - 1
+        if event == "a host joins":
             self.launchers[last].wait(60)
-            since = time.time()
-            self.join(last)
-            return self.seconds_until(self.count, since)
-        return self.seconds_until(self.count - 1, since)
+        since = time.time()
+        self.act(event, last)
+        return self.seconds_until(self.count - (event in LEAVING), since)
 
 
+# After these events, training continues on fewer hosts.
+LEAVING = ("a host's launcher is killed", "a host is asked to stop", "a host's network is cut")
 EVENTS = (
     "a worker is killed",
     "a host's launcher is killed",
@@ -250,11 +254,6 @@ def disturbed(times, count, workers):
         return found, float((job.folder / "accuracy").read_text()), len(job.steps())
 
 
-def median_and_range(values):
-    """Return "median (lowest to highest)"."""
-    return f"{np.median(values):.1f} ({min(values):.1f} to {max(values):.1f})"
-
-
 def main():
     """Measure and write the report, or train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -268,7 +267,7 @@ def main():
         return
     found, accuracy, starts = disturbed(arguments.times, arguments.hosts, arguments.workers)
     rows = [
-        [event, len(own), *map(median_and_range, zip(*own, strict=True))]
+        [event, len(own), *(with_range(values, 1) for values in zip(*own, strict=True))]
         for event, own in found.items()
     ]
     plural = "s" * (arguments.workers > 1)

@@ -15,7 +15,6 @@ import json
 import os
 import pathlib
 import random
-import signal
 import subprocess
 import tempfile
 import time
@@ -62,31 +61,16 @@ class RandomEvents:
         possible = self._possible()
         event = self._random.choice(list(possible))
         host = self._random.choice(possible[event])
-        if event == "a worker is killed":
-            if processes := self._job.worker_processes(host):
-                os.kill(self._random.choice(processes), signal.SIGKILL)
-        elif event == "a host's launcher is killed":
-            self._job.launchers[host].kill()
-            self._job.launchers[host].wait()
-        elif event == "a host is asked to stop":
-            self._job.launchers[host].send_signal(signal.SIGTERM)
-        elif event == "a host joins":
-            self._job.join(host)
-        elif event == "a host's network is cut":
-            self._job.network.cut(host)
+        self._job.act(event, host, self._random.choice)
+        if event == "a host's network is cut":
             self._cut.add(host)
-        else:
-            self.heal()
+        elif event == "all networks are healed":
+            self._cut.clear()
         return f"{event} (host {host})"
-
-    def heal(self):
-        """Connect all hosts."""
-        self._job.network.heal()
-        self._cut.clear()
 
     def end(self):
         """Connect and start all hosts; return the seconds until all train, and exit statuses."""
-        self.heal()
+        self._job.network.heal()
         since = time.time()
         while (seconds := self._all_train(since)) is None:
             if time.time() > since + elastic.SECONDS:

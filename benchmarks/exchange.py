@@ -18,6 +18,8 @@ import report
 from exchange_worker import WIRE_DTYPES, on_workers
 from generated_tables import ROUNDING
 
+from experiments.comparison import with_range
+
 # The values of UCX_TLS: for processes on one host, and for processes on several hosts.
 TRANSPORTS = {"shared memory": "posix,cma,self", "TCP": "tcp,self"}
 UCX = "adasum; ucx"
@@ -116,10 +118,8 @@ def transport_rows(workers, shapes, steps):
 
 def ratio(rounds, kind, other):
     """Return the ratio of the medians in each round: its median and its range."""
-    medians = [
-        np.median(each[kind]["seconds"]) / np.median(each[other]["seconds"]) for each in rounds
-    ]
-    return f"{np.median(medians):.2f} ({min(medians):.2f}..{max(medians):.2f})"
+    medians = ([np.median(each[name]["seconds"]) for name in (kind, other)] for each in rounds)
+    return with_range([own / others for own, others in medians], 2)
 
 
 def compare_transports(shapes, steps, counts):
@@ -134,8 +134,8 @@ def compare_transports(shapes, steps, counts):
         "each step the kinds of one package take turns, in one process; “alone” is a process that "
         "exchanges nothing over TensorFlow's collectives, as in use, and as Horovod's. All "
         f"of these take turns in {ROUNDS} rounds. Milliseconds of a reduction, median "
-        "(quartiles) of all steps on worker 0; ratios of a round's medians, median (lowest.."
-        "highest) of the rounds; CPU milliseconds of worker 0's process, median.\n\n"
+        "(quartiles) of all steps on worker 0; ratios of a round's medians, median (lowest "
+        "to highest) of the rounds; CPU milliseconds of worker 0's process, median.\n\n"
         + report.table(header, rows)
     )
     report.write("exchange_transport", "Exchange: UCX, TensorFlow's collectives, Horovod", body)

@@ -7,7 +7,6 @@ over UCX, and ``"packed"`` for buckets that are also packed over UCX.
 """
 
 import argparse
-import contextlib
 import json
 import time
 from unittest import mock
@@ -117,7 +116,6 @@ def reduction(strategy, kind, gradients):
         return tf.function(lambda: strategy.run(in_replica)).get_concrete_function()
 
 
-@contextlib.contextmanager
 def over(strategy, ucx, fuses):
     """Return a context: functions traced in it send gradients over UCX or over TensorFlow.
 
@@ -129,17 +127,9 @@ def over(strategy, ucx, fuses):
     from tf_adasum.compat import tensorflow as tensorflow_compat
 
     collectives = tensorflow_compat.cross_device_ops(strategy.extended)
-    saved = collectives.transport
     if not ucx:
-        collectives.transport = None
-    else:
-        saved.fuses = fuses
-    try:
-        yield
-    finally:
-        collectives.transport = saved
-        if ucx:
-            saved.fuses = True
+        return mock.patch.object(collectives, "transport", None)
+    return mock.patch.object(collectives.transport, "fuses", fuses)
 
 
 def scheme_options(parts):

@@ -10,13 +10,10 @@ which `python -m experiments report time_to_accuracy` makes its table.
 import argparse
 import json
 import pathlib
-import sys
 
 import numpy as np
 import report
 from report import WARM_UP, time_in_turn
-
-sys.path.append(str(report.ROOT))
 
 # Workers x devices of each.
 TOPOLOGIES = ((1, 1), (2, 2), (4, 1), (2, 4), (4, 2))

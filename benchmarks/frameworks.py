@@ -21,7 +21,6 @@ import os
 import pathlib
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -167,18 +166,14 @@ def worker(arguments):
         pathlib.Path(arguments.folder, "out.json").write_text(json.dumps(measured))
 
 
-def free_port():
-    """Return a port of the loopback interface that is free now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @contextlib.contextmanager
 def workers(framework, folder, count, sizes, bind_to):
     """Start the workers, yield their processes or the process of `mpirun`, and kill them."""
+    from tf_adasum.cluster.ports import free_ports
     from tf_adasum.launch.cpu_shares import cpu_shares
 
+    with free_ports(count) as ports:
+        addresses = [f"127.0.0.1:{port}" for port in ports]
     python = os.environ[PYTHONS[framework]] if framework in PYTHONS else sys.executable
     command = [python, "-u", str(pathlib.Path(__file__)), "--framework", framework]
     command += ["--folder", folder, "--workers", str(count), "--sizes", *sizes]
@@ -190,12 +185,12 @@ def workers(framework, folder, count, sizes, bind_to):
         command = [*mpirun, "--mca", "pml", "ob1", "--mca", "btl", "vader,self", *command]
         environments, shares = environments[:1], []
     elif framework == "jax":
-        address = {"ADDRESS": f"127.0.0.1:{free_port()}", "KERAS_BACKEND": "jax"}
+        address = {"ADDRESS": addresses[0], "KERAS_BACKEND": "jax"}
         environments = [each | address | {"RANK": str(i)} for i, each in enumerate(environments)]
     else:
-        cluster = {"worker": [f"127.0.0.1:{free_port()}" for _ in range(count)]}
         for index, each in enumerate(environments):
-            own = {"cluster": cluster, "task": {"type": "worker", "index": index}}
+            task = {"type": "worker", "index": index}
+            own = {"cluster": {"worker": addresses}, "task": task}
             each |= {"TF_CONFIG": json.dumps(own), "RANK": str(index)}
     with contextlib.ExitStack() as stack:
         processes = []

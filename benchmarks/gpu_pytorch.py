@@ -1,12 +1,8 @@
 """The operations of the kernels in plain PyTorch, which kernels_gpu.py measures as baselines."""
 
 import functools
-import sys
 
 import numpy as np
-import report
-
-sys.path.insert(0, str(report.ROOT / "tests"))
 from support.cuda_library import PAIRWISE_COMBINE, SEGMENT_GRAM, SEGMENT_WEIGHTED_SUM
 
 # The allowed relative errors of PyTorch, which also rounds intermediate results to the operands'

@@ -23,7 +23,6 @@ import os
 import platform
 import queue
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -35,6 +34,8 @@ from pathlib import Path
 import gpu_profile
 import numpy as np
 import report
+
+from tf_adasum.cluster.ports import free_ports
 
 STRATEGIES = ("adasum", "mean", "stock")
 # Model, precision, XLA.
@@ -296,10 +297,8 @@ def kernels(arguments, gpus, replicas, notes):
 
 def workers(arguments, gpus, replicas, notes):
     """Two processes on the first two GPUs, or both on the only one; then `-n auto`."""
-    with socket.socket() as one, socket.socket() as two:
-        for free in (one, two):
-            free.bind(("localhost", 0))
-        addresses = [f"localhost:{free.getsockname()[1]}" for free in (one, two)]
+    with free_ports(2) as ports:
+        addresses = [f"localhost:{port}" for port in ports]
     options = ["--model", "embeddings", "--strategy", "adasum", "--replicas", 1]
     options += ["--memory", MEMORY["embeddings"], "--ring", *["--dry"] * arguments.dry]
     started = []

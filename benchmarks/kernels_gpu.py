@@ -39,8 +39,6 @@ import gpu_pytorch
 import ml_dtypes
 import numpy as np
 import report
-
-sys.path.insert(0, str(report.ROOT / "tests"))
 from support import cuda_library, gpu_devices
 from support.cuda_library import (
     PAIRWISE_COMBINE,

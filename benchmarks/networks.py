@@ -22,10 +22,7 @@ import tempfile
 import generated_tables
 import reliability
 import report
-
-sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "tests")]
-
-from support import network, network_cases  # noqa: E402 - found on the path above
+from support import network, network_cases
 
 STRATEGIES = ("adasum", "joined", "stock")
 COLUMNS = {

@@ -8,13 +8,10 @@ the experiment `cnn` with the same seed. Writes benchmarks/results/DATE-real_wor
 
 import argparse
 import itertools
-import sys
 import time
 
 import numpy as np
 import report
-
-sys.path.append(str(report.ROOT))
 
 WORKERS, DEVICES = 4, (2, 4, 8)
 RULE, RATE, SEED = "adasum", 0.04, 0

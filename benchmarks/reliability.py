@@ -14,14 +14,10 @@ transport. Writes benchmarks/results/DATE-reliability.md.
 import argparse
 import os
 import pathlib
-import sys
 import tempfile
 
 import report
-
-sys.path[:0] = [str(report.ROOT / "tests" / "multi_worker"), str(report.ROOT / "tests")]
-
-from support import faults  # noqa: E402 - found on the path above
+from support import faults
 
 STARTUP_TIMEOUT = 300.0  # limit from the start to the fault, on a busy machine
 

@@ -1,12 +1,10 @@
 """Start workers for the benchmarks, time steps, compute medians, and write the reports."""
 
-import contextlib
 import datetime
 import json
 import os
 import pathlib
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Scripts import from these what they need.
+sys.path += [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "multi_worker")]
 RESULTS = ROOT / "benchmarks" / "results"
 SECONDS = 600
 WARM_UP = 3  # steps of each `fit` that `time_in_turn` does not count; they include tracing
@@ -132,9 +132,8 @@ def write(name, title, body, *, machine=None, folder=RESULTS):
     `machine` replaces `this_machine()`, which needs TensorFlow. `folder` is the report's folder.
     """
     date = datetime.date.today().isoformat()
-    script = pathlib.Path(sys.argv[0]).resolve()
-    folder_of_script = "tests/multi_worker" if "tests" in script.parts[-3:] else "benchmarks"
-    command = " ".join(["python", f"{folder_of_script}/{script.name}", *sys.argv[1:]])
+    script = pathlib.Path(sys.argv[0]).name
+    command = " ".join(["python", f"benchmarks/{script}", *sys.argv[1:]])
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{date}-{name}.md"
@@ -144,16 +143,3 @@ def write(name, title, body, *, machine=None, folder=RESULTS):
         f"Machine: {machine or this_machine()}.\n\n{body}\n"
     )
     print(path.read_text())
-
-
-@contextlib.contextmanager
-def checkout_of(commit):
-    """Return a context manager for a folder with a commit's files, and the op built here."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = ["git", "archive", commit, "tf_adasum"]
-        archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
-        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-        for built in (ROOT / "tf_adasum" / "ops").glob("_*[!y]"):
-            if built.is_file():
-                shutil.copy(built, pathlib.Path(folder, "tf_adasum", "ops"))
-        yield folder

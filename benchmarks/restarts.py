@@ -27,7 +27,7 @@ SECONDS_PER_STEP = 0.05  # at least, so that kills hit different moments of the 
 SECONDS = 900  # after this time, a run counts as hanging
 
 
-def train(folder, save_freq, seconds_per_step=SECONDS_PER_STEP):
+def train(folder, save_freq):
     """Train with backups on every worker, and save the final state."""
     import keras
 
@@ -56,7 +56,7 @@ def train(folder, save_freq, seconds_per_step=SECONDS_PER_STEP):
     def take_time(batch, logs):
         if not (folder / f"trains-{restart}").exists():
             (folder / f"trains-{restart}").touch()
-        time.sleep(seconds_per_step)
+        time.sleep(SECONDS_PER_STEP)
 
     backup = tf_adasum.callbacks.BackupAndRestore(folder / "backup", save_freq=save_freq)
     slow = keras.callbacks.LambdaCallback(on_train_batch_end=take_time)
@@ -154,14 +154,11 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)
     parser.add_argument("--save-freq", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--seconds-per-step", type=float, default=SECONDS_PER_STEP, help=argparse.SUPPRESS
-    )
     arguments = parser.parse_args()
     if arguments.folder:
         freq = arguments.save_freq
         freq = int(freq) if freq.isdecimal() else freq
-        train(arguments.folder, freq, arguments.seconds_per_step)
+        train(arguments.folder, freq)
         return
     rows, kills = [], 0
     with tempfile.TemporaryDirectory() as folder:

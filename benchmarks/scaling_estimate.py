@@ -9,17 +9,14 @@ all predicted and measured steps. Tasks are small, and written in NumPy; gradien
 """
 
 import argparse
-import pathlib
 import sys
 import time
 
 import numpy as np
+import report
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent.parent)]
-import report  # noqa: E402
-
-from experiments import data  # noqa: E402
-from tf_adasum.callbacks import progress  # noqa: E402
+from experiments import data
+from tf_adasum.callbacks import progress
 
 REPLICAS, MEASURED, ROWS = (1, 2, 4, 8, 16, 32, 64), 8, 8
 LEVELS = (0.5, 0.8)  # of the way from the first to the last loss of one replica
@@ -174,7 +171,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="one task, one seed")
     options = parser.parse_args()
     seeds = (1,) if options.quick else (1, 2, 3)
-    rows, ratios, began = [], [], time.time()
+    rows, ratios, began = [], {n: [] for n in REPLICAS if n != MEASURED}, time.time()
     for task in tasks(options.quick):
         alone = 600 if options.quick else 3000
         base = [train(task, 1, seed, alone)[0] for seed in seeds]
@@ -198,26 +195,17 @@ def main():
             for replicas in REPLICAS:
                 guess, real = np.mean(predicted[replicas]), steps[replicas, number]
                 if replicas != MEASURED:
-                    ratios.append(guess / real)
-                rows.append((task.name, LEVELS[number], replicas, real, guess, guess / real))
+                    ratios[replicas].append(guess / real)
+                share, ratio = LEVELS[number], f"{guess / real:.2f}"
+                numbers = f"{replicas}{' (measured here)' * (replicas == MEASURED)}"
+                rows.append([task.name, share, numbers, f"{real:.0f}", f"{guess:.0f}", ratio])
         print(f"{task.name}: {time.time() - began:.0f} s", file=sys.stderr, flush=True)
-    cells = [
-        (
-            *task,
-            f"{n}{' (measured here)' * (n == MEASURED)}",
-            f"{real:.0f}",
-            f"{guess:.0f}",
-            f"{ratio:.2f}",
-        )
-        for *task, n, real, guess, ratio in rows
-    ]
     header = ["task", "share of the way", "replicas", "steps measured", "predicted", "ratio"]
-    finite = np.array([r for r in ratios if np.isfinite(r)])
+    found = np.concatenate(list(ratios.values()))
+    finite = found[np.isfinite(found)]
     within = np.mean(np.abs(np.log(finite)) <= np.log(1.3))
     by_replicas = "\n".join(
-        f"N = {n}: median ratio {np.nanmedian([row[5] for row in rows if row[2] == n]):.2f}."
-        for n in REPLICAS
-        if n != MEASURED
+        f"N = {n}: median ratio {np.nanmedian(own):.2f}." for n, own in ratios.items()
     )
     report.write(
         "scaling_estimate",
@@ -225,8 +213,8 @@ def main():
         "Each row: the steps to the same validation loss (a share of the way from the first to the "
         "last loss of one replica), as measured, and as predicted from the run with "
         f"{MEASURED} replicas. {ROWS} samples per replica, the learning rate of one replica, means "
-        f"of {len(seeds)} seeds.\n\n{report.table(header, cells)}\n\n"
-        f"{len(finite)} of {len(ratios)} points reached the loss. Within 30 %: {within:.0%}. "
+        f"of {len(seeds)} seeds.\n\n{report.table(header, rows)}\n\n"
+        f"{len(finite)} of {len(found)} points reached the loss. Within 30 %: {within:.0%}. "
         f"Median ratio {np.median(finite):.2f}, from {finite.min():.2f} to {finite.max():.2f}.\n"
         f"{by_replicas}",
     )

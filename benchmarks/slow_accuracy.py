@@ -14,15 +14,12 @@ import dataclasses
 import json
 import pathlib
 import statistics
-import sys
 import tempfile
 import time
 
 import numpy as np
 import report
 import slow_links
-
-sys.path.append(str(report.ROOT))
 
 DEVICES = 2  # of each worker
 TARGET = 0.95  # accuracy on the validation split

@@ -7,6 +7,7 @@ both directions. Writes benchmarks/results/DATE-slow_links.md.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -18,10 +19,7 @@ import time
 import frameworks
 import numpy as np
 import report
-
-sys.path[:0] = [str(report.ROOT / "tests")]
-
-from support import network  # noqa: E402 - found on the path above
+from support import network
 
 WORKERS, PORT = 4, 12345
 SECONDS = 1500  # until the benchmark stops waiting for a worker
@@ -40,7 +38,7 @@ SIZE = "1 MB"
 WITH_ITS_INTERFACES = ["unshare", "--mount", "sh", "-c", 'mount -t sysfs sysfs /sys && exec "$@"']
 
 
-class Links:
+class Links(contextlib.AbstractContextManager):
     """Hosts whose links to a bridge have a limited rate.
 
     Args:
@@ -65,9 +63,6 @@ class Links:
                 burst = max(16, mbit * burst_ms // 8)  # kilobytes
                 limit = ("rate", f"{mbit}mbit", "burst", f"{burst}kb", "latency", "100ms")
                 own.run("tc", "qdisc", "add", "dev", name, "root", "tbf", *limit)
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *exception):
         for host in (*self.hosts, self.switch):

@@ -18,6 +18,8 @@ from statistics import median
 import numpy as np
 import report
 
+from experiments.comparison import with_range
+
 WIDTH, ROWS, COUNTS = 720, 4, (2, 8, 32)
 
 
@@ -70,7 +72,7 @@ def main():
         more = [one["MiB"] - other["MiB"] for one, other in pairs]
         copies = (k.bit_length() - 1 + 2) * virtual[0]["gradients"]
         rows.append([k, *(f"{median(one['ms'] for one in own):.1f}" for own in found.values())])
-        rows[-1] += [_with_range(ratios, ".2f"), _with_range(more, ".0f"), f"{copies:.0f}"]
+        rows[-1] += [with_range(ratios, 2), with_range(more, 0), f"{copies:.0f}"]
     header = ["k", "virtual: ms", "accumulation: ms", "time", "more memory: MiB"]
     report.write(
         "virtual_replicas",
@@ -80,10 +82,6 @@ def main():
         f"turns. Four samples in a micro-batch, 1.6 million parameters, one CPU device.\n\n"
         + report.table([*header, "(log2 k + 2) gradients: MiB"], rows),
     )
-
-
-def _with_range(values, form):
-    return f"{median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 if __name__ == "__main__":

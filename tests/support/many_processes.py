@@ -5,23 +5,14 @@ python -S many_processes.py COUNT listed    # they know all addresses, as from T
 """
 
 import os
-import socket
 import sys
 import time
 
 from tf_adasum.cluster import rendezvous
+from tf_adasum.cluster.ports import free_ports
 from tf_adasum.cluster.tasks import Cluster, cluster_to_join
 
 SECONDS = 120
-
-
-def free_addresses(count):
-    """Return addresses of this machine with ports that are free now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
-    for each in held:
-        each.close()
-    return tuple(addresses)
 
 
 def start(rank, count, way, addresses):
@@ -37,13 +28,13 @@ def start(rank, count, way, addresses):
 def main():
     """Start all workers, and wait for them."""
     count, way = int(sys.argv[1]), sys.argv[2]
-    addresses = free_addresses(count)
-    since = time.monotonic()
-    for rank in range(count):
-        if os.fork() == 0:
-            os._exit(0 if start(rank, count, way, addresses) else 1)
-    failed = [code for _, code in (os.wait() for _ in range(count)) if code]
-    print(len(failed), time.monotonic() - since)
+    with free_ports(count) as ports:
+        addresses, since = tuple(f"127.0.0.1:{port}" for port in ports), time.monotonic()
+        for rank in range(count):
+            if os.fork() == 0:
+                os._exit(0 if start(rank, count, way, addresses) else 1)
+        failed = [code for _, code in (os.wait() for _ in range(count)) if code]
+        print(len(failed), time.monotonic() - since)
 
 
 if __name__ == "__main__":
