@@ -3,6 +3,7 @@
 import importlib
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +16,9 @@ os.environ["SECONDS_OF_TENSORFLOW_IMPORT"] = str(time.monotonic() - _begin)  # s
 import pytest  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
+# The code that tests share (`support`, and `scenarios` in tests/multi_worker), and the code that
+# builds the site. They come last: a file here hides no package, whatever its name.
+sys.path += [str(ROOT / folder) for folder in ("tests", "tests/multi_worker", "docs/site")]
 
 # A shell that starts the tests in the background, as `make test` does, has them ignore it, and
 # every process that they start: as in a terminal.

@@ -19,8 +19,7 @@ from support.pace import PACE
 from tf_adasum.cluster import ports as cluster_ports
 
 HERE = pathlib.Path(__file__).parent
-TESTS = HERE.parent
-REPOSITORY = TESTS.parent
+REPOSITORY = HERE.parents[1]
 SECONDS_TO_START = 120
 SECONDS_TO_STOP = 10
 SECONDS_AFTER_AN_ERROR = 10
@@ -168,7 +167,7 @@ def worker_environment(ports, index, devices, hosts=None):
     hosts = hosts or ["127.0.0.1"] * len(ports)
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, [HERE / "hidden", REPOSITORY, TESTS])),
+        "PYTHONPATH": os.pathsep.join(map(str, [HERE / "hidden", REPOSITORY])),
         "TF_ADASUM_DEVICES_PER_WORKER": str(devices),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "",

@@ -4,9 +4,7 @@ import gc
 import importlib
 import multiprocessing
 import os
-import pathlib
 import random
-import sys
 import traceback
 
 import numpy as np
@@ -22,13 +20,13 @@ def make_strategy(options):
 
 
 def restorer_of_rule(strategy):
-    """Return a function that gives the strategy back the rule it has now."""
+    """Return a function that gives the strategy back the rule and the settings it has now."""
     from tf_adasum.compat import tensorflow as tensorflow_compat
 
-    rule, scheme = strategy._aggregation, strategy._scheme
+    rule, scheme, nonfinite = strategy._aggregation, strategy._scheme, strategy._nonfinite
 
     def restore():
-        strategy._aggregation = rule
+        strategy._aggregation, strategy._nonfinite = rule, nonfinite
         strategy._scheme = tensorflow_compat.cross_device_ops(strategy.extended).scheme = scheme
 
     return restore
@@ -72,9 +70,6 @@ def main(pipe, log, environment, options):
         options: further arguments of AdasumMirroredStrategy.
     """
     use_environment(environment, log)
-    # Keras finds the hidden packages here, because some scenarios need them.
-    path = environment["PYTHONPATH"].split(os.pathsep)
-    sys.path[:0] = [folder for folder in path if pathlib.Path(folder).name != "hidden"]
     import keras
 
     strategy = restore = None
