@@ -74,9 +74,9 @@ OWN_WORKERS = $(addprefix tests/multi_worker/,test_doctor.py test_faults.py test
     test_notebook.py test_replica_check.py test_start.py \
     test_transport_choice.py)
 SHARED_GROUP = $(filter-out $(OWN_WORKERS),$(wildcard tests/multi_worker/test_*.py))
-# Some files with workers also run over UCX.
-OVER_UCX = $(addprefix tests/multi_worker/,test_dtypes.py \
-    test_empty_replicas.py test_nonfinite.py test_optimizers.py)
+# Some tests with workers also run over UCX.
+OVER_UCX = $(addprefix tests/multi_worker/,test_dtypes.py test_empty_replicas.py \
+    test_nonfinite.py test_optimizers.py test_predict.py test_training.py::test_own_reductions)
 # These have targets of their own.
 OTHERS = $(SHARED_GROUP) tests/clusters tests/wheels
 define BOTH_PARTS

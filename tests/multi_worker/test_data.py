@@ -17,7 +17,6 @@ ONCE = [
     "odd in two parts AUTO",
     "listed even DATA",
     "odd of known length AUTO",
-    "generator",
 ]
 # The order is another one in the next epoch.
 SHUFFLED = [
@@ -109,7 +108,7 @@ def test_evaluate_and_predict_and_a_dataset_that_replaces_another(group, tmp_pat
 
 # Kinds of input whose rows were lost, calls, and options; the slow cases are all of them.
 BY_STEP = [
-    (["generator", "from_generator, once", "PyDataset with threads"], ["fit"], {}),
+    (["generator", "from_generator, once", "PyDataset with threads", "tensors"], ["fit"], {}),
     (["endless generator"], ["fit"], {"steps_per_execution": 2}),
     (["generator"], ["evaluate"], {}),
 ]

@@ -66,7 +66,8 @@ def test_a_loop_combines_and_clips(group):
 @pytest.mark.parametrize(
     "kind",
     keras_versions.marked(
-        unusual_models.KINDS, dict.fromkeys(["eagerly", "two optimizers"], pytest.mark.always)
+        unusual_models.KINDS,
+        dict.fromkeys(["eagerly", "other keys", "two optimizers"], pytest.mark.always),
     ),
 )
 def test_unusual_models_equal_one_device(group, kind):

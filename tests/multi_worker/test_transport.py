@@ -5,8 +5,6 @@
 
 import numpy as np
 import pytest
-from scenarios import basics
-from scenarios import predict as predict_scenarios
 from scenarios import transport as scenarios
 from support import faults, meshes
 from support.worker_group import WorkerGroup
@@ -78,18 +76,6 @@ class TestSameBits:
         assert_same_bits(results)
         for result in results:
             np.testing.assert_array_equal(result["ucx weight0"], results[0]["ucx weight0"])
-
-    def test_own_reductions(self, ucx_group):
-        numbers = np.arange(ucx_group.replicas) + 1.0
-        for result in ucx_group.run(basics.own_reductions):
-            np.testing.assert_array_equal(result["sum"], numbers.sum())
-            np.testing.assert_array_equal(result["mean"], numbers.mean())
-
-    def test_predict_gives_every_row_once_and_in_order(self, ucx_group):
-        case = "101/32"  # the last batch has fewer rows on some replicas
-        for predicted in ucx_group.run(predict_scenarios.predict, arrays=[case], datasets=[case]):
-            for rows in predicted.values():
-                np.testing.assert_array_equal(rows[:, :1], predict_scenarios.rows_from(1, 101))
 
 
 @pytest.mark.parametrize(

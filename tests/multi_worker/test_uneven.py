@@ -71,15 +71,3 @@ def test_data_shorter_on_one_worker_are_refused_on_all(group):
             problems[str(case)] = [text, str(other[f"text{index}"])]
     assert not problems
     group.run(basics.reduce_gradients, rule="adasum")  # they can still communicate
-
-
-@on("2x1")
-@pytest.mark.keras3_only("Keras 2 logs that data ran out")
-def test_steps_per_epoch_beyond_the_data(group):
-    """As many steps as one process does."""
-    model = scenarios.model_of(tf.distribute.get_strategy())
-    with pytest.warns(UserWarning, match="ran out of data"):
-        model.fit(scenarios.dataset_of(3), epochs=2, steps_per_epoch=5, verbose=0)
-    for actual in group.run(scenarios.too_many_steps, timeout=60):
-        assert actual["iterations"] == int(model.optimizer.iterations.numpy())
-        assert actual["finite"]

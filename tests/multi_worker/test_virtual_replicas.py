@@ -5,9 +5,7 @@ from scenarios import assert_close, on
 from scenarios import virtual_replicas as scenarios
 from support.worker_group import WorkerGroup
 
-pytestmark = [
-    pytest.mark.keras3_only("virtual replicas need Keras 3"),
-]
+pytestmark = pytest.mark.keras3_only("virtual replicas need Keras 3")
 
 # Gradients are combined in another order of additions, in float32.
 TOLERANCE = {"rtol": 0, "atol": 1e-5}

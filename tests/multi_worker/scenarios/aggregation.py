@@ -113,10 +113,6 @@ def track_orthogonality(strategy, every=1, **compile_options):
     }
 
 
-def means_of_neighbours(vectors, count):
-    return np.stack([np.mean(own, axis=0) for own in np.split(vectors, len(vectors) // count)])
-
-
 def custom_loop(strategy, built):
     """AdaCons in a custom training loop, with an optimizer that was built before it or not."""
     use_rule(strategy, rules.AdaCons(0.9, rescale=True))

@@ -60,15 +60,10 @@ def use_rule(strategy, rule, **options):
     tensorflow_compat.cross_device_ops(strategy.extended).scheme = strategy._scheme
 
 
-@contextlib.contextmanager
 def over(strategy, transport):
-    """Let a transport carry the gradients of what is traced in it; None for TensorFlow's."""
+    """A context: a transport carries the gradients of what is traced in it; None: TensorFlow's."""
     collectives = tensorflow_compat.cross_device_ops(strategy.extended)
-    saved, collectives.transport = collectives.transport, transport
-    try:
-        yield
-    finally:
-        collectives.transport = saved
+    return unittest.mock.patch.object(collectives, "transport", transport)
 
 
 def scope(strategy):
@@ -132,6 +127,17 @@ def on_replicas(strategy, variables, name=""):
         for index, variable in enumerate(variables)
         for local, copy in enumerate(copies_of(strategy, variable))
     }
+
+
+def read_as(operation, value, **options):
+    """A variable of which each replica has its own; read, it is their "SUM" or "MEAN"."""
+    return tf.Variable(
+        value,
+        trainable=False,
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation[operation],
+        **options,
+    )
 
 
 class Batches(PyDataset):
@@ -285,17 +291,8 @@ def reduce_without_descriptors(strategy):
 
 def collective_attributes(strategy, **options):
     """Timeouts and hints of TensorFlow's collectives that reduce a large and a small bucket."""
-    marker = tensorflow_compat.GradientOptions(**options)
-
-    @tf.function
-    def step():
-        def replica_step():
-            context = tf.distribute.get_replica_context()
-            gradients = [tf.ones([5]), tf.ones([5_000_000])]
-            return context.all_reduce("SUM", gradients, options=marker)
-
-        return strategy.run(replica_step)
-
+    gradients = [tf.ones([strategy.num_replicas_in_sync, size]) for size in (5, 5_000_000)]
+    step = reduction(strategy, gradients, tensorflow_compat.GradientOptions(**options))
     with over(strategy, None):
         graph = step.get_concrete_function().graph
     nodes = [node for node in graph.as_graph_def().node if node.op.startswith("Collective")]

@@ -79,8 +79,6 @@ def python_data(case, strategy):
             return {"x": RowBatches(X, SMALL_BATCH, "end"), "shuffle": False}
         case "PyDataset that shuffles at first":
             return {"x": RowBatches(X, SMALL_BATCH, "start"), "shuffle": False}
-        case "generator":
-            return {"x": ((rows, rows) for rows in np.split(X, ROWS // BATCH)), "epochs": 1}
 
 
 def dataset_of(kind, strategy, folder):

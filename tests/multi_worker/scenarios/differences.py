@@ -77,13 +77,7 @@ def variable_of(strategy, size):
 def saves_alone(strategy, is_other):
     """Worker 0 saves a variable that each replica updates separately."""
     with strategy.scope():
-        variable = tf.Variable(
-            0.0,
-            trainable=False,
-            name="average",
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.MEAN,
-        )
+        variable = basics.read_as("MEAN", 0.0, name="average")
     if not is_other:
         with tempfile.TemporaryDirectory() as folder:
             tf.train.Checkpoint(variable=variable).save(f"{folder}/checkpoint")

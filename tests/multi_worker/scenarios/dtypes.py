@@ -5,7 +5,7 @@ import tensorflow as tf
 from support.keras_versions import copies_of
 from tensorflow.dtypes import experimental
 
-from scenarios.basics import scope
+from scenarios.basics import read_as, scope
 
 DTYPES = {
     dtype.name: dtype
@@ -54,12 +54,8 @@ def travel(strategy):
         if dtype.is_integer:
             results[f"{name}.sum"] = bits(strategy.reduce("SUM", values, axis=None))
         with scope(strategy):  # what each replica counts, and is read as the sum
-            counted = tf.Variable(
-                tf.cast([1.0, 2.0], tf.float32 if dtype == tf.bool else dtype),
-                trainable=False,
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.SUM,
-            )
+            as_numbers = tf.float32 if dtype == tf.bool else dtype
+            counted = read_as("SUM", tf.cast([1.0, 2.0], as_numbers))
         total = counted.read_value().numpy()
         results[f"{name}.counted"] = total.real if dtype.is_complex else total.astype("float64")
     return results

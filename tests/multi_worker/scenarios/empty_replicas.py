@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 from support import keras_versions
 
-from scenarios.basics import OPTIMIZERS, on_replicas, random_data, use_rule, weights_of
+from scenarios.basics import OPTIMIZERS, compiled, on_replicas, random_data, use_rule, weights_of
 from tf_adasum.callbacks import ReplicaCheck
 from tf_adasum.compat import keras as keras_compat
 
@@ -38,29 +38,22 @@ class OwnStep(keras.Model):
 
 def model_with_everything(strategy, optimizer="momentum", fit_mode="fit"):
     """Sparse and dense weights, frozen ones, a penalty, statistics, seeds and metrics."""
-    keras.utils.set_random_seed(1)
-    penalty = keras.regularizers.L2(0.1)
-    layers = [
-        *([] if fit_mode == "unbuilt" else [keras.layers.Input([3], dtype="int32")]),
-        keras.layers.Embedding(50, 4, name="embedding"),
-        keras.layers.Flatten(),
-        keras.layers.Dense(4, name="frozen", trainable=False),
-        keras.layers.BatchNormalization(momentum=0.5),
-        keras.layers.Dropout(0.3),
-        keras.layers.Dense(1, kernel_regularizer=penalty, name="last"),
-    ]
-    with strategy.scope():
-        model = keras.Sequential(layers)
-        if fit_mode == "own step":
-            model = OwnStep(model)
-        model.compile(
-            OPTIMIZERS[optimizer](),
-            "mse",
-            metrics=["mae"],
-            steps_per_execution=2 if fit_mode == "executions" else 1,
-            run_eagerly=fit_mode == "eagerly",
-        )
-    return model
+
+    def make():
+        layers = [
+            *([] if fit_mode == "unbuilt" else [keras.layers.Input([3], dtype="int32")]),
+            keras.layers.Embedding(50, 4, name="embedding"),
+            keras.layers.Flatten(),
+            keras.layers.Dense(4, name="frozen", trainable=False),
+            keras.layers.BatchNormalization(momentum=0.5),
+            keras.layers.Dropout(0.3),
+            keras.layers.Dense(1, kernel_regularizer=keras.regularizers.L2(0.1), name="last"),
+        ]
+        return OwnStep(keras.Sequential(layers)) if fit_mode == "own step" else layers
+
+    ways = {"executions": {"steps_per_execution": 2}, "eagerly": {"run_eagerly": True}}
+    options = {"metrics": ["mae"], **ways.get(fit_mode, {})}
+    return compiled(strategy, make, OPTIMIZERS[optimizer], **options)
 
 
 def random_ids(rows):

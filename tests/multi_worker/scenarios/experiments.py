@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_adasum
+from scenarios import basics
 from scenarios.basics import use_rule
 
 sys.path.append(str(pathlib.Path(__file__).parents[3]))
@@ -89,7 +90,7 @@ def simulated_and_trained(strategy):
         before = state[0].numpy()
         state = in_two_parts(training, state, x, y, order, rates)
 
-        use_rule(strategy, "mean" if rule == "mean" else RULES[rule]())
+        use_rule(strategy, RULES[rule]())
         made = compiled(strategy, model, functools.partial(optimizer_of, optimizer, of_steps))
         fit(made, x, y, replicas * BATCH, [Rates(rates)])
         weights = {"before": before, "simulated": state[0].numpy(), "trained": flat(made)}
@@ -121,11 +122,9 @@ def pairs_simulated_and_trained(strategy):
         tables = in_two_parts(training, tables, x, y, order, rates)
         returned[f"simulated {rule}"] = [own.numpy() for own in tables]
 
-        use_rule(strategy, "mean" if rule == "mean" else RULES[rule]())
-        with strategy.scope():
-            made = model.keras()
-            made.set_weights(initial)
-            made.compile(keras.optimizers.SGD(0.1), loss_of_pairs)
+        use_rule(strategy, RULES[rule]())
+        made = basics.compiled(strategy, model.keras, loss=loss_of_pairs)
+        made.set_weights(initial)
         fit(made, x, y, replicas * 5, [Rates(rates)])
         returned[f"trained {rule}"] = made.get_weights()
     return returned
@@ -200,10 +199,9 @@ def optimizer_of(name, of_steps):
 
 
 def compiled(strategy, model, make):
-    with strategy.scope():
-        made = model.keras()
-        made.set_weights(model.initial(0))
-        made.compile(make(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    made = basics.compiled(strategy, model.keras, make, loss)
+    made.set_weights(model.initial(0))
     return made
 
 

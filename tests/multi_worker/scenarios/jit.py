@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from support.keras_versions import LossScaleOptimizer
 
-from scenarios.basics import use_rule, weights_of
+from scenarios.basics import compiled, use_rule, weights_of
 from tf_adasum import optimizers
 from tf_adasum.compat import tensorflow as tensorflow_compat
 
@@ -36,10 +36,9 @@ class NotingSGD(keras.optimizers.SGD):
         super().apply(grads, trainable_variables)
 
 
-def build(kind):
+def build(kind, noting):
     """A model with two outputs, one of them masked, with a penalty and statistics."""
     words = keras.Input([LENGTH], dtype="int32")
-    noting = Noting()
     masks = kind != "unmasked"
     embedded = noting(keras.layers.Embedding(WORDS, 4, mask_zero=masks)(words))
     scores = keras.layers.Dense(1, kernel_regularizer=keras.regularizers.L2(0.1), name="scores")
@@ -48,7 +47,7 @@ def build(kind):
     flat = keras.layers.BatchNormalization(momentum=0.5)(flat)
     flat = keras.layers.ActivityRegularization(0.1)(flat)
     outputs = {"scores": scores(embedded), "total": keras.layers.Dense(1, name="total")(flat)}
-    return keras.Model(words, outputs), noting
+    return keras.Model(words, outputs)
 
 
 OPTIMIZERS = {
@@ -62,7 +61,6 @@ OPTIMIZERS = {
 def fit(strategy, jit_compile, kind="plain", optimizer="momentum", rule="adasum", **options):
     """Two epochs of batches of 8 rows for each replica, and one of a single row."""
     use_rule(strategy, rule)
-    keras.utils.set_random_seed(4)
     batch = 8 * strategy.num_replicas_in_sync
     random = np.random.default_rng(0)
     x = random.integers(0, WORDS, [2 * batch + 1, LENGTH])
@@ -71,17 +69,18 @@ def fit(strategy, jit_compile, kind="plain", optimizer="momentum", rule="adasum"
         "total": random.standard_normal([len(x), 1]),
     }
     weights = {"scores": random.random([len(x), LENGTH]), "total": random.random(len(x))}
-    with strategy.scope():
-        model, noting = build(kind)
-        own = OPTIMIZERS[optimizer]()
-        losses = dict.fromkeys(y, "mse")
-        model.compile(own, losses, weighted_metrics=losses, jit_compile=jit_compile, **options)
+    noting, losses = Noting(), dict.fromkeys(y, "mse")
+    options |= {"weighted_metrics": losses, "jit_compile": jit_compile}
+    model = compiled(
+        strategy, lambda: build(kind, noting), OPTIMIZERS[optimizer], losses, **options
+    )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         data = {"x": x, "y": y, "sample_weight": weights, "batch_size": batch, "verbose": 0}
         history = model.fit(**data, epochs=2, validation_data=(x, y, weights)).history
         predicted = model.predict(x, batch_size=batch, verbose=0)
     strategy.check_replicas(model.variables)
+    own = model.optimizer
     while hasattr(own, "inner_optimizer"):
         own = own.inner_optimizer
     return {

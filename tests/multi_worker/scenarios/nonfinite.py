@@ -1,6 +1,5 @@
 """Steps in which one replica's gradients are not finite: left out, or an error."""
 
-import contextlib
 import warnings
 
 import keras
@@ -18,15 +17,9 @@ STEPS = 4
 BAD_AFTER = 1  # so many steps
 
 
-@contextlib.contextmanager
 def on_nonfinite(strategy, action):
-    """Let a strategy act like one that was made with this argument."""
-    before = strategy._nonfinite
+    """Let a strategy act like one that was made with this argument, until the next scenario."""
     strategy._nonfinite = nonfinite_gradients.NonFinite(strategy, action)
-    try:
-        yield
-    finally:
-        strategy._nonfinite = before
 
 
 # The end of the paths of what loss scaling changes, where it leaves a step out.
@@ -57,32 +50,32 @@ def left_out(strategy, rule, optimizer, guard, poisoned, sparse=False):
     for each in gradients:
         each[STEPS] = each[BAD_AFTER]
     gradients[0][STEPS, poisoned, 0] = np.inf if is_scaled else np.nan
-    with on_nonfinite(strategy, "propagate" if is_scaled else guard):
-        variables, made, step = built(strategy, make, gradients, is_scaled, sparse)
-        kept = [*variables, *keras_compat.all_variables(made)]
-        for state in keras_compat.aggregation_states_of(made):
-            if state.rule_state:
-                kept += state.rule_state.variables
-        kept = [v for v in kept if not keras_compat.path_of(v).endswith(OF_LOSS_SCALING)]
-        initially, results = on_replicas(strategy, kept), {}
-        for run in ("without", "with"):
-            for number in range(STEPS):
-                if run == "with" and number == BAD_AFTER:
-                    results |= on_replicas(strategy, kept, "before ")
-                    step(tf.constant(STEPS))
-                    results |= on_replicas(strategy, kept, "after ")
-                elif is_scaled and keras_versions.IS_KERAS_2 and number == BAD_AFTER:
-                    made.iterations.assign_add(1)  # it counts what it leaves out
-                step(tf.constant(number))
-            results |= on_replicas(strategy, kept, f"{run} ")
-            if run == "without":
-                copies = (copy for variable in kept for copy in copies_of(strategy, variable))
-                for copy, value in zip(copies, initially.values(), strict=True):
-                    copy.assign(value)
-                if keras_versions.IS_KERAS_2:  # whose path is left out above
-                    made.iterations.assign(0)
-        scale = loss_scale_of(made).numpy() if is_scaled else 512.0
-        skipped = 1 if is_scaled else strategy.skipped_steps
+    on_nonfinite(strategy, "propagate" if is_scaled else guard)
+    variables, made, step = built(strategy, make, gradients, is_scaled, sparse)
+    kept = [*variables, *keras_compat.all_variables(made)]
+    for state in keras_compat.aggregation_states_of(made):
+        if state.rule_state:
+            kept += state.rule_state.variables
+    kept = [v for v in kept if not keras_compat.path_of(v).endswith(OF_LOSS_SCALING)]
+    initially, results = on_replicas(strategy, kept), {}
+    for run in ("without", "with"):
+        for number in range(STEPS):
+            if run == "with" and number == BAD_AFTER:
+                results |= on_replicas(strategy, kept, "before ")
+                step(tf.constant(STEPS))
+                results |= on_replicas(strategy, kept, "after ")
+            elif is_scaled and keras_versions.IS_KERAS_2 and number == BAD_AFTER:
+                made.iterations.assign_add(1)  # it counts what it leaves out
+            step(tf.constant(number))
+        results |= on_replicas(strategy, kept, f"{run} ")
+        if run == "without":
+            copies = (copy for variable in kept for copy in copies_of(strategy, variable))
+            for copy, value in zip(copies, initially.values(), strict=True):
+                copy.assign(value)
+            if keras_versions.IS_KERAS_2:  # whose path is left out above
+                made.iterations.assign(0)
+    scale = loss_scale_of(made).numpy() if is_scaled else 512.0
+    skipped = 1 if is_scaled else strategy.skipped_steps
     return results | {"scale": scale, "skipped": skipped}
 
 
@@ -97,17 +90,17 @@ def fit(strategy, rule, action, optimizer="adam", **options):
     ids = np.random.default_rng(5).integers(0, 20, [batch * 4, 3])
     y = np.sin(ids.sum(axis=1, keepdims=True)).astype("float32")
     y[2 * batch - 1] = np.nan
-    with on_nonfinite(strategy, action), warnings.catch_warnings(record=True) as caught:
+    on_nonfinite(strategy, action)
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         layers = [keras.layers.Embedding(20, 4), keras.layers.Flatten(), keras.layers.Dense(1)]
         layers = [keras.layers.Input([3], dtype="int32"), *layers]
         model = compiled(strategy, lambda: layers, OPTIMIZERS[optimizer], **options)
         of_fit = {"batch_size": batch, "epochs": 2, "shuffle": False, "verbose": 0}
         message = message_of(lambda: model.fit(ids, y, **of_fit))
-        skipped = strategy.skipped_steps
     return {
         "message": message,
         "finite": [np.isfinite(weight).all() for weight in model.get_weights()],
-        "counts": [model.optimizer.iterations.numpy(), skipped],
+        "counts": [model.optimizer.iterations.numpy(), strategy.skipped_steps],
         "warnings": [str(w.message) for w in caught if "were skipped" in str(w.message)],
     }

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import itertools
+from unittest import mock
 
 import keras
 import numpy as np
@@ -168,8 +169,14 @@ def train(strategy, case, rule="mean", start=None):
     training = {"epochs": 2, "shuffle": False, "class_weight": class_weight}
     history = model.fit(x, y, **training, **arguments).history
     evaluated = model.evaluate(x, y, return_dict=True, **arguments)
-    logs = {**history, **{f"evaluated {name}": value for name, value in evaluated.items()}}
-    return {**logs, **weights_of(model)}
+    trained = model.train_on_batch(x, y, weights, class_weight, return_dict=True)
+    return {
+        **history,
+        **{f"evaluated {name}": value for name, value in evaluated.items()},
+        **{f"on batch {name}": value for name, value in trained.items()},
+        "tested on batch": model.test_on_batch(x, y, weights),
+        **weights_of(model),
+    }
 
 
 def take_steps(strategy, on_replica, x, y):
@@ -273,22 +280,19 @@ def loop_that_clips(strategy, rule="mean", rows=3, **options):
 def exchanges_beside_gradients(strategy, optimizer="SGD"):
     """How many values a plain training step under the rule mean exchanges beside its gradients."""
     use_rule(strategy, "mean")
-    calls, original = [], tf.distribute.ReplicaContext.all_reduce
+    calls, own = [], tf.distribute.ReplicaContext
+    original = own.all_reduce
 
     def counting(self, *args, options=None):
         if options is None:  # with options, it combines gradients
             calls.append(args)
         return original(self, *args, options=options)
 
-    tf.distribute.ReplicaContext.all_reduce = counting
-    try:
-        x, y, _ = data_of("built-in", BATCH)
-        with scope(strategy):
-            model = build("built-in")
-            model.compile(OPTIMIZERS[optimizer]({}), "mse", metrics=["mae"])
+    x, y, _ = data_of("built-in", BATCH)
+    make = functools.partial(OPTIMIZERS[optimizer], {})
+    with mock.patch.object(own, "all_reduce", counting):
+        model = compiled(strategy, lambda: build("built-in"), make, metrics=["mae"])
         model.fit(x, y, batch_size=BATCH, verbose=0)
-    finally:
-        tf.distribute.ReplicaContext.all_reduce = original
     return {"exchanges": len(calls)}
 
 

@@ -1,5 +1,7 @@
 """Optimizers under a strategy and alone, on gradients that are given."""
 
+import itertools
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -74,7 +76,10 @@ def reference(replicas, name, option):
     gradients = [np.repeat(group.mean(axis=1), steps, axis=0) for group in groups]
     variables, optimizer = new_variables(), make(name, option)
     if not keras_versions.IS_KERAS_2:
-        gradients = clipped(gradients, OPTIONS[option])
+        for number, replica in itertools.product(range(STEPS), range(replicas)):
+            own = [gradient[number, replica] for gradient in gradients]
+            for values, clipped in zip(own, optimizer._clip_gradients(own), strict=True):
+                values[...] = clipped
         for rule in ("clipnorm", "global_clipnorm", "clipvalue"):
             setattr(optimizer, rule, None)
     keras_compat.build(optimizer, variables)
@@ -86,18 +91,3 @@ def reference(replicas, name, option):
         ]
         keras_compat.apply(optimizer, shaped, variables)
     return [variable.numpy() for variable in [*variables, *kept_by(optimizer)]]
-
-
-def clipped(gradients, options):
-    """The gradients [STEPS, replicas, …] of each variable, clipped on each replica."""
-    if "clipvalue" in options:
-        return [np.clip(g, -options["clipvalue"], options["clipvalue"]) for g in gradients]
-    squares = [np.sum(g.reshape(STEPS, -1, np.prod(g.shape[2:])) ** 2, axis=2) for g in gradients]
-    if "global_clipnorm" in options:
-        squares = [sum(squares)] * len(squares)
-    limit = options.get("clipnorm") or options.get("global_clipnorm") or np.inf
-    factors = [np.minimum(1, limit / np.sqrt(own)) for own in squares]
-    return [
-        g * factor.reshape(factor.shape + (1,) * (g.ndim - 2))
-        for g, factor in zip(gradients, factors, strict=True)
-    ]

@@ -1,4 +1,4 @@
-"""What workers do for test_predict.py: `predict`, `evaluate` and the `..._on_batch` methods.
+"""What workers do for test_predict.py: `predict`, `predict_on_batch` and `train_on_batch`.
 
 Every function takes the strategy first; `None` is one process without any.
 """
@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from scenarios.basics import build_mlp, random_data, scope, weights_of
+from scenarios.basics import build_mlp, compiled, random_data, scope, weights_of
 
 
 def rows_from(first, count):
@@ -57,62 +57,13 @@ def predict(strategy, arrays, datasets, on_batch=()):
     return results | {f"twice of {case}": each["twice"] / 2 for case, each in found.items()}
 
 
-def build_classifier(strategy, learning_rate=0.0):
-    """A compiled model whose metrics are means, weighted means and weighted counts."""
-    keras.utils.set_random_seed(1)
-    with scope(strategy):
-        model = build_mlp()
-        model.add(keras.layers.Activation("sigmoid"))
-        model.compile(
-            optimizer=keras.optimizers.SGD(learning_rate),
-            loss="binary_crossentropy",
-            metrics=["accuracy"],
-            weighted_metrics=["mae", keras.metrics.FalsePositives(name="false_positives")],
-        )
-    return model
-
-
-def labelled_data(rows, weights):
-    """Features, labels, and the arguments that weigh them."""
-    x, y = random_data(rows)
-    weight = np.random.default_rng(2).uniform(0.1, 2, rows).astype("float32")
-    arguments = {
-        "none": {},
-        "sample_weight": {"sample_weight": weight},
-        "class_weight": {"class_weight": {0: 0.5, 1: 3.0}},
-    }
-    return x, (y > 0).astype("float32"), arguments[weights]
-
-
-def evaluate(strategy):
-    """Logs of `evaluate` and of `test_on_batch`, as a dict and as a list, with and without weights.
-
-    101 rows in batches of 32 leave replicas with fewer rows than others; 13 rows are no multiple of
-    the number of replicas.
-    """
-    model, found = build_classifier(strategy), {}
-    for weights in ("none", "sample_weight"):
-        x, y, weighing = labelled_data(101, weights)
-        logs = model.evaluate(x, y, batch_size=32, verbose=0, return_dict=True, **weighing)
-        x, y, weighing = labelled_data(13, weights)
-        of_batch = model.test_on_batch(x, y, return_dict=True, **weighing)
-        found |= {f"{weights} {name}": value for name, value in logs.items()}
-        found |= {f"{weights} {name} on batch": value for name, value in of_batch.items()}
-        found[f"{weights} list"] = model.test_on_batch(x, y, **weighing)
-    return found
-
-
-def train(strategy, rows, weights, on_batch):
-    """Logs of three updates by one batch, and the weights after them."""
-    x, y, weighing = labelled_data(rows, weights)
-    model = build_classifier(strategy, learning_rate=0.5)
+def train(strategy, on_batch):
+    """The weights after three updates by one batch, of which replicas get 4 to 7 rows."""
+    x, y = random_data(13)
+    model = compiled(strategy, build_mlp)
     if on_batch:
-        logs = []
         for _ in range(3):
-            model.reset_metrics()  # an older Keras 3 does not
-            logs.append(model.train_on_batch(x, y, return_dict=True, **weighing))
-        history = {name: [log[name] for log in logs] for name in logs[0]}
+            model.train_on_batch(x, y)
     else:
-        options = {"batch_size": rows, "epochs": 3, "shuffle": False, "verbose": 0}
-        history = model.fit(x, y, **options, **weighing).history
-    return {**history, **weights_of(model)}
+        model.fit(x, y, batch_size=13, epochs=3, shuffle=False, verbose=0)
+    return weights_of(model)

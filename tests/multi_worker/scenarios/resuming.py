@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from support.keras_versions import LossScaleOptimizer
 
-from scenarios.basics import on_replicas, use_rule
+from scenarios.basics import compiled, on_replicas, use_rule
 from scenarios.data import RowBatches
 from scenarios.keras import SeenRows
 from scenarios.multi_optimizer import adam, multi
@@ -152,20 +152,19 @@ TRAININGS = {
 }
 
 
-def model_of(strategy, seen, training="plain", steps_per_execution=1):
+def model_of(strategy, seen, training="plain", **options):
     """Return a model that begins with `seen`, a `SeenRows`."""
     tf.get_logger().setLevel("ERROR")
     rule, make = TRAININGS[training]
     use_rule(strategy, rule)
-    layers = keras.layers
-    with strategy.scope():
+
+    def make_layers():
+        layers = keras.layers
         hidden = [layers.Dense(8, "tanh", name="one"), layers.BatchNormalization(momentum=0.5)]
         hidden = [] if training == "plain" else [*hidden, layers.Dropout(0.3)]
-        hidden = [seen, layers.Rescaling(1 / ROWS), *hidden]
-        model = keras.Sequential([keras.Input([1]), *hidden, layers.Dense(1)])
-        options = {"jit_compile": False, "steps_per_execution": steps_per_execution}
-        model.compile(make(), "mse", metrics=["mae"], **options)
-    return model
+        return [keras.Input([1]), seen, layers.Rescaling(1 / ROWS), *hidden, layers.Dense(1)]
+
+    return compiled(strategy, make_layers, make, metrics=["mae"], jit_compile=False, **options)
 
 
 def train(

@@ -12,7 +12,7 @@ from scenarios.basics import Batches, compiled
 from scenarios.keras import SeenRows
 
 # The last batch is one row: some replicas have none.
-ROWS, BATCH, STEPS = 33, 8, 2
+ROWS, BATCH, STEPS, TOO_MANY_STEPS = 33, 8, 2, 7
 X = np.arange(ROWS, dtype="float32")[:, None]
 
 # Kinds of input; a `fit` without steps has two epochs, except with those that end for good.
@@ -108,8 +108,8 @@ def rows_of_steps(strategy, kinds, calls, steps_per_execution=1, built=False):
         Dict from "kind/call/steps or all/number of the call/step" to rows.
     """
     found = {}
-    for kind, call, steps in itertools.product(kinds, calls, [None, STEPS]):
-        if kind in ENDLESS and not steps:
+    for kind, call, steps in itertools.product(kinds, calls, [None, STEPS, TOO_MANY_STEPS]):
+        if (kind in ENDLESS and not steps) or (kind in ONCE and steps == TOO_MANY_STEPS):
             continue
         seen = SeenRows()
         layers = [*([keras.layers.Input([1])] if built else []), seen, keras.layers.Dense(1)]

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from scenarios.basics import random_data, weights_of
+from scenarios.basics import random_data, read_as, weights_of
 from scenarios.callbacks import compiled_model
 
 FORMATS = {
@@ -21,12 +21,7 @@ def save_on_all_workers(strategy, folder):
     """Save checkpoints on all workers, as a script for one process does, and restore the last."""
     with strategy.scope():
         model = keras.Sequential([keras.Input([400]), keras.layers.Dense(400)])
-        average = tf.Variable(
-            1.0,
-            trainable=False,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.MEAN,
-        )
+        average = read_as("MEAN", 1.0)
         checkpoint = tf.train.Checkpoint(model=model, average=average)
     manager = tf.train.CheckpointManager(checkpoint, folder, max_to_keep=2)
     for number in range(10):
@@ -77,10 +72,8 @@ def copy_alone(strategy, folder):
     expected = model.evaluate(x, y, batch_size=24, verbose=0)
     losses = []
     if strategy.rank == 0:
-        model.save(f"{folder}/model.keras")
-        model.save_weights(f"{folder}/model.weights.h5")
-        model.save(f"{folder}/model.h5")
-        tf.train.Checkpoint(model=model).write(f"{folder}/checkpoint")
+        for name, save_as in FORMATS.items():
+            save_as(model, f"{folder}/{name}")
         clone, reloaded = keras.models.clone_model(model), keras.models.clone_model(model)
         clone.set_weights(model.get_weights())
         reloaded.load_weights(f"{folder}/model.weights.h5")

@@ -6,21 +6,13 @@ import numpy as np
 import tensorflow as tf
 
 import tf_adasum
-from scenarios.basics import compiled, dense, message_of
+from scenarios.basics import compiled, dense, message_of, reduction
 
 
 def combining(strategy):
     """Return a function that combines equal gradients, and returns the result."""
-
-    @tf.function
-    def step():
-        def in_replica():
-            context = tf.distribute.get_replica_context()
-            marker = strategy.gradient_reduction
-            return context.all_reduce("SUM", [tf.constant([3.0])], options=marker)
-
-        return strategy.run(in_replica)
-
+    gradients = [tf.fill([strategy.num_replicas_in_sync, 1], 3.0)]
+    step = reduction(strategy, gradients, strategy.gradient_reduction)
     return lambda: strategy.experimental_local_results(step()[0])[0].numpy().item()
 
 

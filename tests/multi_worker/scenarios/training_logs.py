@@ -13,14 +13,6 @@ class ReturnsAll(keras.Model):
     "loss" is the name of a metric, which the step never updates.
     """
 
-    def __init__(self):
-        super().__init__()
-        self.dense = keras.layers.Dense(1)
-        self.counter = self.add_weight(shape=(), initializer="ones", trainable=False, name="c")
-
-    def call(self, x):
-        return self.dense(x)
-
     def train_step(self, data):
         del data
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
@@ -38,16 +30,18 @@ class ReturnsAll(keras.Model):
             "python_float": 0.25,
             "python_int": 3,
             "numpy": np.float32([1.5, 2.5]),
-            "variable": self.counter,
+            "variable": self.layers[-1].bias,
         }
 
 
 def return_all_sorts(strategy):
     """Return what the last batch's logs hold."""
-    with scope(strategy):
-        model = ReturnsAll()
-        model.compile("sgd", "mse")
-    last = {}
+
+    def make():
+        inputs = keras.Input([6])
+        return ReturnsAll(inputs, keras.layers.Dense(1, bias_initializer="ones")(inputs))
+
+    model, last = compiled(strategy, make), {}
     callback = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: last.update(logs)
     )
@@ -84,66 +78,4 @@ def read_logs_on_last_worker(strategy, reads):
         **{f"fit {name}": values[-1] for name, values in history.items()},
         **{f"evaluate {name}": value for name, value in evaluated.items()},
         **{f"read in {name}": value for name, value in read.items()},
-    }
-
-
-class ResultOfMixin:
-    """A class that is no metric and has `result`."""
-
-    def result(self):
-        return self.value
-
-
-class Largest(ResultOfMixin, keras.metrics.Metric):
-    """The largest value so far."""
-
-    def __init__(self):
-        super().__init__(name="largest")
-        self.value = self.add_weight(initializer="zeros", name="value")
-
-    def update_state(self, values):
-        self.value.assign(tf.maximum(self.value.value, tf.reduce_max(values)))
-
-
-class OtherKeys(keras.Model):
-    """A model whose logs have keys that no metric of the model has, and others too few.
-
-    With AUC as a metric, the mean of the replicas' results is not the result over all rows.
-    """
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        own = super().compute_metrics(x, y, y_pred, sample_weight)
-        precision, recall = own["precision"], own["recall"]
-        f1 = 2 * precision * recall / (precision + recall)
-        others = {"area": own["auc"], "double": 2 * own["auc"], "parts": {"f1": f1}}
-        others["largest"] = self.largest(y_pred)
-        if self.run_eagerly:  # eager code does not show that it keeps a maximum
-            del own["largest"], others["largest"]
-        return {**own, **others, "of_batch": tf.reduce_mean(y_pred)}
-
-    def test_step(self, data):
-        return {"auc": super().test_step(data)["auc"]}
-
-
-def return_other_keys(strategy, **options):
-    """The logs of `fit`, `evaluate` and `test_on_batch` with steps that return other keys."""
-    keras.utils.set_random_seed(1)
-    x, y = random_data(48)
-    y = np.float32(y > 0)
-    with scope(strategy):
-        inputs = keras.Input([6])
-        model = OtherKeys(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
-        model.largest = Largest()
-        metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
-        metrics += [keras.metrics.Recall(name="recall")]
-        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=metrics, **options)
-    options = {"batch_size": 24, "verbose": 0}
-    logs = model.fit(x, y, shuffle=False, validation_data=(x[5:], y[5:]), **options).history
-    evaluated = model.evaluate(x, y, return_dict=True, **options)
-    on_batch = model.test_on_batch(x[:24], y[:24], return_dict=True)
-    return {
-        **{f"fit {name}": value[-1] for name, value in logs.items() if name != "parts"},
-        "fit f1": logs["f1"][-1] if "f1" in logs else logs["parts"][-1]["f1"],
-        "evaluate": evaluated["auc"],
-        "test_on_batch": on_batch["auc"],
     }

@@ -4,7 +4,6 @@ import time
 import warnings
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from scenarios.basics import Batches, compiled, dense, message_of, random_data
@@ -95,11 +94,3 @@ def refused(strategy, cases):
             text = message_of(lambda: getattr(model, call)(**data, **options))  # noqa: B023
         found |= {f"seconds{index}": time.monotonic() - begun, f"text{index}": text}
     return found
-
-
-def too_many_steps(strategy):
-    """`fit` that asks for more steps than there are; how many of two epochs were done."""
-    model = model_of(strategy)
-    history = model.fit(dataset_of(3), epochs=2, steps_per_epoch=5, verbose=0).history
-    finite = np.isfinite(history["loss"]).all()
-    return {"iterations": model.optimizer.iterations.numpy(), "finite": finite}

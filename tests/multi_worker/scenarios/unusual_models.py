@@ -12,8 +12,9 @@ def fit(strategy, kind):
     use_rule(strategy, "mean")
     # Another seed on each worker: the weights of worker 0 count.
     keras.utils.set_random_seed(1 + (strategy.rank if strategy else 0))
-    # A last batch of one row leaves a replica without rows.
-    x, y, _ = data_of("masked" if kind == "masked" else "built-in", 1 if kind == "images" else 5)
+    x, y, _ = data_of(*DATA.get(kind, ("built-in", 5)))
+    if kind == "masked moments":
+        x[20:24] = 0  # all rows of a replica
     with scope(strategy):
         model, loss, options = KINDS[kind]()
         model.compile(SGD(0.02, momentum=0.9), loss, **options)
@@ -24,13 +25,13 @@ def fit(strategy, kind):
     data = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)
     # One row: the first call gives some replicas none.
     first = {"first": model.predict(x[:1], verbose=0)} if kind == "recurrent" else {}
-    history = model.fit(data, epochs=2, verbose=0).history
+    logs = {"logs": keras.tree.flatten(model.fit(data, epochs=2, verbose=0).history)}
     if kind == "frozen":
         model.layers[1].trainable = False
         model.compile(SGD(0.02), loss)
         model.fit(data, verbose=0)
     evaluated = {"evaluated": model.evaluate(data, verbose=0)}
-    return {**history, **first, **evaluated, **weights_of(model)}
+    return {**logs, **first, **evaluated, **weights_of(model)}
 
 
 def compiled(reduction, outputs="built-in"):
@@ -40,9 +41,10 @@ def compiled(reduction, outputs="built-in"):
     return build(outputs), loss, {"jit_compile": True}
 
 
-def synchronized(loss="mse", **options):
-    inputs = keras.Input([FEATURES])
-    normalized = keras.layers.BatchNormalization(synchronized=True)(inputs)
+def synchronized(loss="mse", masked=False, **options):
+    inputs = keras.Input([5, FEATURES] if masked else [FEATURES])
+    hidden = keras.layers.Masking()(inputs) if masked else inputs
+    normalized = keras.layers.BatchNormalization(synchronized=True)(hidden)
     model = keras.Model(inputs, keras.layers.Dense(1)(normalized))
     return model, loss, {"metrics": ["mae"], **options}
 
@@ -99,7 +101,14 @@ class OfRagged(keras.Model):
         return self.dense(inputs.to_tensor(shape=[None, 7]))
 
 
-class Largest(keras.metrics.Metric):
+class ResultOfMixin:
+    """A class that is no metric and has `result`."""
+
+    def result(self):
+        return {"largest": self.largest + 0.0, "smallest": self.smallest + 0.0}
+
+
+class Largest(ResultOfMixin, keras.metrics.Metric):
     """Keeps the largest and the smallest error."""
 
     def __init__(self):
@@ -112,8 +121,33 @@ class Largest(keras.metrics.Metric):
         self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(error)))
         self.smallest.assign(tf.minimum(self.smallest, tf.reduce_min(error)))
 
-    def result(self):
-        return {"largest": self.largest + 0.0, "smallest": self.smallest + 0.0}
+
+class OtherKeys(keras.Model):
+    """A model whose logs have keys that no metric of the model has, and others too few.
+
+    With AUC as a metric, the mean of the replicas' results is not the result over all rows.
+    """
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        own = super().compute_metrics(x, y, y_pred, sample_weight)
+        precision, recall = own["precision"], own["recall"]
+        f1 = 2 * precision * recall / (precision + recall)
+        others = {"area": own["auc"], "parts": {"f1": f1}, "of_batch": tf.reduce_mean(y_pred)}
+        if self.run_eagerly:  # eager code does not show that it keeps a maximum
+            return {"auc": own["auc"], "twice": 2 * own["count"], **others}
+        return {**own, **others, **self.largest(y, y_pred)}
+
+    def test_step(self, data):
+        return {"auc": super().test_step(data)["auc"]}
+
+
+def other_keys(**options):
+    inputs = keras.Input([FEATURES])
+    model = OtherKeys(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
+    model.largest = Largest()
+    metrics = [keras.metrics.AUC(name="auc"), keras.metrics.Precision(name="precision")]
+    metrics += [keras.metrics.Recall(name="recall"), keras.metrics.FalsePositives(name="count")]
+    return model, "mse", {"metrics": metrics, **options}
 
 
 class TwoOptimizers(keras.Model):
@@ -153,6 +187,15 @@ class TwoOptimizers(keras.Model):
         return {"loss": self.compute_loss(y=y, y_pred=self.head(self.encoder(x)))}
 
 
+# What is trained on: of `data_of`. A last batch of one row leaves a replica without rows.
+DATA = {
+    "masked": ("masked", 5),
+    "masked moments": ("masked", 5),
+    "images": ("built-in", 1),
+    "other keys": ("class weights", BATCH),
+    "other keys in executions": ("class weights", BATCH),
+    "other keys eagerly": ("class weights", BATCH),
+}
 SUM = keras.losses.MeanSquaredError(reduction="sum")
 KINDS = {
     "sum": lambda: compiled("sum"),
@@ -164,6 +207,10 @@ KINDS = {
     "executions": lambda: synchronized(steps_per_execution=2),
     "more executions than steps": lambda: synchronized(steps_per_execution=10),
     "not compiled": lambda: synchronized(jit_compile=True),
+    "masked moments": lambda: synchronized(masked=True),
+    "other keys": other_keys,
+    "other keys in executions": lambda: other_keys(steps_per_execution=2),
+    "other keys eagerly": lambda: other_keys(run_eagerly=True),
     "two optimizers": lambda: (TwoOptimizers(), "mse", {}),
     "recurrent": recurrent,
     "images": images,
