@@ -3,6 +3,7 @@
 import itertools
 import json
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -37,18 +38,13 @@ class Valley:
         return {"accuracy": -abs(np.log2(case["rate"]) - self.best[case["rule"]])}
 
 
-class Silent:
-    def show(self, *numbers):
-        pass
-
-
 def run_all(load, tmp_path, best, **options):
     search = load("experiments.search").Search(
         1.0, (-1, 0, 1), seeds=(7, 8), final_seeds=(1, 2), **options
     )
     valley = Valley(search, best)
     results = load("experiments.results").Results(tmp_path / "runs.jsonl")
-    load("experiments.running").run(valley, results, Silent())
+    load("experiments.running").run(valley, results, progress=mock.Mock())
     return valley, valley.grid(results), results
 
 

@@ -34,23 +34,23 @@ class Training:
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
 
-    def run(self, *command, without="TF_CONFIG", **variables):
+    def run(self, *command, **variables):
         """Run a command that starts workers, with further variables; return what it prints."""
-        environment = {**os.environ, **self.environment, **variables}
-        environment.pop(without, None)
-        return output_of(*command, env=environment, timeout=SECONDS)
+        return output_of(*command, env=self._variables(**variables), timeout=SECONDS)
 
-    def lose_worker_1(self, folder, *command, without="TF_CONFIG", **variables):
+    def _variables(self, without="TF_CONFIG", **variables):
+        everything = {**os.environ, **self.environment, **variables}
+        return {name: value for name, value in everything.items() if name != without}
+
+    def lose_worker_1(self, folder, *command, **variables):
         """Run a command that starts workers, and kill worker 1 after an epoch.
 
         Returns:
             The exit status of the command, its output, and the seconds from the loss to its end.
         """
-        environment = {**os.environ, **self.environment, **variables}
-        environment.pop(without, None)
         arguments = [*map(str, command), str(folder), str(folder / "backup"), "3"]  # s each epoch
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        with subprocess.Popen(arguments, env=environment, **pipes) as process:
+        with subprocess.Popen(arguments, env=self._variables(**variables), **pipes) as process:
             try:
                 eventually(lambda: any((folder / "backup").glob("*")), SECONDS)
                 os.kill(int((folder / "1.pid").read_text()), signal.SIGKILL)

@@ -36,10 +36,9 @@ def test_worker_0_alone_writes_files(group, tmp_path):
 
 
 @on("2x1")
-class TestStopping:
-    @pytest.mark.parametrize("rank", [None, 1], ids=["early stopping", "worker 1"])
-    @pytest.mark.always
-    def test_all_stop_after_the_same_epoch(self, group, rank):
-        results = group.run(scenarios.train_until_stopped, rank=rank)
-        assert_close(results[1:], results[0])
-        assert results[0]["epochs"].tolist() == [0, 1]
+@pytest.mark.parametrize("rank", [None, 1], ids=["early stopping", "worker 1"])
+@pytest.mark.always
+def test_all_stop_after_the_same_epoch(group, rank):
+    results = group.run(scenarios.train_until_stopped, rank=rank)
+    assert_close(results[1:], results[0])
+    assert results[0]["epochs"].tolist() == [0, 1]

@@ -28,12 +28,11 @@ MESSAGES = {
 
 @on("1x2", "2x1")
 @pytest.mark.keras3_only("Keras 2 has checks and messages of its own")
-class TestScopes:
-    def test_what_was_made_outside_is_refused_on_all_workers(self, group):
-        for messages in group.run(scenarios.messages):
-            assert messages.keys() == MESSAGES.keys()
-            for name, expected in MESSAGES.items():
-                message = str(messages[name])
-                assert expected in message if expected else message == "", (name, message)
-        # No collective had started: the group still works.
-        group.run(basics.reduce_gradients, rule="adasum")
+def test_what_was_made_outside_is_refused_on_all_workers(group):
+    for messages in group.run(scenarios.messages):
+        assert messages.keys() == MESSAGES.keys()
+        for name, expected in MESSAGES.items():
+            message = str(messages[name])
+            assert expected in message if expected else message == "", (name, message)
+    # No collective had started: the group still works.
+    group.run(basics.reduce_gradients, rule="adasum")

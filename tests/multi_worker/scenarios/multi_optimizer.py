@@ -89,16 +89,14 @@ def refused(strategy, case):
         "delta of a function": lambda: optimizers.DeltaAdasum(TOGETHER["function"](adam)),
         "adascale of several": lambda: optimizers.AdaScale(multi(adam)),
         "several adascales": lambda: multi(lambda: optimizers.AdaScale(keras.optimizers.SGD(0.1))),
-        "across": lambda: multi(adam),
-        "model": lambda: multi(adam),
-        "tracker": lambda: multi(adam),
     }
+    make = wrapped.get(case, lambda: multi(adam))
     rule = "mean" if "adascale" in case else "adasum"
     use_rule(strategy, RULES.get(case, rule))
     tracker = [callbacks.OrthogonalityTracker()] if case == "tracker" else []
 
     def fit():
-        model = make_model(strategy, wrapped[case])
+        model = make_model(strategy, make)
         model.fit(np.ones([8, 6]), np.ones([8, 1]), verbose=0, callbacks=tracker)
 
     return {"message": message_of(fit)}

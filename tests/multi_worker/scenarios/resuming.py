@@ -104,12 +104,12 @@ PLACES = {
 }
 
 
-class Kill(keras.callbacks.Callback):
-    """Ends the training at a place of `PLACES`, as a lost worker would."""
+class EndAt(keras.callbacks.Callback):
+    """At a place of `PLACES`, ends the training as a lost worker would, or signals this process."""
 
-    def __init__(self, epoch, batch):
+    def __init__(self, epoch, batch, sends_signal):
         super().__init__()
-        self.place, self.epoch = (epoch, batch), None
+        self.place, self.epoch, self.sends_signal = (epoch, batch), None, sends_signal
 
     def on_epoch_begin(self, epoch, logs=None):
         self.epoch = epoch
@@ -123,14 +123,8 @@ class Kill(keras.callbacks.Callback):
 
     def end_at(self, *place):
         if self.place == place:
-            raise KeyError("killed")
-
-
-class Signal(Kill):
-    """Sends this process a signal at the place, which stops all workers after a backup."""
-
-    def end_at(self, *place):
-        if self.place == place:
+            if not self.sends_signal:
+                raise KeyError("killed")
             self.place = None  # the validation has further batches
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -209,10 +203,8 @@ def train(
     make = keras.callbacks.BackupAndRestore if is_keras else BackupAndRestore
     callbacks = [make(backup_dir, save_freq=save_freq, delete_checkpoint=False)]
     callbacks = [] if is_keras and strategy.rank > 0 else callbacks
-    if stage == "killed" and signalled is None:
-        callbacks.append(Kill(epoch, batch))
-    elif stage == "killed" and strategy.rank in signalled:
-        callbacks.append(Signal(epoch, batch))
+    if stage == "killed" and (signalled is None or strategy.rank in signalled):
+        callbacks.append(EndAt(epoch, batch, sends_signal=signalled is not None))
     callbacks += [keras.callbacks.LearningRateScheduler(lambda _, rate: 0.8 * rate)]
     code = 0
     with contextlib.suppress(KeyError), warnings.catch_warnings(record=True) as caught:

@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 
 import tf_adasum
 from scenarios.basics import compiled, random_data, weights_of
-from scenarios.callbacks import Interrupted
+from scenarios.callbacks import InterruptAt, Interrupted
 
 ROWS, FEATURES = 4, 6
 
@@ -70,18 +70,6 @@ def on_parts_of_the_devices(strategy, replicas, numbers, **arguments):
     return found
 
 
-class InterruptAt(keras.callbacks.Callback):
-    """Raises an error after so many updates of all trainings together."""
-
-    def __init__(self, update):
-        super().__init__()
-        self.update = update
-
-    def on_train_batch_end(self, batch, logs=None):
-        if int(self.model.optimizer.iterations.numpy()) == self.update:
-            raise Interrupted
-
-
 def train_until(strategy, folder, update, optimizer="momentum", steps=6, epochs=4):
     """Resume from the backup, and train until an update; the weights if the training ends."""
     replicas = strategy.num_virtual_replicas
@@ -107,7 +95,7 @@ def accuracies(strategy, folder, rows, update, jobs, epochs=8):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"], jit_compile=False)
     options = {"batch_size": rows * strategy.num_virtual_replicas, "epochs": epochs, "verbose": 0}
-    found, updates = [], []
+    found = []
     for job in range(jobs):
         keras.utils.set_random_seed(job)
         model.set_weights(keras.models.clone_model(model).get_weights())
@@ -118,5 +106,4 @@ def accuracies(strategy, folder, rows, update, jobs, epochs=8):
         with contextlib.suppress(Interrupted):
             model.fit(x[257:], y[257:], callbacks=[backup, InterruptAt(update)], **options)
         found.append(model.evaluate(x[:257], y[:257], batch_size=256, verbose=0)[1])
-        updates.append(int(model.optimizer.iterations.numpy()))
-    return {"accuracy": np.array(found), "updates": np.array(updates)}
+    return {"accuracy": found}
