@@ -68,15 +68,3 @@ def train_until_stopped(strategy, rank=None):
 
 class Interrupted(Exception):
     """Stands for a machine that fails."""
-
-
-class InterruptAt(keras.callbacks.Callback):
-    """Raises an error after so many updates of all trainings together."""
-
-    def __init__(self, update):
-        super().__init__()
-        self.update = update
-
-    def on_train_batch_end(self, batch, logs=None):
-        if int(self.model.optimizer.iterations.numpy()) == self.update:
-            raise Interrupted

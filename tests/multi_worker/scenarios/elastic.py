@@ -4,11 +4,12 @@ import contextlib
 import pathlib
 import warnings
 
+import keras
 import numpy as np
 import tensorflow as tf
 from golden import saved_by_an_earlier_version as saved
 
-from scenarios.callbacks import InterruptAt, Interrupted
+from scenarios.callbacks import Interrupted
 from tf_adasum.callbacks import BackupAndRestore
 
 
@@ -18,10 +19,16 @@ def devices_of(replicas):
 
 def saved_training(kind, replicas, place):
     """Return a model that has taken some steps, and was saved in every form."""
+
+    def interrupt(batch, logs):
+        if batch == saved.SAVED_AFTER:
+            raise Interrupted
+
     _, model = saved.compiled(kind, 1, devices_of(replicas))
     backup = BackupAndRestore(place / "backup", saved.SAVED_AFTER, delete_checkpoint=False)
     with contextlib.suppress(Interrupted):
-        saved.fit(model, callbacks=[backup, InterruptAt(saved.SAVED_AFTER)])
+        end = keras.callbacks.LambdaCallback(on_train_batch_begin=interrupt)
+        saved.fit(model, callbacks=[backup, end])
     model.save(place / "model.keras")
     model.save_weights(place / "model.weights.h5")
     tf.train.Checkpoint(model=model, optimizer=model.optimizer).write(str(place / "checkpoint"))

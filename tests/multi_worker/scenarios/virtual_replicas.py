@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 
 import tf_adasum
 from scenarios.basics import compiled, random_data, weights_of
-from scenarios.callbacks import InterruptAt, Interrupted
+from scenarios.callbacks import Interrupted
 
 ROWS, FEATURES = 4, 6
 
@@ -68,6 +68,18 @@ def on_parts_of_the_devices(strategy, replicas, numbers, **arguments):
         own = tf_adasum.AdasumMirroredStrategy(devices, virtual_replicas=replicas, radix_plan=plan)
         found |= {f"{number} {name}": each for name, each in train(own, **arguments).items()}
     return found
+
+
+class InterruptAt(keras.callbacks.Callback):
+    """Raises an error after so many updates of all trainings together."""
+
+    def __init__(self, update):
+        super().__init__()
+        self.update = update
+
+    def on_train_batch_end(self, batch, logs=None):
+        if int(self.model.optimizer.iterations.numpy()) == self.update:
+            raise Interrupted
 
 
 def train_until(strategy, folder, update, optimizer="momentum", steps=6, epochs=4):
