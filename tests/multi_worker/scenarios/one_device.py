@@ -91,13 +91,13 @@ class OwnComputeLoss(keras.Model):
 
 class OwnTrainStep(keras.Model):
     def train_step(self, data):
-        x, y = data
+        x, y, *_ = data  # of `train_on_batch` with weights
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean((y - self(x, training=True)) ** 2)
             scaled = self.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return {"loss": loss}
+        return {"own loss": loss}  # Keras reads its metric "loss" instead
 
 
 def data_of(kind, rows):
