@@ -29,7 +29,6 @@ OUTCOMES = {
     "gradients of another shape": ("float32(10,)", "float32(13,)", "TFA-305"),
     "a gradient is missing": ("pass zeros instead of None", "worker 1: variable (", "TFA-305"),
     "gradients of other groups": ("in the same groups", "in group", "TFA-305"),
-    "variables of another shape": (CALLS, "(float32[4])", "(float32[5])", "TFA-503"),
     # A worker leaves the others' calls: this is found within seconds, not at once.
     "leaves fit early": ("in fit, epoch 1", "in evaluate", "TFA-503"),
     "saves a variable alone": (CALLS, "saves the variable 'average:0'", "TFA-503"),

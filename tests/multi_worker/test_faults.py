@@ -1,8 +1,10 @@
 """Workers that are killed, stopped, fail or never come: what the others report, and how soon."""
 
 import pytest
-from support import faults
+from support import faults, meshes
 from support.pace import PACE
+
+from tf_adasum.environment_variables import TRANSPORT
 
 # Seconds to the error, of what is patient and of what is not; on a busy machine. Silence and calls
 # that differ take 10 s at least.
@@ -24,18 +26,29 @@ def assert_ends(outcomes, *texts, within, workers=2):
         assert outcome.code == 1, "its process ends, too"
 
 
+OVER_UCX = {TRANSPORT: "ucx"}
+
+
 @pytest.mark.parametrize(
-    ("fault", "injection_point", "victim", "workers"),
+    ("fault", "injection_point", "victim", "workers", "variables"),
     [
-        ("kill", "step", 1, 2),
-        ("term", "step", 0, 2),
-        pytest.param("kill", "exchange", 1, 2, marks=slow),
-        ("kill", "build", 1, 2),
-        ("kill", "checkpoint", 0, 2),
-        pytest.param("kill", "step", 0, 3, marks=slow),
+        pytest.param("kill", "step", 1, 2, {}, marks=always),
+        ("term", "step", 0, 2, {}),
+        pytest.param("kill", "exchange", 1, 2, {}, marks=slow),
+        ("kill", "build", 1, 2, {}),
+        ("kill", "checkpoint", 0, 2, {}),
+        pytest.param("kill", "step", 0, 3, {}, marks=slow),
+        pytest.param("kill", "exchange", 1, 2, OVER_UCX, marks=always),
+        ("kill", "step", 0, 2, OVER_UCX | {"UCX_TLS": "tcp,self"}),
     ],
 )
-def test_a_killed_worker_is_named(tmp_path, fault, injection_point, victim, workers):
+def test_a_killed_worker_is_named(
+    tmp_path, monkeypatch, fault, injection_point, victim, workers, variables
+):
+    if variables:
+        meshes.opened()
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     outcomes = faults.run(
         tmp_path, fault=fault, injection_point=injection_point, victim=victim, workers=workers
     )

@@ -1,4 +1,4 @@
-"""`predict` gives what one process gives, and `train_on_batch` what `fit` gives."""
+"""`predict` gives what one process gives, and calls on a batch what `fit` and `evaluate` give."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,8 @@ def test_a_stateful_model_keeps_its_state(group):
 
 
 @on("1x2", "2x2")
-def test_train_on_batch_equals_fit(group):
-    """Each replica gets its part of the batch, as `fit` hands it out."""
-    fitted, on_batch = (group.run(scenarios.train, on_batch=each) for each in (False, True))
+@pytest.mark.parametrize("way", ["sample_weight", "class_weight"])
+def test_calls_on_a_batch_equal_fit_and_evaluate(group, way):
+    """Each replica gets its part of the batch, as `fit` hands it out; logs cover all rows."""
+    fitted, on_batch = (group.run(scenarios.train, way=way, on_batch=b) for b in (False, True))
     assert_close(on_batch, fitted[0], **FLOAT32_MEANS)

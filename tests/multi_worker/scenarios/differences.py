@@ -69,11 +69,6 @@ def dense(*widths, **settings):
     return lambda: [keras.layers.Dense(width, **settings) for width in widths]
 
 
-def variable_of(strategy, size):
-    with strategy.scope():
-        return tf.Variable(tf.zeros([size]))
-
-
 def saves_alone(strategy, is_other):
     """Worker 0 saves a variable that each replica updates separately."""
     with strategy.scope():
@@ -210,7 +205,6 @@ CASES = {
     "gradients of another shape": lambda strategy, is_other: reduce(strategy, 10 + 3 * is_other),
     "a gradient is missing": lacks_gradient,
     "gradients of other groups": other_groups,
-    "variables of another shape": lambda strategy, is_other: variable_of(strategy, 4 + is_other),
     "saves a variable alone": saves_alone,
     "what may differ": other_names,
 }

@@ -11,15 +11,10 @@ from support.keras_versions import LossScaleOptimizer, copies_of, loss_scale_of
 from scenarios.basics import OPTIMIZERS, compiled, message_of, on_replicas, use_rule
 from scenarios.given_gradients import built, gradients_of
 from tf_adasum.compat import keras as keras_compat
-from tf_adasum.replicas import nonfinite_gradients
+from tf_adasum.replicas.nonfinite_gradients import NonFinite
 
 STEPS = 4
 BAD_AFTER = 1  # so many steps
-
-
-def on_nonfinite(strategy, action):
-    """Let a strategy act like one that was made with this argument, until the next scenario."""
-    strategy._nonfinite = nonfinite_gradients.NonFinite(strategy, action)
 
 
 # The end of the paths of what loss scaling changes, where it leaves a step out.
@@ -50,7 +45,7 @@ def left_out(strategy, rule, optimizer, guard, poisoned, sparse=False):
     for each in gradients:
         each[STEPS] = each[BAD_AFTER]
     gradients[0][STEPS, poisoned, 0] = np.inf if is_scaled else np.nan
-    on_nonfinite(strategy, "propagate" if is_scaled else guard)
+    strategy._nonfinite = NonFinite(strategy, "propagate" if is_scaled else guard)
     variables, made, step = built(strategy, make, gradients, is_scaled, sparse)
     kept = [*variables, *keras_compat.all_variables(made)]
     for state in keras_compat.aggregation_states_of(made):
@@ -90,7 +85,7 @@ def fit(strategy, rule, action, optimizer="adam", **options):
     ids = np.random.default_rng(5).integers(0, 20, [batch * 4, 3])
     y = np.sin(ids.sum(axis=1, keepdims=True)).astype("float32")
     y[2 * batch - 1] = np.nan
-    on_nonfinite(strategy, action)
+    strategy._nonfinite = NonFinite(strategy, action)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         layers = [keras.layers.Embedding(20, 4), keras.layers.Flatten(), keras.layers.Dense(1)]

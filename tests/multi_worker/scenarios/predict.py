@@ -1,4 +1,4 @@
-"""What workers do for test_predict.py: `predict`, `predict_on_batch` and `train_on_batch`.
+"""What workers do for test_predict.py: `predict`, `evaluate` and the `..._on_batch` methods.
 
 Every function takes the strategy first; `None` is one process without any.
 """
@@ -57,13 +57,19 @@ def predict(strategy, arrays, datasets, on_batch=()):
     return results | {f"twice of {case}": each["twice"] / 2 for case, each in found.items()}
 
 
-def train(strategy, on_batch):
-    """The weights after three updates by one batch, of which replicas get 3 to 8 rows."""
+def train(strategy, way, on_batch):
+    """The weights after three updates by one batch, and an evaluation, with weights of the rows."""
     x, y = random_data(15)
-    model = compiled(strategy, build_mlp)
+    y, weights = (y > 0).astype("float32"), np.random.default_rng(2).uniform(0.1, 2, 15)
+    weighing = {way: {"sample_weight": weights, "class_weight": {0: 0.5, 1: 3.0}}[way]}
+    model = compiled(strategy, build_mlp, metrics=["mae"], weighted_metrics=["mse"])
     if on_batch:
         for _ in range(3):
-            model.train_on_batch(x, y)
+            model.train_on_batch(x, y, **weighing)
+        model.reset_metrics()  # an older Keras 3 does not
+        logs = model.test_on_batch(x, y, weights, return_dict=True)
     else:
-        model.fit(x, y, batch_size=15, epochs=3, shuffle=False, verbose=0)
-    return weights_of(model)
+        model.fit(x, y, batch_size=15, epochs=3, shuffle=False, verbose=0, **weighing)
+        options = {"batch_size": 11, "verbose": 0, "return_dict": True}
+        logs = model.evaluate(x, y, sample_weight=weights, **options)
+    return {**logs, **weights_of(model)}
