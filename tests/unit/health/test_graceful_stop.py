@@ -1,11 +1,12 @@
-"""The agreement on where a training stops, among workers that are threads."""
+"""The agreement on where a training stops: among workers in random histories, then in threads."""
 
-import random
-import threading
-import time
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
+from support.fuzzing import fuzz_settings
 from support.launching import eventually
 from support.pace import PACE
 
@@ -13,73 +14,36 @@ from tf_adasum.errors import WorkerLostError
 from tf_adasum.health.diagnosis import Status
 from tf_adasum.health.graceful_stop import GracefulStop
 
-pytestmark = pytest.mark.version_independent
-
-SECONDS = 20 * PACE
-
-
-class Workers:
-    """Workers whose statuses travel, late and one after the other, and who wait for each other."""
-
-    def __init__(self, count, places=200, lead=1):
-        self.stoppings = [GracefulStop(rank, count, self._cause) for rank in range(count)]
-        self.statuses = [{} for _ in range(count)]
-        self.steps = [0] * count
-        self._change, self._places, self._lead = threading.Condition(), places, lead
-        self._ends = False
-
-    def _cause(self):
-        return "the test is over" if self._ends else None
-
-    def work(self, rank):
-        """Come to places, never more than so many before the slowest: a step waits for all."""
-        for place in range(1, self._places + 1):
-            if self.stoppings[rank].stops_here():
-                return place
-            time.sleep(random.random() * 0.002)
-            with self._change:
-                self.steps[rank] = place
-                self._change.notify_all()
-                assert self._change.wait_for(
-                    lambda place=place: min(self.steps) > place - self._lead, SECONDS
-                )
-
-    def carry(self):
-        """Stand for the health monitor: worker 0 hears all, the others hear worker 0."""
-        while not self._ends:
-            for rank in random.sample(range(len(self.stoppings)), len(self.stoppings)):
-                status = Status(**self.stoppings[rank].exchange(self.statuses[rank]))
-                for other in set(range(len(self.stoppings))) - {rank} if rank == 0 else {0}:
-                    self.statuses[other][rank] = status
-                time.sleep(0.001)
-
-    def run(self, asking):
-        """Return the place at which each worker stops."""
-        for stopping in self.stoppings:
-            stopping.begin()
-        with ThreadPoolExecutor() as pool:
-            carrier = pool.submit(self.carry)
-            places = [pool.submit(self.work, rank) for rank in range(len(self.steps))]
-            time.sleep(random.random() * 0.05)
-            for rank in asking:
-                self.stoppings[rank].requested_here = True
-            try:
-                return [place.result(SECONDS) for place in places]
-            finally:
-                self._ends = True
-                carrier.result()
+COUNT, ROUNDS = 3, 9
+EVENTS = st.tuples(st.sampled_from(["step", "send", "ask"]), st.integers(0, COUNT - 1))
+ROUND = [(act, rank) for act in ("step", "send") for rank in range(COUNT)]
 
 
-@pytest.mark.parametrize("asking", [[0], [1], [2], [0, 1, 2]], ids=str)
-@pytest.mark.parametrize("lead", [1, 3], ids=["in step", "some run ahead"])
-def test_all_stop_at_the_same_place(asking, lead):
-    for _ in range(5):
-        stopped = Workers(3, lead=lead).run(asking)
-        assert len(set(stopped)) == 1 and stopped[0] is not None, stopped
-
-
-def test_nobody_stops_who_is_not_asked():
-    assert Workers(3, places=20).run([]) == [None] * 3
+@fuzz_settings(1000)
+@hypothesis.given(st.lists(EVENTS, max_size=60), st.sampled_from([1, 3]))
+def test_all_stop_at_the_same_place(events, lead):
+    """No worker can be more than `lead` places before the slowest: a step waits for all."""
+    workers = [GracefulStop(rank, COUNT, lambda: "it would wait") for rank in range(COUNT)]
+    for each in workers:
+        each.begin()
+    heard, places, stopped = [{} for _ in workers], [0] * COUNT, {}
+    for act, rank in events + ROUNDS * ROUND:
+        if act == "ask":
+            workers[rank].requested_here = True
+        elif act == "send":  # worker 0 hears all, the others hear worker 0
+            status = Status(**workers[rank].exchange(heard[rank]))
+            for other in range(1, COUNT) if rank == 0 else [0]:
+                heard[other][rank] = status
+        elif rank not in stopped and places[rank] < min(places) + lead:
+            with contextlib.suppress(WorkerLostError):
+                if workers[rank].stops_here():
+                    stopped[rank] = places[rank]
+                else:
+                    places[rank] += 1
+    if any(act == "ask" for act, _ in events):
+        assert stopped == dict.fromkeys(range(COUNT), max(places)), f"they are at {places}"
+    else:
+        assert not stopped and min(places) >= ROUNDS, f"they are at {places}"
 
 
 def test_alone_it_is_the_next_place():
@@ -117,7 +81,7 @@ def test_what_was_sent_stays_true():
         eventually(lambda: second.waits() > 0.1)
         assert second.exchange({0: Status(training=1, stop_requested=1)}) == held
         second.exchange({0: Status(training=1, stop_requested=1, stop_at=5)})
-        assert answers.result(SECONDS) == [False, True]
+        assert answers.result(20 * PACE) == [False, True]
 
 
 def test_it_does_not_wait_for_a_lost_worker():
