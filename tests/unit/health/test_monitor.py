@@ -3,16 +3,11 @@
 import contextlib
 import itertools
 import json
-import os
 import re
-import signal
-import socket
-import subprocess
 import sys
 import time
 import types
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from unittest import mock
 
 import hypothesis
@@ -20,12 +15,14 @@ import hypothesis.strategies as st
 import pytest
 from support.fuzzing import fuzz_settings, json_values
 from support.launching import eventually
-from support.rendezvous_tasks import cluster_of, tasks
+from support.rendezvous_tasks import SOON, cluster_of, tasks
 
-from tf_adasum.cluster import rendezvous, start_timeout
+from tf_adasum.cluster import rendezvous
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health import call_site, monitor, reachability
 from tf_adasum.health.diagnosis import CollectiveError
+
+MANY = 200
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +37,11 @@ def fast(monkeypatch):
 def workers():
     """Returns a function that starts the monitors of so many workers, and waits for their start."""
     with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(MANY))
 
         def start(count, timeout=None, counters=None, silent=()):
             addresses = [f"127.0.0.1:{port}" for port in range(1, count + 1)]
-            clusters = tasks(count)
-            with ThreadPoolExecutor(count) as pool:
-                met = list(pool.map(lambda each: rendezvous.meet(each, {}, 30.0), clusters))
+            met = list(pool.map(lambda each: rendezvous.meet(each, {}, SOON), tasks(count)))
             monitors = []
             for rank in range(count):
                 cluster = cluster_of(*addresses, rank=rank)
@@ -54,7 +50,7 @@ def workers():
                 if rank in silent:
                     one._send_statuses = lambda: None
                 one.start()
-                stack.callback(one.stop)
+                stack.callback(pool.submit, one.stop)
                 one.started((counters or {}).get(rank, lambda: (0, 0, 0)), one.aborted.append)
                 monitors.append(one)
             eventually(lambda: len(states_of(monitors[0])) == count - 1 - len(silent))
@@ -230,6 +226,25 @@ def test_a_worker_sends_its_own_status_alone(workers):
     assert monitors[0]._statuses[2].state == "running" and monitors[0].cause is None
 
 
+def test_worker_0_has_time_for_its_own_work(workers, monkeypatch):
+    """CPU seconds of its two threads, and what it sends, while many workers wait."""
+    monkeypatch.setattr(monitor, "HEARTBEAT_SECONDS", 1.0)
+    monkeypatch.setattr(reachability.Reachability, "try_now_and_then", lambda self: None)
+    monkeypatch.setattr(call_site, "of_thread", lambda _: (1, "train.py:4 (main)"))
+    first, *_ = workers(MANY, counters=dict.fromkeys(range(MANY), in_a_collective))
+    eventually(lambda: first.status.waiting_seconds)
+    sent, send = [], first._met.send
+    monkeypatch.setattr(first._met, "send", lambda value: sent.append(value) or send(value))
+    threads = first._thread, first._met.server._thread
+    clocks = [time.pthread_getcpuclockid(each.ident) for each in threads]
+    begun, used = time.monotonic(), sum(map(time.clock_gettime, clocks))
+    time.sleep(4)
+    used = sum(map(time.clock_gettime, clocks)) - used
+    assert used <= 0.1 * (time.monotonic() - begun)
+    assert max(len(json.dumps(value)) for value in sent) < 1 << 13
+    assert len(first._heard) == MANY - 1 and min(first._heard.values()) > begun
+
+
 ANYTHING = json_values()
 STATUS = st.fixed_dictionaries(
     {"state": st.sampled_from(["running", "failed", "ended", "aborted"]) | ANYTHING},
@@ -299,51 +314,3 @@ def test_fuzz_no_message_stops_the_monitor(rank, messages):
     assert set(one._statuses) <= {0, 1, 2} - {rank}
     lines = json.dumps(sent)
     assert "NaN" not in lines and "Infinity" not in lines
-
-
-GUARDED = """
-import time
-from tf_adasum.cluster import start_timeout
-from tf_adasum.cluster.tasks import Cluster
-addresses = ("h:1", "127.0.0.1:{port}", "127.0.0.1:{there}")
-cluster = Cluster(addresses, ("worker 0", "worker 1", "worker 2"), 0)
-with start_timeout.bounded(cluster, {limit}):
-    time.sleep({seconds})
-print("started")
-"""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "launcher", "advice"),
-    [(0, "1", ""), (60, "", "Start all workers again."), (60, "1", "tf-adasum-launch ends the")],
-)
-def test_the_guard_of_the_start(seconds, launcher, advice):
-    with socket.socket() as unused, socket.create_server(("127.0.0.1", 0)) as server:
-        unused.bind(("127.0.0.1", 0))  # and nobody listens
-        port, there = unused.getsockname()[1], server.getsockname()[1]
-        program = GUARDED.format(port=port, there=there, limit=3, seconds=seconds)
-        ended = subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | {start_timeout.LAUNCHER: launcher},
-            capture_output=True,
-            text=True,
-            timeout=50,
-        )
-    if seconds:
-        assert ended.returncode == -signal.SIGKILL
-        assert (
-            "worker 0 has waited 3 s in TensorFlow's start-up, and worker 1 "
-            f"(127.0.0.1:{port}) cannot be reached any more. This worker ends, because TensorFlow "
-            f"would wait forever. {advice}"
-        ) in ended.stderr
-    else:
-        assert (ended.returncode, ended.stdout) == (0, "started\n")
-
-
-def test_the_guard_ends_with_its_worker():
-    program = GUARDED.format(port=1, there=2, limit=60, seconds=60)
-    with subprocess.Popen([sys.executable, "-c", program]) as worker:
-        children, guards = Path(f"/proc/{worker.pid}/task/{worker.pid}/children"), []
-        eventually(lambda: guards.extend(children.read_text().split()) or guards)
-        worker.kill()
-    eventually(lambda: not any(os.path.exists(f"/proc/{guard}/exe") for guard in guards))
