@@ -113,6 +113,14 @@ def program_at(cluster, behave):
             thread.join()
 
 
+@contextlib.contextmanager
+def silent_listener():
+    """A place that answers no more calls: its queue is full, as behind a link that is cut."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        with socket.create_connection(listener.getsockname()):
+            yield listener.getsockname()
+
+
 def connected(cluster):
     """Return a connection to a task, as soon as it listens."""
     deadline = time.monotonic() + SOON

@@ -1,51 +1,70 @@
 """The guard of a start, which ends a worker that hangs in TensorFlow."""
 
-import contextlib
-import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from support.launching import eventually
+from support.pace import PACE
+from support.rendezvous_tasks import silent_listener
 
 from tf_adasum.cluster import error_file, start_timeout
 
-
-@contextlib.contextmanager
-def guard_of(worker, others=(), path=""):
-    """The guard of a start that may take 0 s."""
-    task = {"worker": worker.pid, "name": "worker 0", "seconds": 0.0, "others": list(others)}
-    command = [sys.executable, "-I", "-S", start_timeout.__file__]
-    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    environment = {**os.environ, error_file.NAME: str(path)}
-    with subprocess.Popen(command, env=environment, **pipes) as guard:
-        guard.stdin.write(json.dumps(task) + "\n")
-        guard.stdin.flush()
-        yield guard
+PROGRAM = """
+import time
+from tf_adasum.cluster import start_timeout
+from tf_adasum.cluster.tasks import Cluster
+addresses = ("h:1", "127.0.0.1:{silent}", "127.0.0.1:{there}")
+cluster = Cluster(addresses, ("worker 0", "worker 1", "worker 2"), 0)
+with start_timeout.bounded(cluster, {limit}):
+    time.sleep({seconds})
+print("started")
+"""
 
 
-def test_the_guard_kills_no_worker_that_has_started():
-    """While the guard tries to reach the other workers."""
-    with contextlib.ExitStack() as stack:
-        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(2):  # so that the next client waits
-            client = stack.enter_context(socket.socket())
-            client.setblocking(False)
-            client.connect_ex(full.getsockname())
-        worker = stack.enter_context(subprocess.Popen(["sleep", "300"]))
-        guard = stack.enter_context(guard_of(worker, [("worker 1", full.getsockname())]))
-        with pytest.raises(subprocess.TimeoutExpired):
-            guard.wait(0.5)
-        guard.stdin.close()
-        assert guard.wait(10) == 0 and not guard.stderr.read() and worker.poll() is None
-        worker.kill()
-
-
-def test_one_that_its_guard_has_killed_says_so_in_its_error_file(tmp_path):
+@pytest.mark.parametrize(
+    ("limit", "seconds", "launcher", "advice"),
+    [
+        (600, 3, "1", None),
+        (0, 1, "1", None),  # it starts while the guard tries to reach the others
+        (0, 60, "", "Start all workers again."),
+        (0, 60, "1", "tf-adasum-launch ends the"),
+    ],
+)
+def test_the_guard_of_the_start(tmp_path, limit, seconds, launcher, advice):
     path = tmp_path / "error"
-    with subprocess.Popen(["sleep", "300"]) as worker, guard_of(worker, path=path) as guard:
-        message = guard.stderr.read()
+    with silent_listener() as silent, socket.create_server(("127.0.0.1", 0)) as server:
+        there = server.getsockname()[1]
+        program = PROGRAM.format(silent=silent[1], there=there, limit=limit, seconds=seconds)
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {start_timeout.LAUNCHER: launcher, error_file.NAME: str(path)},
+            capture_output=True,
+            text=True,
+            timeout=50 * PACE,
+        )
     report = error_file.read(path)
-    assert message.startswith("tf_adasum: worker") and worker.returncode == -9
-    assert report.is_because_of_another and report.error in message
+    if advice is None:
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "started\n", "")
+        assert report is None
+        return
+    assert ended.returncode == -signal.SIGKILL
+    assert (
+        "tf_adasum: worker 0 has waited 0 s in TensorFlow's start-up, and worker 1 "
+        f"(127.0.0.1:{silent[1]}) cannot be reached any more. This worker ends, because TensorFlow "
+        f"would wait forever. {advice}"
+    ) in ended.stderr
+    assert report.is_because_of_another and report.error in ended.stderr
+
+
+def test_the_guard_ends_with_its_worker():
+    program = PROGRAM.format(silent=1, there=2, limit=600, seconds=600)
+    with subprocess.Popen([sys.executable, "-c", program]) as worker:
+        children, guards = Path(f"/proc/{worker.pid}/task/{worker.pid}/children"), []
+        eventually(lambda: guards.extend(children.read_text().split()) or guards)
+        worker.kill()
+    eventually(lambda: not any(os.path.exists(f"/proc/{guard}/exe") for guard in guards))

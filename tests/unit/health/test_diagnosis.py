@@ -1,13 +1,9 @@
 """What a worker makes of the others' statuses."""
 
-import contextlib
 import dataclasses
 import json
 
-import hypothesis
-import hypothesis.strategies as st
 import pytest
-from support.fuzzing import fuzz_settings, json_values
 from support.rendezvous_tasks import cluster_of
 
 from tf_adasum.cluster.tasks import Cluster
@@ -28,9 +24,9 @@ COLLECTIVE_TIMEOUT = 300.0
 
 
 def judged(own, *, is_broken=False, collective_timeout=COLLECTIVE_TIMEOUT, **others):
-    """What worker 1 decides, with `_0` and `_2` as the statuses of the others."""
+    """Why worker 1 gives up, with `_0` and `_2` as the statuses of the others; or ""."""
     statuses = {1: own, **{int(name[1:]): status for name, status in others.items()}}
-    return diagnosis.failure(CLUSTER, statuses, collective_timeout, is_broken)
+    return diagnosis.failure(CLUSTER, statuses, collective_timeout, is_broken) or ""
 
 
 def waiting(waits, **fields):
@@ -52,12 +48,12 @@ LATE = Status("running", location="train.py:4 (main)")
 
 @pytest.mark.parametrize("own", [Status(), RUNNING, WAITING])
 def test_nobody_is_to_blame_while_all_run(own):
-    assert judged(own, _0=RUNNING, _2=WAITING) is None
+    assert judged(own, _0=RUNNING, _2=WAITING) == ""
 
 
 def test_a_lost_worker_ends_everything_at_once():
     lost = Status("lost", "it is silent")
-    assert judged(RUNNING, _2=lost) is None, "not where it is not needed"
+    assert judged(RUNNING, _2=lost) == "", "not where it is not needed"
     for own in INSIDE, Status(), Status("running", waiting_seconds=0.1):
         cause = judged(own, _0=RUNNING, _2=lost)
         assert cause.startswith("worker 1 (c:3) was lost: it is silent. Restart all workers")
@@ -65,7 +61,7 @@ def test_a_lost_worker_ends_everything_at_once():
 
 def test_all_give_up_for_the_same_reason():
     assert judged(INSIDE, _2=ABORTED) == "the connection broke"
-    assert judged(RUNNING, _2=ABORTED) is None, "not where it is not needed"
+    assert judged(RUNNING, _2=ABORTED) == "", "not where it is not needed"
     of_this_one = "worker 0 (b:2) was lost: it is silent"
     cause = judged(INSIDE, _2=Status("aborted", of_this_one))
     assert cause == f"worker 1 (c:3) cannot continue: {of_this_one}", "whoever reads it is not lost"
@@ -73,14 +69,14 @@ def test_all_give_up_for_the_same_reason():
 
 def test_a_failure_matters_to_those_who_wait_in_the_same_call():
     assert judged(WAITING, _0=FAILED).startswith("chief 0 (a:1) failed: ValueError: no. Correct")
-    assert judged(waiting(GRACE / 2), _0=FAILED) is None
-    assert judged(waiting(GRACE, call=4), _0=FAILED) is None, "they continue together"
+    assert judged(waiting(GRACE / 2), _0=FAILED) == ""
+    assert judged(waiting(GRACE, call=4), _0=FAILED) == "", "they continue together"
     outside = waiting(GRACE, state="failed", in_call=0)
-    assert judged(outside, _0=FAILED) is None, "it failed on both, and both continue"
+    assert judged(outside, _0=FAILED) == "", "it failed on both, and both continue"
 
 
 def test_an_end_matters_to_those_who_wait():
-    assert judged(RUNNING, _2=ENDED) is None, "worker 0 saves the model"
+    assert judged(RUNNING, _2=ENDED) == "", "worker 0 saves the model"
     waits_for_it = "worker 1 (c:3) has ended, and worker 0 waits for it."
     assert judged(WAITING, _2=ENDED).startswith(waits_for_it)
     cause = judged(WAITING, _2=Status("ended", "KeyError: 1"))
@@ -88,13 +84,13 @@ def test_an_end_matters_to_those_who_wait():
 
 
 def test_what_has_ended_a_collective_is_named_at_once():
-    assert judged(INSIDE, _2=ENDED) is None
+    assert judged(INSIDE, _2=ENDED) == ""
     ended = "worker 1 (c:3) has ended, and worker 0 waits for it."
     assert judged(INSIDE, is_broken=True, _2=ENDED).startswith(ended)
     assert judged(INSIDE, _0=ABORTED, _2=FAILED) == ABORTED.why
     cause = judged(INSIDE, is_broken=True, _0=ABORTED, _2=FAILED)
     assert cause.startswith("worker 1 (c:3) failed: ValueError: no."), "it knows more"
-    assert judged(INSIDE, is_broken=True, _2=INSIDE) is None, "nobody is to blame yet"
+    assert judged(INSIDE, is_broken=True, _2=INSIDE) == "", "nobody is to blame yet"
 
 
 def test_a_link_that_is_cut():
@@ -105,8 +101,8 @@ def test_a_link_that_is_cut():
     healing = judged(
         waiting(ALL_WAITING_GRACE), _0=in_python(UNREACHABLE_SECONDS, **UNREACHABLE), _2=own
     )
-    assert healing is None, "it may heal"
-    assert judged(own, _0=cut, _2=RUNNING) is None, "it may be busy"
+    assert healing == "", "it may heal"
+    assert judged(own, _0=cut, _2=RUNNING) == "", "it may be busy"
     said = diagnosis.waiting_message(CLUSTER, {0: cut, 1: own, 2: own})
     assert said == f"worker 0 has waited 30 s for the others, which are waiting as well ({why})"
 
@@ -144,7 +140,7 @@ def test_the_first_calls_that_differ_are_named():
 
 
 def test_patience_ends():
-    assert judged(waiting(COLLECTIVE_TIMEOUT - 1), _0=LATE) is None
+    assert judged(waiting(COLLECTIVE_TIMEOUT - 1), _0=LATE) == ""
     cause = judged(waiting(COLLECTIVE_TIMEOUT), _0=LATE, _2=waiting(COLLECTIVE_TIMEOUT))
     assert "has waited 300 s for chief 0 (a:1), which is at train.py:4 (main). All" in cause
     cause = judged(waiting(COLLECTIVE_TIMEOUT), _2=waiting(5.0, collectives_entered=6))
@@ -160,10 +156,10 @@ def test_workers_in_different_collectives_of_one_number(other):
     assert judged(own, _0=other, _2=own).startswith(
         f"{differ} is at {other.location}, worker 0 is at"
     )
-    assert judged(own, _0=other, _2=RUNNING) is None, "may still come"
-    assert judged(own, _0=other) is None, "nothing is known of worker 1"
+    assert judged(own, _0=other, _2=RUNNING) == "", "may still come"
+    assert judged(own, _0=other) == "", "nothing is known of worker 1"
     early = dataclasses.replace(other, waiting_seconds=GRACE)
-    assert judged(waiting(MISMATCH_SECONDS), _0=early, _2=waiting(MISMATCH_SECONDS)) is None
+    assert judged(waiting(MISMATCH_SECONDS), _0=early, _2=waiting(MISMATCH_SECONDS)) == ""
 
 
 @pytest.mark.parametrize(
@@ -175,8 +171,8 @@ def test_workers_in_different_collectives_of_one_number(other):
 )
 def test_all_wait_for_each_other(other, limit):
     """Not before the limit is over: the last part of a collective may still travel."""
-    assert judged(waiting(limit - 1), _0=other(limit), _2=waiting(limit)) is None
-    assert judged(waiting(limit), _0=other(ALL_WAITING_GRACE - 1), _2=waiting(limit)) is None
+    assert judged(waiting(limit - 1), _0=other(limit), _2=waiting(limit)) == ""
+    assert judged(waiting(limit), _0=other(ALL_WAITING_GRACE - 1), _2=waiting(limit)) == ""
     long = [
         {"own": waiting(each), "_0": other(each), "_2": waiting(each)} for each in (limit, 20.0)
     ]
@@ -240,35 +236,3 @@ def test_texts_of_others_are_one_line():
         FIELDS_OF_ONE | {"why": "a\nb\x1b[2J\ud800c", "location": "x" * 10**6}
     )
     assert status.why == "a?b?[2J?c" and len(status.location) < 5000
-
-
-# What a process may send that is wrong, of an older version, or evil.
-NUMBERS = st.integers() | st.floats() | st.sampled_from([0, 1, 2, 200.0, 1 << 62, 10**400])
-STATES = st.sampled_from(["starting", "running", "failed", "ended", "lost", "aborted"])
-TEXTS, COUNTS = (
-    ("why", "location"),
-    ("call", "in_call", "collectives_entered", "python_collective", "waiting_seconds"),
-)
-FIELDS = st.fixed_dictionaries(
-    {},
-    optional={
-        "state": STATES,
-        **dict.fromkeys(TEXTS, st.text(max_size=20)),
-        **dict.fromkeys(COUNTS, NUMBERS),
-    },
-)
-
-
-@fuzz_settings(300)
-@hypothesis.given(of_others=st.lists(FIELDS | json_values(), min_size=2, max_size=2))
-def test_fuzz_no_status_stops_a_diagnosis(of_others):
-    others = {}
-    for rank, fields in zip((0, 2), of_others, strict=True):
-        with contextlib.suppress(*diagnosis.INVALID):
-            others[f"_{rank}"] = Status.from_fields(json.loads(json.dumps(fields)))
-    for own in INSIDE, WAITING, Status(), waiting(1e4):
-        for is_broken in False, True:
-            cause = judged(own, is_broken=is_broken, **others)
-            assert cause is None or (cause.isprintable() and len(cause) < 20_000)
-    for one in others.values():
-        assert Status.from_fields(json.loads(json.dumps(dataclasses.asdict(one)))) == one

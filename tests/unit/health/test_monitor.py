@@ -245,20 +245,20 @@ def test_worker_0_has_time_for_its_own_work(workers, monkeypatch):
     assert len(first._heard) == MANY - 1 and min(first._heard.values()) > begun
 
 
-ANYTHING = json_values()
-STATUS = st.fixed_dictionaries(
-    {"state": st.sampled_from(["running", "failed", "ended", "aborted"]) | ANYTHING},
-    optional=dict.fromkeys(
-        ("why", "call", "collectives_entered", "waiting_seconds", "location", "more"), ANYTHING
-    ),
-)
+# What a process may send that is wrong, of an older version, or evil.
+ANYTHING, TEXTS = json_values(), st.text(max_size=20)
+NUMBERS = st.sampled_from([0, 1, 2, 200.0, 1 << 62, 10**400]) | st.integers() | st.floats()
+COUNTS = "call", "in_call", "collectives_entered", "python_collective", "waiting_seconds"
+STATES = st.sampled_from(["starting", "running", "failed", "ended", "lost", "aborted"])
+FIELDS = {"state": STATES, "why": TEXTS, "location": TEXTS, **dict.fromkeys(COUNTS, NUMBERS)}
+STATUS = st.fixed_dictionaries({}, optional=FIELDS) | ANYTHING
 RANKS = st.lists(st.integers(-1, 3), max_size=3) | ANYTHING
-SECONDS = st.sampled_from(["0.0", "3.5", "-1", "nan", "1e999", ""])
-STATUSES = st.lists(st.tuples(STATUS, st.dictionaries(SECONDS, RANKS)), max_size=3)
+SECONDS = st.sampled_from(["0.0", "3.5", "200", "-1", "nan", "1e999", ""])
+STATUSES = st.lists(st.tuples(STATUS, st.dictionaries(SECONDS, RANKS)), max_size=3) | ANYTHING
 MESSAGE = st.fixed_dictionaries(
-    {},
-    optional={"status": STATUS | ANYTHING, "statuses": STATUSES | ANYTHING, "calls": ANYTHING},
+    {}, optional={"status": STATUS, "statuses": STATUSES, "calls": ANYTHING}
 )
+OWN = st.sampled_from([{"in_call": 1, "call": 3, "waiting_seconds": n} for n in (0.0, 2.0, 1e4)])
 
 
 def alone(rank):
@@ -300,17 +300,20 @@ def test_nonsense_from_a_worker_is_refused(message, rank, sender):
     assert refused and not one._statuses
 
 
-@fuzz_settings(200)
-@hypothesis.given(rank=st.integers(0, 2), messages=st.lists(MESSAGE, max_size=4))
-def test_fuzz_no_message_stops_the_monitor(rank, messages):
+@fuzz_settings(500)
+@hypothesis.given(st.integers(0, 2), OWN, st.booleans(), st.lists(MESSAGE, max_size=4))
+def test_fuzz_no_message_stops_the_monitor(rank, own, is_broken, messages):
     one, receive, _, sent = alone(rank)
-    one._update_status(state="running", in_call=1)
+    one._is_broken = is_broken
+    one._update_status(state="running")
     senders = itertools.cycle([1, 2] if rank == 0 else [0])
     for sender, message in zip(senders, messages, strict=False):
         receive(sender, json.loads(json.dumps(message)))
         one._observe()
+        one._update_status(**own)
         one._send_statuses()
         one._diagnose()
     assert set(one._statuses) <= {0, 1, 2} - {rank}
     lines = json.dumps(sent)
     assert "NaN" not in lines and "Infinity" not in lines
+    assert one.cause is None or (one.cause.isprintable() and len(one.cause) < 20_000)

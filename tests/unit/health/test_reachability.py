@@ -3,20 +3,16 @@
 import socket
 
 import pytest
-from support.rendezvous_tasks import cluster_of
+from support.rendezvous_tasks import cluster_of, silent_listener
 
 from tf_adasum.health import reachability
 
 
 @pytest.fixture
 def full(monkeypatch):
-    """A place that answers no more calls: its queue is full, as behind a link that is cut."""
     monkeypatch.setattr(reachability, "SECONDS_TO_CONNECT", 1.0)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        with socket.create_connection(listener.getsockname()):
-            yield listener.getsockname()
+    with silent_listener() as place:
+        yield place
 
 
 def closed():
