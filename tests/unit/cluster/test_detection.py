@@ -4,8 +4,6 @@ import pytest
 
 from tf_adasum.cluster.detection import find
 
-pytestmark = pytest.mark.version_independent
-
 
 def env(*parts):
     """Merge dicts of variables and texts such as "RANK=1 WORLD_SIZE=2"; the last value counts."""

@@ -28,7 +28,7 @@ from tf_adasum.cluster.tasks import cluster_to_join
 from tf_adasum.environment_variables import INTERFACE, START_TIMEOUT
 
 ROOT = os.path.dirname(os.path.dirname(tf_adasum.__file__))
-pytestmark = [pytest.mark.version_independent, pytest.mark.usefixtures("impatient")]
+pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def hosts_of(found):

@@ -7,8 +7,6 @@ import pytest
 
 from tf_adasum.cluster.detection import first_node
 
-pytestmark = pytest.mark.version_independent
-
 
 @pytest.mark.parametrize(
     ("text", "expected"),

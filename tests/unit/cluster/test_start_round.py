@@ -12,8 +12,6 @@ from tf_adasum.cluster.rendezvous import WORKERS
 from tf_adasum.cluster.start_round import HAS_RESULT, StartRound, error_of
 from tf_adasum.cluster.tasks import cluster_to_join
 
-pytestmark = pytest.mark.version_independent
-
 ENDS = "127.0.0.1", "127.0.0.1"
 
 

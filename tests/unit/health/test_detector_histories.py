@@ -11,15 +11,12 @@ import types
 from unittest import mock
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from support.fuzzing import fuzz_settings
 from support.rendezvous_tasks import cluster_of
 
 from tf_adasum.errors import WorkerLostError
 from tf_adasum.health import call_site, graceful_stop, heartbeat_detector, monitor
-
-pytestmark = pytest.mark.version_independent
 
 COUNT = 3
 RANKS = st.integers(0, COUNT - 1)
