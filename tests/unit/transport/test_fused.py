@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import meshes, scheme_oracle
+from support.pace import PACE
 from support.scheme_oracle import DTYPES, gradients_of
 
 from tf_adasum.aggregation import Scheme, aggregate, rules
@@ -101,8 +102,8 @@ def test_an_abort_ends_what_waits_and_what_comes(waiting):
         finally:  # the pool waits for the call
             aborted = time.monotonic()
             library.abort("worker 1 was lost")
-        error = call.exception(10)
-    assert time.monotonic() - aborted < 1
+        error = call.exception(10 * PACE)
+    assert time.monotonic() - aborted < PACE
     assert isinstance(error, tf.errors.AbortedError)
     assert "Collective ops is aborted by: worker 1 was lost" in error.message
     with pytest.raises(tf.errors.AbortedError, match="worker 1 was lost"):
@@ -122,7 +123,7 @@ def test_a_step_that_fails_does_not_wait_for_others(waiting):
     start = time.monotonic()
     with pytest.raises(tf.errors.InvalidArgumentError, match="number"):
         fail(tf.constant(1))
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 30 * PACE
     replicas[1]._next_key()  # of the call that the other one has not made
     for gathered in tf.function(lambda: [own.all_gather(tf.ones([10])) for own in replicas])():
         np.testing.assert_array_equal(gathered, np.ones(20))

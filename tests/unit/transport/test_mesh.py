@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 from support import meshes
+from support.pace import PACE
 
 from tf_adasum.transport import library
 
 ROOT = Path(__file__).parents[3]
-SOURCES = ["custom_ops/ucx/mesh.cc", "custom_ops/ucx/ucx_library.cc"]
-SECONDS = 300
+UCX = "custom_ops/ucx"
+SOURCES = ["tests/support/mesh_endurance.cc", f"{UCX}/mesh.cc", f"{UCX}/ucx_library.cc"]
+SECONDS = 300 * PACE
 # To find out whether a peer is reachable, UCX 1.22 reads 16 bytes of the peer into the iovec that
 # describes this read. AddressSanitizer looks at the iovec afterwards, and reports what it finds.
 SUPPRESSIONS = "interceptor_via_fun:uct_cma_iface_is_reachable\n"
@@ -27,16 +29,6 @@ def headers(monkeypatch):
         return build_ucx.include_folder()
     except build_cuda.NotBuilt as reason:
         pytest.skip(str(reason))
-
-
-def build(target, sources, flags):
-    command = ["g++", "-std=c++17", "-g1", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter"]
-    command += [*flags, *map(str, sources), "-o", str(target), "-ldl", "-lpthread"]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=SECONDS)
-
-
-def run(*command):
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
 
 
 @pytest.mark.version_independent
@@ -56,13 +48,15 @@ def test_exchanges_of_random_sizes(
     if sanitizer == "thread":  # its own process_vm_readv does not bear the address 0 of UCX's probe
         transports = transports.replace("cma,", "")
     flags = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"] if sanitizer else []
-    program = ROOT / "tests/support/mesh_endurance.cc"
-    build(tmp_path / "endurance", [program, *SOURCES], [f"-I{headers}", *flags])
+    build = ["g++", "-std=c++17", "-g1", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", *flags]
+    build += [f"-I{headers}", *SOURCES, "-o", str(tmp_path / "endurance"), "-ldl", "-lpthread"]
+    subprocess.run(build, cwd=ROOT, check=True, timeout=SECONDS)
     monkeypatch.setenv("UCX_TLS", transports)
     suppressions = tmp_path / "suppressions"
     suppressions.write_text(SUPPRESSIONS)
     # Leaks are expected: memory that a peer may write is kept.
     monkeypatch.setenv("ASAN_OPTIONS", f"detect_leaks=0:suppressions={suppressions}")
-    done = run(tmp_path / "endurance", library._path(), "3", str(exchanges))
+    command = [tmp_path / "endurance", library._path(), "3", str(exchanges)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
     assert "Sanitizer" not in done.stderr and "runtime error" not in done.stderr

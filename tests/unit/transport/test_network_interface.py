@@ -3,15 +3,10 @@
 import socket
 
 import pytest
+from support.rendezvous_tasks import cluster_of
 
 from tf_adasum.cluster import own_address
-from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.transport import network_interface
-
-
-def cluster_of(*addresses, rank=0):
-    names = tuple(f"worker {number}" for number in range(len(addresses)))
-    return Cluster(addresses, names, rank)
 
 
 @pytest.fixture

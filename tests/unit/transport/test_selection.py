@@ -1,40 +1,30 @@
 """The choice of a transport after small exchanges, which is the same on all workers."""
 
+import functools
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support import meshes
+from support.fake_workers import results_on_workers, run_on_workers
+from support.rendezvous_tasks import cluster_of
 
-from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.transport import library, selection, ucx_port
+from tf_adasum.workers.workers import texts_of_all
 
 
-def cluster_of(rank, workers=2):
-    names = tuple(f"worker {number}" for number in range(workers))
-    return Cluster(tuple(f"127.0.0.1:{1 + number}" for number in range(workers)), names, rank)
+def cluster_on(rank, count=2):
+    return cluster_of(*(f"127.0.0.1:{1 + number}" for number in range(count)), rank=rank)
 
 
-def on_workers(transport, workers=2, devices=lambda rank: ["CPU:0"]):
-    """Results, or errors, of threads that are the workers, by rank."""
-    barrier, rows = threading.Barrier(workers, timeout=30), [None] * workers
+def on_workers(transport, count=2, devices=lambda rank: ["CPU:0"], run=results_on_workers):
+    """Return the choice of each worker."""
 
-    def work(rank):
-        def texts_of_all(own):
-            rows[rank] = own
-            barrier.wait()
-            of_all = list(rows)
-            barrier.wait()
-            return of_all
+    def choice(workers):
+        cluster = cluster_on(workers.rank, count)
+        share = functools.partial(texts_of_all, gather=workers.gather)
+        return selection.select(cluster, transport, devices(workers.rank), share)
 
-        cluster = cluster_of(rank, workers)
-        try:
-            return selection.select(cluster, transport, devices(rank), texts_of_all)
-        except library.UcxUnavailableError as error:
-            return error
-
-    with ThreadPoolExecutor(workers) as pool:
-        return list(pool.map(work, range(workers)))
+    return run(count, choice)
 
 
 class Fake:
@@ -124,7 +114,7 @@ def test_strategies_share_the_connections_until_they_are_ended(fake):
     for one, other in zip(first, again, strict=True):
         assert one.mesh.number == other.mesh.number and one.mesh.channel < other.mesh.channel
     assert len(functions.made) == 2
-    del selection._choices[cluster_of(1), "auto"]  # ended on one worker alone
+    del selection._choices[cluster_on(1), "auto"]  # ended on one worker alone
     for one, other in zip(first, on_workers("auto"), strict=True):
         assert one.mesh.number != other.mesh.number
     assert len(functions.made) == 4
@@ -213,6 +203,7 @@ def test_where_no_way_works(fake):
         assert each.mesh is None
         assert each.summary.startswith("TensorFlow's collectives (UCX over shared memory fails: ")
     assert len(functions.closed) == 4
-    for error in on_workers("ucx"):
+    for error in on_workers("ucx", run=run_on_workers):
+        assert isinstance(error, library.UcxUnavailableError)
         assert "TCP fails: worker 1 (127.0.0.1:2): Operation not permitted" in str(error)
         assert "make UCX work on all of them" in str(error)

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.transport import shared_memory
 
 ROOT = Path(__file__).parents[3]
-CLUSTER = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), 0)
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 OTHER = """
@@ -36,14 +35,12 @@ def test_who_may_copy(is_forbidden):
         [sys.executable, "-c", OTHER, "forbids" if is_forbidden else "allows"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=ENVIRONMENT,
     ) as process:
         theirs = json.loads(process.stdout.readline())
         look = LOOK.format(theirs=theirs)
         command = [*(prefix if is_forbidden else []), sys.executable, "-c", look]
-        said = subprocess.run(
-            command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-        )
+        said = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
         process.stdin.close()
     expected = "it may not copy from the memory of worker 1 (b:2)" if is_forbidden else ""
     assert said.stdout.splitlines() == ["", expected], said.stderr

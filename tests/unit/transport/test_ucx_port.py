@@ -4,13 +4,13 @@ import socket
 import struct
 
 import pytest
-from support.rendezvous_tasks import needs_ipv6
+from support.pace import PACE
+from support.rendezvous_tasks import cluster_of, needs_ipv6
 
-from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.health import reachability
 from tf_adasum.transport import ucx_port
 
-SECONDS = 0.3  # after which a call is taken for one that nobody answers
+SECONDS = 0.3 * PACE  # after which a call is taken for one that nobody answers
 
 
 def call(end, source):
@@ -48,7 +48,7 @@ def test_nobody_connects_after_the_start(own):
 
 
 def test_who_cannot_be_reached_is_named(monkeypatch):
-    cluster = Cluster(("a:1", "b:2", "c:3"), ("worker 0", "worker 1", "worker 2"), 0)
+    cluster = cluster_of("a:1", "b:2", "c:3")
     silent, words = "no answer within 3 s", {("10.0.0.2", 7): "", ("10.0.0.3", 8): ""}
     monkeypatch.setattr(reachability, "connect_errors", lambda ends: [words[end] for end in ends])
     ends = {1: [("10.0.0.2", 7)], 2: [("10.0.0.3", 8)]}
@@ -62,22 +62,12 @@ def test_who_cannot_be_reached_is_named(monkeypatch):
     assert ucx_port.unreachable(cluster, {1: [], 2: []}) == "", "of a UCX without TCP"
 
 
-@pytest.fixture
-def listener():
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        yield one
-
-
-def port_of(listener):
-    """The port of a UCX that listens there."""
-    end = listener.getsockname()
-    others = {each for each in ucx_port.listening() if each.endpoint != end}
-    return ucx_port.of_mesh(others, struct.pack("!H", end[1]))
-
-
-def test_a_descriptor_that_ucx_has_closed_is_left_alone(listener):
-    port, descriptor = port_of(listener), listener.fileno()
-    listener.close()
+def test_a_descriptor_that_ucx_has_closed_is_left_alone():
+    before = ucx_port.listening()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        descriptor = listener.fileno()
+        port = ucx_port.of_mesh(before, struct.pack("!H", listener.getsockname()[1]))
+    assert [each.descriptor for each in port] == [descriptor]
     with socket.create_server(("127.0.0.1", 0)) as other:
         assert other.fileno() == descriptor
         ucx_port.close(port)
