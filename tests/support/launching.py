@@ -1,14 +1,9 @@
 """The launcher as tests start it, with tiny workers that do not import TensorFlow."""
 
 import contextlib
-import fcntl
-import os
-import pty
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 
 from support.pace import PACE
@@ -104,21 +99,3 @@ def starts_in(directory):
     lines = [line.split() for line in (directory / "starts").read_text().splitlines()]
     assert [int(line[0]) for line in lines] == list(range(len(lines)))
     return [frozenset(line[1:]) for line in lines]
-
-
-def on_terminal(*arguments, **variables):
-    """Run the command line on a terminal of 100 columns; return exit status and output."""
-    terminal, end = pty.openpty()
-    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-    kept = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    environment = {**kept, "TERM": "xterm", **variables}
-    written = b""
-    try:
-        with running(*arguments, stdin=end, stdout=end, stderr=end, env=environment) as process:
-            os.close(end)
-            with contextlib.suppress(OSError):  # EIO: nobody writes any more
-                while chunk := os.read(terminal, 1 << 16):
-                    written += chunk
-            return process.wait(LIMIT), written.decode().replace("\r\n", "\n")
-    finally:
-        os.close(terminal)
