@@ -1,5 +1,6 @@
 """What the launcher tells its workers, and which GPUs it gives them."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -96,14 +97,6 @@ def test_a_module_runs_as_with_python_m(script, tmp_path):
 # GPUs
 
 
-def shares(num_gpus, num_workers, per_worker):
-    """Return what each worker sees of a machine's GPUs."""
-    addresses = [f"a:{index}" for index in range(num_workers)]
-    visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(num_gpus)))}
-    workers = worker_environments(addresses, per_worker, environment=visible)
-    return [worker["CUDA_VISIBLE_DEVICES"] for worker in workers]
-
-
 @pytest.mark.parametrize(
     ("num_gpus", "num_workers", "per_worker", "expected"),
     [
@@ -117,11 +110,12 @@ def shares(num_gpus, num_workers, per_worker):
     ],
 )
 def test_gpus_are_divided_between_the_workers(num_gpus, num_workers, per_worker, expected):
-    if expected is not None:
-        assert shares(num_gpus, num_workers, per_worker) == expected
-        return
-    with pytest.raises(ValueError, match=rf"Received: {num_gpus} visible GPUs"):
-        shares(num_gpus, num_workers, per_worker)
+    addresses = [f"a:{index}" for index in range(num_workers)]
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(num_gpus)))}
+    raises = pytest.raises(ValueError, match=rf"Received: {num_gpus} visible GPUs")
+    with contextlib.nullcontext() if expected else raises:
+        workers = worker_environments(addresses, per_worker, environment=visible)
+        assert [worker["CUDA_VISIBLE_DEVICES"] for worker in workers] == expected
 
 
 @pytest.mark.parametrize(
