@@ -1,10 +1,10 @@
-"""Workers that join, as threads of one process at a port of this machine."""
+"""Workers at a rendezvous, as threads of one process: they join, or know all addresses."""
 
 import contextlib
 
 import pytest
 
-from support.rendezvous_tasks import SOON, run_in_threads
+from support.rendezvous_tasks import SETTINGS, SOON, run_in_threads
 from support.worker_group import free_ports
 from tf_adasum.cluster import rendezvous, start_round
 from tf_adasum.cluster.rendezvous import Participant
@@ -28,21 +28,27 @@ def configs_of(count, host="127.0.0.1"):
     return [cluster_to_join(address, rank, count, "a test") for rank in range(count)]
 
 
-def run(configs, *, timeout=SOON, delays=None, environments=None, limit=2 * SOON, then=None):
-    """Lets workers join, a thread each; returns the cluster or the error of each, and seconds.
+def run(workers, *, timeout=SOON, delays=None, environments=None, then=None):
+    """Lets workers take part, a thread each; returns what each returned or raised, and seconds.
 
-    `then(participant)` replaces the cluster.
+    Those that do not know all addresses join, and return the cluster; the others meet, and return
+    None. `then(participant)` replaces the meeting and the cluster.
     """
     with contextlib.ExitStack() as all_are_in:
 
         def take_part(place):
-            environment = environments[place] if environments else {}
-            made = Participant(configs[place], environment)
+            made = Participant(workers[place], environments[place] if environments else {})
+            if made.cluster.addresses and not then:
+                with contextlib.closing(made):
+                    made.meet(SETTINGS, {"of": made.cluster.rank}, timeout)
+                assert made.payload == {"of": 0}
+                return None
             all_are_in.callback(made.close)
-            made.join(timeout)
+            if not made.cluster.addresses:
+                made.join(timeout)
             return then(made) if then else made.cluster
 
-        return run_in_threads(take_part, len(configs), delays=delays, limit=limit)
+        return run_in_threads(take_part, len(workers), delays=delays)
 
 
 def assert_together(outcomes, count):

@@ -4,6 +4,7 @@ import contextlib
 import faulthandler
 import itertools
 import socket
+import socketserver
 import threading
 import time
 
@@ -11,7 +12,6 @@ import pytest
 
 from support.pace import PACE
 from support.worker_group import free_ports
-from tf_adasum.cluster.rendezvous import meet
 from tf_adasum.cluster.tasks import Cluster
 
 SETTINGS = {"rule": "Adasum()", "devices per worker": 2}
@@ -71,46 +71,29 @@ def run_in_threads(part, count, *, delays=None, limit=2 * SOON):
     return outcomes, seconds
 
 
-def run(clusters, *, timeout=SOON, delays=None, settings=None, environments=None, limit=2 * SOON):
-    """Lets tasks meet, a thread each; returns what each raised (None if they met), and seconds."""
+class Programs(socketserver.ThreadingTCPServer):
+    """Serves each caller in a thread."""
 
-    def take_part(place):
-        cluster, own = clusters[place], settings[place] if settings else SETTINGS
-        environment = environments[place] if environments else {}
-        met = meet(cluster, own, timeout, {"of": cluster.rank}, environment)
-        assert met.payload["of"] == 0
-        met.close()
-
-    return run_in_threads(take_part, len(clusters), delays=delays, limit=limit)
+    allow_reuse_address = daemon_threads = True
 
 
 @contextlib.contextmanager
 def program_at(cluster, behave):
-    """Another program on the port of a task; `behave(connection)` serves each of its callers."""
+    """Another program on the port of a task; `behave(connection, done)` serves each caller."""
     done = threading.Event()
 
-    def serve(connection):
-        with connection, contextlib.suppress(OSError):
-            behave(connection, done)
+    class Caller(socketserver.BaseRequestHandler):
+        def handle(self):
+            with contextlib.suppress(OSError):
+                behave(self.request, done)
 
-    def accept():
-        while not done.is_set():
-            with contextlib.suppress(TimeoutError):
-                connection, _ = listener.accept()
-                threading.Thread(target=serve, args=(connection,), daemon=True).start()
-
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(cluster.host_and_port(cluster.rank))
-        listener.listen()
-        listener.settimeout(0.1)
-        thread = threading.Thread(target=accept)
-        thread.start()
+    with Programs(cluster.host_and_port(cluster.rank), Caller) as server:
+        threading.Thread(target=server.serve_forever, args=[0.1]).start()
         try:
             yield
         finally:
             done.set()
-            thread.join()
+            server.shutdown()
 
 
 @contextlib.contextmanager

@@ -3,22 +3,17 @@
 import dataclasses
 import errno
 import os
-import re
 import socket
 import sys
 import threading
 import time
+from unittest import mock
 
 import pytest
 from support.joining_workers import assert_together, configs_of, impatient, run  # noqa: F401 - a fixture
 from support.launching import output_of
 from support.pace import PACE
-from support.rendezvous_tasks import (
-    SETTINGS,
-    SOON,
-    needs_ipv6,
-    run_in_threads,
-)
+from support.rendezvous_tasks import SETTINGS, SOON, needs_ipv6, run_in_threads
 
 import tf_adasum
 from tf_adasum.cluster import addresses, rendezvous, session
@@ -89,20 +84,6 @@ def assert_all_raise(outcomes, kind, *parts):
             assert part in str(outcome)
 
 
-def test_missing_workers_are_named_on_all(monkeypatch, capsys):
-    monkeypatch.setattr(rendezvous, "PATIENCE_SECONDS", 1.5)
-    configs = configs_of(5)
-    outcomes, seconds = run([configs[rank] for rank in (0, 2, 3)], timeout=2)
-    missing = "worker 1, worker 4 did not start"
-    assert_all_raise(outcomes, TimeoutError, missing, "waited 2 s", "a test")
-    assert max(seconds) < 8 * PACE
-    shown = capsys.readouterr()
-    line = r"tf_adasum: waiting for worker 1, worker 4 \([23] of 2 s\)\."
-    lines = shown.err.splitlines()
-    assert lines and all(re.fullmatch(line, each) for each in lines)
-    assert shown.out == "", "the program's own"
-
-
 REFUSED = os.strerror(errno.ECONNREFUSED)
 
 
@@ -143,9 +124,9 @@ def test_a_name_that_does_not_resolve_is_no_end(monkeypatch):
 
 
 def test_a_look_up_that_takes_very_long_does_not_outlast_the_timeout(monkeypatch):
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(5) or [])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(5 * PACE) or [])
     ((outcome,), (waited,)) = run(configs_of(2)[1:], timeout=0.5)
-    assert isinstance(outcome, TimeoutError) and waited < 3
+    assert isinstance(outcome, TimeoutError) and waited < 3 * PACE
 
 
 # ---- workers that are not alike ------------------------------------------------------------------
@@ -186,27 +167,6 @@ def test_an_interface_that_is_none(value):
 # ---- answers that make no sense ------------------------------------------------------------------
 
 
-def listener_of(configs):
-    return socket.create_server(addresses.split(configs[0].coordinator))
-
-
-class Forged:
-    """A leader that answers each worker with the same keys."""
-
-    def __init__(self, response):
-        self._response, self._changes = response, {}
-
-    def changed(self, key, value, ends):
-        self._changes = self._response if value else {}
-
-    def authentication_failed(self, rank):
-        raise AssertionError
-
-    def decide(self, now):
-        changes, self._changes = self._changes, {}
-        return changes
-
-
 @pytest.mark.parametrize(
     "response",
     [
@@ -222,7 +182,9 @@ class Forged:
 )
 def test_responses_that_make_no_sense_end_no_worker(response):
     configs = configs_of(3)
-    server = StoreServer(listener_of(configs), Secret(), threading.Lock(), Forged(response))
+    listener = socket.create_server(addresses.split(configs[0].coordinator))
+    leader = mock.Mock(decide=lambda now: response)  # which answers each worker with the same keys
+    server = StoreServer(listener, Secret(), threading.Lock(), leader)
     ((outcome,), _) = run(configs[1:2], timeout=0.5)
     server.close(0.0)
     assert type(outcome) is TimeoutError and "but other workers did not" in str(outcome), outcome
@@ -239,7 +201,7 @@ PROGRAM = os.path.join(ROOT, "tests", "support", "many_processes.py")
 )
 def test_many_processes_find_each_other(count, way):
     command = [sys.executable, "-S", PROGRAM, count, way]
-    printed = output_of(*command, env={**os.environ, "PYTHONPATH": ROOT}, timeout=240)
+    printed = output_of(*command, env={**os.environ, "PYTHONPATH": ROOT}, timeout=240 * PACE)
     failed, seconds = printed.split()[-2:]
     assert failed == "0", printed
     assert float(seconds) < 60 * PACE

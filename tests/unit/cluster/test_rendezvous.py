@@ -8,16 +8,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support import joining_workers
-from support.joining_workers import configs_of
+from support.joining_workers import configs_of, run
 from support.pace import PACE
 from support.rendezvous_tasks import (
     SETTINGS,
     SOON,
     cluster_of,
     needs_ipv6,
-    run,
-    run_in_threads,
     tasks,
 )
 
@@ -46,21 +43,11 @@ def test_everybody_meets(count, hosts):
     assert run(tasks(count, hosts))[0] == [None] * count
 
 
-def listed(count, part):
-    """Let workers that know all addresses take part; return the results and seconds."""
-    clusters = tasks(count)
-    return run_in_threads(lambda place: part(Participant(clusters[place], {})), count)
-
-
-def joined(count, part):
-    """Let workers take part that have joined through worker 0."""
-    return joining_workers.run(configs_of(count), then=part)
-
-
-@pytest.mark.parametrize("gone", [0, 1, 2])
-@pytest.mark.parametrize("way", [listed, joined])
-def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, way):
-    """It is known to task 0, or is task 0, and all wait for a fourth one that never comes."""
+@pytest.mark.parametrize("gone", [None, 0, 1, 2])
+@pytest.mark.parametrize("workers_of", [tasks, configs_of])
+def test_a_task_that_never_comes_is_named_or_one_that_ends_meanwhile(monkeypatch, gone, workers_of):
+    """The one that ends is known to task 0, or is task 0."""
+    others = {0, 1, 2} - {gone}
     monkeypatch.setattr(rendezvous, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(start_round, "LEASE_SECONDS", 1.0)
     is_over = threading.Semaphore(0)
@@ -68,7 +55,7 @@ def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, way):
     def part(own):
         rank = own.cluster.rank
         if rank == 3:
-            assert is_over.acquire(timeout=SOON) and is_over.acquire(timeout=SOON)
+            assert all(is_over.acquire(timeout=SOON) for _ in others)
         elif rank == gone:
             with ThreadPoolExecutor(1) as pool:
                 waiting = pool.submit(own.meet, SETTINGS, {}, 4)
@@ -77,17 +64,17 @@ def test_a_task_that_ends_after_it_was_heard_is_named(monkeypatch, gone, way):
                 waiting.exception()
         else:
             try:
-                own.meet(SETTINGS, {}, 30)
+                own.meet(SETTINGS, {}, 1.5 if gone is None else 2 * SOON)
             finally:
                 is_over.release()
                 own.close()
 
-    outcomes, seconds = way(4, part)
-    for rank in {0, 1, 2} - {gone}:
-        assert isinstance(outcomes[rank], WorkerLostError), outcomes[rank]
-        text = str(outcomes[rank])
-        assert text.startswith(f"worker {gone} (127.0.0.1:")
-        assert ") was lost while the workers" in text
+    outcomes, seconds = run(workers_of(4), then=part)
+    named = "but worker 3 .* did not start" if gone is None else f"^worker {gone} .* was lost while"
+    for rank in others:
+        expected = TimeoutError if gone is None else WorkerLostError
+        assert isinstance(outcomes[rank], expected), outcomes[rank]
+        assert re.search(named, str(outcomes[rank]))
     assert max(seconds) < SOON
 
 
@@ -105,7 +92,7 @@ def test_worker_0_that_restarts_after_all_have_joined_is_lost(monkeypatch):
         with contextlib.closing(own):
             own.meet(SETTINGS, {}, SOON)
 
-    outcomes, seconds = joining_workers.run(configs, then=part)
+    outcomes, seconds = run(configs, then=part)
     assert all(isinstance(outcome, WorkerLostError) for outcome in outcomes), outcomes
     for outcome in outcomes[1:]:
         assert str(outcome).startswith("worker 0 (127.0.0.1:")
@@ -143,17 +130,25 @@ def test_task_0_names_a_task_that_ends_before_it_has_read_the_result(monkeypatch
 # ---- tasks that do not meet --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("count", "absent"), [(2, [1]), (3, [0]), (4, [1, 3])])
-def test_missing_tasks_are_named(count, absent):
-    clusters = tasks(count)
-    present = [cluster for cluster in clusters if cluster.rank not in absent]
-    outcomes, seconds = run(present, timeout=0.5)
-    for outcome, waited in zip(outcomes, seconds, strict=True):
-        assert isinstance(outcome, TimeoutError)
-        assert re.match(r"worker \d \(.*\) waited 0.5 s, but ", str(outcome))
-        assert f"but {clusters[0].named(absent)} did not start" in str(outcome)
+@pytest.mark.parametrize(
+    ("workers_of", "count", "absent"),
+    [(tasks, 2, [1]), (tasks, 3, [0]), (tasks, 4, [1, 3]), (configs_of, 5, [1, 4])],
+)
+def test_missing_workers_are_named_on_all(monkeypatch, capsys, workers_of, count, absent):
+    monkeypatch.setattr(rendezvous, "PATIENCE_SECONDS", 0.7)
+    workers, timeout = workers_of(count), 2 * PACE
+    present = [each for each in workers if each.rank not in absent]
+    outcomes, seconds = run(present, timeout=timeout)
+    named = workers[0].named(absent)
+    for outcome in outcomes:
+        assert isinstance(outcome, TimeoutError), outcome
+        assert f" waited {timeout:g} s, but {named} did not start" in str(outcome)
         assert "another program" not in str(outcome)
-        assert 0.5 <= waited < 5 * PACE
+    assert timeout <= max(seconds) < timeout + 6 * PACE
+    shown = capsys.readouterr()
+    line = rf"^tf_adasum: waiting for {re.escape(named)} \(\d+ of {timeout:g} s\)\."
+    assert re.search(line, shown.err, re.MULTILINE)
+    assert shown.out == "", "the program's own"
 
 
 @pytest.mark.parametrize(
@@ -200,26 +195,19 @@ def test_a_worker_that_is_started_twice_is_named_before_the_others_come():
     assert 0.5 + seconds[1] < 2 * PACE, "before worker 0 is there"
 
 
-def test_of_long_clusters_the_first_difference_is_named():
-    one = {"cluster": [f"node{n}.example:2222" for n in range(200)]}
-    other = {"cluster": [*one["cluster"][:150], "node7.example:1", *one["cluster"][151:]]}
-    outcomes, _ = run(tasks(2), settings=[one, other])
-    for outcome in outcomes:
-        assert "Received: node150.example:2222 at index 150 of 200 on worker 0" in str(outcome)
-        assert "node7.example:1 at index 150 of 200 on worker 1" in str(outcome)
-        assert len(str(outcome)) < 500
-
-
 def test_two_tasks_with_different_clusters():
-    first, second = tasks(2)
-    longer = cluster_of(*second.addresses, "127.0.0.1:9", rank=1)
-    for outcome in run([first, longer], timeout=2)[0]:
-        assert isinstance(outcome, ValueError) and "with the same cluster" in str(outcome)
+    first, *others = tasks(3)[0].addresses
+    clusters = [cluster_of(first, other, rank=rank) for rank, other in enumerate(others)]
+    for outcome in run(clusters)[0]:
+        assert isinstance(outcome, ValueError), outcome
+        assert "started with the same cluster. Received: " in str(outcome)
+        for rank, other in enumerate(others):
+            assert f"{other} at index 1 of 2 on worker {rank} (" in str(outcome)
 
 
 @pytest.mark.parametrize(("odd_one", "late"), [(0, None), (1, 2), (2, 0)])
-@pytest.mark.parametrize("way", [listed, joined])
-def test_all_of_three_tasks_report_that_one_has_different_settings(odd_one, late, way):
+@pytest.mark.parametrize("workers_of", [tasks, configs_of])
+def test_all_of_three_tasks_report_that_one_has_different_settings(odd_one, late, workers_of):
     # A task that detects it and leaves must not leave the others to wait for it in vain: each has
     # to receive the difference, also one that starts half a second later.
     settings = [{"rule": "Sum()"} if rank == odd_one else {"rule": "Mean()"} for rank in range(3)]
@@ -227,32 +215,11 @@ def test_all_of_three_tasks_report_that_one_has_different_settings(odd_one, late
     def part(own):
         time.sleep(0.5 if own.cluster.rank == late else 0)
         with contextlib.closing(own):
-            own.meet(settings[own.cluster.rank], {}, 5)
+            own.meet(settings[own.cluster.rank], {}, SOON)
 
-    for outcome in way(3, part)[0]:
+    for outcome in run(workers_of(3), then=part)[0]:
         assert isinstance(outcome, ValueError) and "with the same rule. Received" in str(outcome)
         assert "Mean() on worker" in str(outcome) and f"Sum() on worker {odd_one}" in str(outcome)
-
-
-# ---- tasks that task 0 has brought together ------------------------------------------------------
-
-
-def test_all_of_them_report_who_is_missing():
-    has_ended = threading.Semaphore(0)
-
-    def part(own):
-        if own.cluster.rank == 3:
-            assert all(has_ended.acquire(timeout=SOON) for _ in range(3))
-            return
-        try:
-            own.meet(SETTINGS, {}, 1.5)
-        finally:
-            has_ended.release()
-
-    outcomes, _ = joined(4, part)
-    for outcome in outcomes[:3]:
-        assert isinstance(outcome, TimeoutError)
-        assert "but worker 3 (127.0.0.1:" in str(outcome) and "did not start" in str(outcome)
 
 
 # ---- the server that takes a port over ----------------------------------------------------------
@@ -272,5 +239,5 @@ def test_waits_for_a_server_and_takes_nothing_else_for_one():
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=serve, daemon=True).start()
-        ports.wait_for_server(f"127.0.0.1:{listener.getsockname()[1]}", timeout=30)
+        ports.wait_for_server(f"127.0.0.1:{listener.getsockname()[1]}", timeout=SOON)
     assert seen == greetings

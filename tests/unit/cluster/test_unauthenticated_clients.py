@@ -8,9 +8,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.joining_workers import impatient  # noqa: F401 - a fixture
+from support.joining_workers import impatient, run  # noqa: F401 - a fixture
 from support.pace import PACE
-from support.rendezvous_tasks import SOON, connected, program_at, run, tasks
+from support.rendezvous_tasks import SOON, connected, program_at, tasks
 
 from tf_adasum.cluster import session
 from tf_adasum.cluster.secret import Secret
@@ -64,7 +64,7 @@ PROGRAMS = {
 def test_another_program_at_the_port_of_worker_0(program):
     first, second = tasks(2)
     with program_at(first, PROGRAMS[program]):
-        ((outcome,), (waited,)) = run([second], timeout=1.5, limit=8 * PACE)
+        ((outcome,), (waited,)) = run([second], timeout=1.5)
     assert isinstance(outcome, TimeoutError)
     assert f"{second.named([0])} did not start" in str(outcome)
     assert waited < 7 * PACE, "1.5 s, and 2 s for a result"
@@ -119,9 +119,11 @@ def test_tasks_with_the_same_secret_meet(tmp_path):
 def test_tasks_with_different_secrets(environments, late):
     clusters = tasks(len(environments))
     delays = [2.5 if cluster.rank == late else 0 for cluster in clusters]
-    outcomes, seconds = run(clusters, environments=environments, delays=delays, timeout=6)
+    timeout = 6 * PACE
+    outcomes, seconds = run(clusters, environments=environments, delays=delays, timeout=timeout)
     for own, waited in zip(environments, seconds, strict=True):
-        assert own == environments[0] or waited < 6, "whom worker 0 refuses need not wait"
+        # Whom worker 0 refuses need not wait; nor need the others, unless a worker comes late.
+        assert waited < timeout or (late is not None and own == environments[0])
     for rank, (own, outcome) in enumerate(zip(environments, outcomes, strict=True)):
         # Those with the secret of task 0 get its message; the others can only compare with task 0.
         who = 0 if own == environments[0] else rank
@@ -131,13 +133,6 @@ def test_tasks_with_different_secrets(environments, late):
         assert isinstance(outcome, (ValueError, TimeoutError) if is_patient else ValueError)
         for part in (f"Received: another secret on {than}, or none", SECRET, SECRET_FILE):
             assert part in str(outcome)
-
-
-@pytest.mark.usefixtures("impatient")
-def test_worker_0_ends_soon_if_a_worker_at_its_address_has_another_secret():
-    outcomes, seconds = run(tasks(3), environments=[ONE, ONE, OTHER], delays=[0, 0, 1])
-    assert all(isinstance(each, ValueError) for each in outcomes), outcomes
-    assert max(seconds) < SOON / 2
 
 
 @pytest.mark.usefixtures("impatient")
@@ -168,6 +163,8 @@ def test_without_a_secret_clients_get_few_sessions():
         connected(first).close()  # as soon as task 0 listens
         calls = [session.call(first.addresses[0], Secret()) for _ in range(CROWD)]
         channels = [each.channel for each in calls if each.channel]
+        for number, channel in enumerate(channels):
+            channel.send({"op": "set", "key": str(number), "value": 0})
         time.sleep(1)
         remaining = [each for each in channels if is_open(each.socket)]
         for channel in channels:
