@@ -11,6 +11,7 @@ from tf_adasum.cluster.members import Member
 from tf_adasum.cluster.rendezvous import WORKERS
 from tf_adasum.cluster.start_round import HAS_RESULT, StartRound, error_of
 from tf_adasum.cluster.tasks import cluster_to_join
+from tf_adasum.errors import WorkerLostError
 
 ENDS = "127.0.0.1", "127.0.0.1"
 
@@ -193,24 +194,15 @@ def test_a_silent_worker_whose_process_ends_is_lost():
     assert "worker 1 was lost while" in made.wrong
 
 
-@pytest.mark.parametrize("kind", ["", "late"])
-def test_who_has_read_an_error(kind):
-    made = Decisions(3)
-    made.join(1)
-    made.read(1)  # too early
+@pytest.mark.parametrize(
+    ("kind", "error"), [("", ValueError), ("late", TimeoutError), ("lost", WorkerLostError)]
+)
+def test_the_kind_of_an_error(kind, error):
+    made = Decisions(2)
     made.made.end("why", kind)
     made.decide()
     assert made.keys["result"] == {"wrong": "why", "kind": kind}
-    assert type(error_of(made.made.result)) is (TimeoutError if kind else ValueError)
-    assert not made.made.has_informed_all()
-    made.leave(1)
-    assert made.made.has_informed_all() == (kind == "late"), "it may call again"
-    made.read(1)
-    assert made.made.has_informed_all() == (kind == "late"), "worker 2 has not joined yet"
-    made.join(2)
-    assert not made.made.has_informed_all()
-    made.read(2)
-    assert made.made.has_informed_all()
+    assert type(error_of(made.keys["result"])) is error and str(error_of(made.made.result)) == "why"
 
 
 def test_clients_without_the_secret_are_remembered_until_they_join():
@@ -279,6 +271,10 @@ class Histories(RuleBasedStateMachine):
         """Whether all have joined, and worker 0 has not begun to compare the settings."""
         return bool(self.joined) and not self.has_begun
 
+    def takes_part(self, rank, run):
+        """Whether this run of a worker has not come later than another that has joined."""
+        return self.joined.get(rank, run) == run
+
     def after(self):
         """Check what worker 0 decided."""
         result, now = self.made.made.result, self.made.now
@@ -346,12 +342,12 @@ class Histories(RuleBasedStateMachine):
         self.made.leave(rank, run)
         self.after()
 
-    @precondition(lambda self: self.chosen)
     @rule(rank=RANKS, run=RUNS)
     def read(self, rank, run):
         if run in self.live[rank]:
             self.made.read(rank, run)
-            self.read_by.add((rank, run))
+            if self.chosen:  # else it is too early
+                self.read_by.add((rank, run))
 
     @rule(seconds=st.sampled_from([0.5, start_round.LEASE_SECONDS, start_round._GRACE_SECONDS]))
     def wait(self, seconds):
@@ -375,10 +371,17 @@ class Histories(RuleBasedStateMachine):
                 assert bool(refused) == has_come_later
 
     @invariant()
-    def all_have_read_a_success_if_the_runs_that_have_joined_have(self):
-        if self.chosen and "payload" in self.chosen:
-            expected = self.read_by.issuperset(self.joined.items())
-            assert self.made.made.has_informed_all() == expected
+    def all_have_read_the_result_if_the_runs_that_take_part_have(self):
+        """After a timeout only those that are there have to."""
+        if self.chosen:
+            there = {
+                rank
+                for rank, runs in self.live.items()
+                if any(self.takes_part(rank, run) for run in runs)
+            }
+            needed = there if self.chosen.get("kind") == "late" else {1, 2}
+            read = {rank for rank, run in self.read_by if self.takes_part(rank, run)}
+            assert self.made.made.has_informed_all() == read.issuperset(needed)
 
     def teardown(self):
         """If one run of each worker stays, the start ends."""
