@@ -2,7 +2,7 @@
 
 import pytest
 
-from tf_adasum.cluster.detection import find
+from tf_adasum.cluster.detection import find, first_node
 
 
 def env(*parts):
@@ -249,3 +249,27 @@ def test_all_ranks_of_one_job_get_its_port(job, rank, others):
 )
 def test_the_name_of_the_job(environment, job):
     assert find(environment).job == job
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("localhost", "localhost"),
+        ("gpu[001-003,7]-ib,login1", "gpu001-ib"),
+        ("a[09-11]", "a09"),
+        ("rack[0-1]node[1-2]", "rack0node1"),  # as newer versions of Slurm may write it
+        ("a.b-c,d_e", "a.b-c"),
+        ("a,b[1],c", "a"),
+    ],
+)
+def test_the_first_node_of_slurms_lists(text, expected):
+    """As `scontrol show hostnames` of Slurm 22.05 prints it."""
+    assert first_node(text, "LIST") == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a b", *", a, ,a a,,b n[ n[1 n] n[] n[1-] n[-1] n[a]".split()]
+)
+def test_what_is_no_list_of_nodes(text):
+    with pytest.raises(ValueError, match="LIST: a list of nodes"):
+        first_node(text, "LIST")
