@@ -3,15 +3,13 @@
 import contextlib
 import json
 import socket
-import time
 
 import pytest
-from support.pace import PACE
+from support.launching import eventually
 
-from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel, wait
+from tf_adasum.cluster.channel import LONGEST_MESSAGE, Channel
 from tf_adasum.cluster.secret import Secret
 
-SOON = 20 * PACE
 SECRET = Secret(b"key")
 
 
@@ -30,10 +28,8 @@ def ends():
 
 
 def received(end, count):
-    messages, deadline = [], time.monotonic() + SOON
-    while len(messages) < count and end.is_open and time.monotonic() < deadline:
-        wait(end.socket, 1)
-        messages += end.receive()
+    messages = []
+    eventually(lambda: messages.extend(end.receive()) or len(messages) >= count or not end.is_open)
     return messages
 
 

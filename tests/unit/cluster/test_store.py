@@ -66,20 +66,15 @@ class Histories(RuleBasedStateMachine):
             self.stack.enter_context(mock.patch.object(module, "time", clock))
         self.stack.enter_context(mock.patch.object(threading.Thread, "start"))
         self.stack.enter_context(mock.patch.object(store.own_address, "of_end", str))
-        listener, self.leader = self.listen(), Leader()
+        listener, self.leader = socket.socket(socket.AF_UNIX), Leader()  # which delivers at once
+        listener.bind("")
+        listener.listen()
+        self.address = listener.getsockname()
         self.server = StoreServer(listener, SECRET, threading.Lock(), self.leader, clients=3)
         self.is_handed_over = False
         self.expected = {}  # what the leader has published
         self.sessions = {}  # from names to channels, values and the keys that they see
         self.silent, self.heard = set(), {}
-
-    def listen(self):
-        """Return a listener of a kind that delivers at once."""
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind("")
-        listener.listen()
-        self.address = listener.getsockname()
-        return listener
 
     def connect(self):
         connection = socket.socket(socket.AF_UNIX)
@@ -215,17 +210,13 @@ class Recorder(store.Leader):
     """A leader that records what it receives."""
 
     def __init__(self):
-        self.seen, self.silent_keys, self.more = [], [], {}
+        self.seen, self.more = [], {}
 
     def changed(self, key, value, ends):
         self.seen.append((key, value, ends))
 
     def authentication_failed(self, rank):
         self.seen.append((rank, None))
-
-    def silent(self, key, ends):
-        self.silent_keys.append(key)
-        super().silent(key, ends)
 
     def decide(self, now):
         more, self.more = self.more, {}
@@ -237,14 +228,9 @@ class Session:
 
     def __init__(self, address, key):
         self.keys, self.is_lost = {}, threading.Event()
-        self.client = StoreSession(
-            address,
-            key,
-            SECRET,
-            lambda channel: 0,
-            deliver=self.keys.__setitem__,
-            lost=self.is_lost.set,
-        ).__enter__()
+        functions = {"deliver": self.keys.__setitem__, "lost": self.is_lost.set}
+        self.client = StoreSession(address, key, SECRET, lambda channel: 0, **functions)
+        self.client.__enter__()
         self.eventually(copy=0)
 
     def eventually(self, **expected):
@@ -366,10 +352,8 @@ def test_a_session_has_one_key(served, keys):
     own = call(served.address, SECRET).channel
     for key in keys:
         own.send({"op": "set", "key": key, "value": 1})
-    deadline = time.monotonic() + SOON
-    while own.is_open and time.monotonic() < deadline:
-        own.receive()
-    assert not own.is_open and keys[-1] not in [key for key, *_ in served.leader.seen]
+    eventually(lambda: own.receive() or not own.is_open)
+    assert keys[-1] not in [key for key, *_ in served.leader.seen]
 
 
 @pytest.mark.parametrize("theirs", [Secret(), Secret(b"other")])
