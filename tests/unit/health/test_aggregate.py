@@ -45,10 +45,3 @@ def test_of_too_many_the_ones_that_end_the_training_are_sent():
     statuses[701] = dataclasses.replace(statuses[701], waiting_seconds=40.0)
     found = statuses_in({"statuses": aggregate.aggregated(statuses)}, 0, 1000)
     assert {700, 701} <= found.keys() and 100 < len(found) < 1000
-
-
-def test_many_equal_statuses_are_a_few_lines():
-    statuses = {rank: Status("running", waiting_seconds=rank % 7 / 10) for rank in range(5_000)}
-    found = aggregate.aggregated(statuses)
-    assert len(json.dumps(found)) < aggregate.LONGEST
-    assert statuses_in({"statuses": found}, 0, 5_000).keys() == statuses.keys()

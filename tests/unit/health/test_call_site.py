@@ -15,6 +15,7 @@ import tf_adasum
 from tf_adasum.health import call_site
 
 PACKAGES = {"tensorflow": tf, "keras": keras, "tf_adasum": tf_adasum, "numpy": np}
+WAIT = "def f(done):\n    done.wait()\n"
 SCRIPT = "def main():\n    return call_site.of_thread(None)\n\nwhere = main()\n"
 
 
@@ -63,40 +64,26 @@ def test_a_script_below_a_folder_of_a_packages_name(tmp_path, folder):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_frames_of_a_package_are_passed_over(package):
-    """The user's function calls a function of the package, which waits for a thread.
+    """The user's function calls a function of the package, which waits for a thread; or none does.
 
     TensorFlow does so for eager reductions, in a pool of threads.
     """
-    wait = function_of(package, "def f(done):\n    done.wait()\n")
+    wait = function_of(package, WAIT)
 
     def users_function(done):
         wait(done)
 
-    found = places_of(users_function)
-    assert len(set(found)) == 1
-    signature, place = found[0]
-    assert re.fullmatch(r"test_call_site\.py:\d+ \(users_function\)", place)
-    assert (signature is not None) == (package == "tensorflow")
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_thread_that_computes_in_a_package(package):
-    code = "def f(started, done):\n    started.append(1)\n    while not done:\n        pass\n"
-    started, done = [], []
-    thread = threading.Thread(target=function_of(package, code), args=[started, done])
-    thread.start()
-    while not started:
-        pass
-    signature, place = call_site.of_thread(thread.ident)
-    done.append(1)
-    thread.join()
-    assert place == "" and (signature is not None) == (package == "tensorflow")
+    users_place = r"test_call_site\.py:\d+ \(users_function\)"
+    for target, expected in ((users_function, users_place), (wait, "")):
+        ((signature, place),) = set(places_of(target))
+        assert re.fullmatch(expected, place)
+        assert (signature is not None) == (package == "tensorflow")
 
 
 @pytest.mark.parametrize("package", ["tensorflow", "keras"])
 def test_a_reduction_that_waits_for_a_thread_of_this_package(package):
     """This package's file waits; another package's has called it."""
-    wait = function_of("tf_adasum", "def f(done):\n    done.wait()\n")
+    wait = function_of("tf_adasum", WAIT)
     call = function_of(package, "def f(wait, done):\n    wait(done)\n")
     signature, _ = places_of(call, wait)[0]
     assert (signature is not None) == (package == "tensorflow")

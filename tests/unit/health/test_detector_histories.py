@@ -26,13 +26,6 @@ SECONDS_AFTER_AN_END = 4  # until the others have detected that a process has en
 SECONDS_AFTER_SILENCE = 60  # until the others have detected that a worker is silent
 
 
-class Connection:
-    """One end of a connection, as a monitor sees it."""
-
-    def __init__(self, now):
-        self.is_open, self.last_received_at = True, now
-
-
 class Worker:
     """One worker: its monitor, its process and its network."""
 
@@ -43,7 +36,8 @@ class Worker:
         # How long no message could be exchanged with it, unless it was back for long enough.
         self.seconds_away = self.seconds_back = 0
         peers = range(1, COUNT) if rank == 0 else [0]
-        self.connections = {peer: Connection(world.now) for peer in peers}
+        begun = {"is_open": True, "last_received_at": world.now}
+        self.connections = {peer: types.SimpleNamespace(**begun) for peer in peers}
         addresses = [f"h:{port}" for port in range(1, COUNT + 1)]
         self.monitor = monitor.HealthMonitor(cluster_of(*addresses, rank=rank), self)
         self.monitor.reachability = types.SimpleNamespace(
@@ -116,7 +110,6 @@ class World(RuleBasedStateMachine):
         self.patches.enter_context(mock.patch.object(monitor, "hint", refuse))
         self.workers, self.killed, self.has_ended = [], set(), False
         self.workers += [Worker(self, rank) for rank in range(COUNT)]
-        self.run(2)
 
     def teardown(self):
         """If all is well again for long enough, all train, or all have ended with a reason."""

@@ -15,35 +15,41 @@ from tf_adasum.health.diagnosis import Status
 from tf_adasum.health.graceful_stop import GracefulStop
 
 COUNT, ROUNDS = 3, 9
-EVENTS = st.tuples(st.sampled_from(["step", "send", "ask"]), st.integers(0, COUNT - 1))
+EVENT = st.tuples(st.sampled_from(["step", "send", "ask"]), st.integers(0, COUNT - 1))
+EVENTS = st.lists(EVENT, max_size=60)
 ROUND = [(act, rank) for act in ("step", "send") for rank in range(COUNT)]
 
 
 @fuzz_settings(1000)
-@hypothesis.given(st.lists(EVENTS, max_size=60), st.sampled_from([1, 3]))
-def test_all_stop_at_the_same_place(events, lead):
-    """No worker can be more than `lead` places before the slowest: a step waits for all."""
+@hypothesis.given(st.tuples(EVENTS, EVENTS), st.sampled_from([1, 3]))
+def test_all_stop_at_the_same_place(trainings, lead):
+    """No worker can be more than `lead` places before the slowest: a step waits for all.
+
+    In the second training a worker still knows the statuses of the first one.
+    """
     workers = [GracefulStop(rank, COUNT, lambda: "it would wait") for rank in range(COUNT)]
-    for each in workers:
-        each.begin()
-    heard, places, stopped = [{} for _ in workers], [0] * COUNT, {}
-    for act, rank in events + ROUNDS * ROUND:
-        if act == "ask":
-            workers[rank].requested_here = True
-        elif act == "send":  # worker 0 hears all, the others hear worker 0
-            status = Status(**workers[rank].exchange(heard[rank]))
-            for other in range(1, COUNT) if rank == 0 else [0]:
-                heard[other][rank] = status
-        elif rank not in stopped and places[rank] < min(places) + lead:
-            with contextlib.suppress(WorkerLostError):
-                if workers[rank].stops_here():
-                    stopped[rank] = places[rank]
-                else:
-                    places[rank] += 1
-    if any(act == "ask" for act, _ in events):
-        assert stopped == dict.fromkeys(range(COUNT), max(places)), f"they are at {places}"
-    else:
-        assert not stopped and min(places) >= ROUNDS, f"they are at {places}"
+    heard = [{} for _ in workers]
+    for events in trainings:
+        for each in workers:
+            each.begin()
+        places, stopped = [0] * COUNT, {}
+        for act, rank in events + ROUNDS * ROUND:
+            if act == "ask":
+                workers[rank].requested_here = True
+            elif act == "send":  # worker 0 hears all, the others hear worker 0
+                status = Status(**workers[rank].exchange(heard[rank]))
+                for other in range(1, COUNT) if rank == 0 else [0]:
+                    heard[other][rank] = status
+            elif rank not in stopped and places[rank] < min(places) + lead:
+                with contextlib.suppress(WorkerLostError):
+                    if workers[rank].stops_here():
+                        stopped[rank] = places[rank]
+                    else:
+                        places[rank] += 1
+        if any(act == "ask" for act, _ in events):
+            assert stopped == dict.fromkeys(range(COUNT), max(places)), f"they are at {places}"
+        else:
+            assert not stopped and min(places) >= ROUNDS, f"they are at {places}"
 
 
 def test_alone_it_is_the_next_place():
@@ -55,19 +61,6 @@ def test_alone_it_is_the_next_place():
     assert alone.stops_here()
     alone.end()
     assert not alone.stops_here() and not alone.stop_requested
-
-
-@pytest.mark.parametrize(
-    ("training", "stop_points_passed", "stop_at"),
-    [(0, 0, 0), (2, 9, 0), (1, 0, 0), (1, 4, 4)],
-    ids=["not in a training", "in another training", "not held yet", "held"],
-)
-def test_one_that_is_not_in_that_training_is_waited_for(training, stop_points_passed, stop_at):
-    first = GracefulStop(0, 2)
-    first.begin()
-    first.requested_here = True
-    status = Status(training=training, stop_points_passed=stop_points_passed)
-    assert first.exchange({1: status})["stop_at"] == stop_at
 
 
 def test_what_was_sent_stays_true():

@@ -21,12 +21,6 @@ def closed():
         return unused.getsockname()
 
 
-def reachability_of(*ends):
-    """The other workers as worker 1 of some sees them, at these ends."""
-    addresses = [f"{host}:{port}" for host, port in ends]
-    return reachability.Reachability(cluster_of(*addresses, rank=1)), addresses
-
-
 def test_why_there_is_no_answer(full):
     with socket.create_server(("127.0.0.1", 0)) as server:
         places = [server.getsockname(), closed(), full, ("no such host.", 1)]
@@ -38,7 +32,8 @@ def test_why_there_is_no_answer(full):
 def test_the_port_of_ucx_is_tried_too(full):
     """If it is closed the other machine refuses; behind a firewall there is no answer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        tried, addresses = reachability_of(server.getsockname(), closed())
+        addresses = [f"127.0.0.1:{end[1]}" for end in (server.getsockname(), closed())]
+        tried = reachability.Reachability(cluster_of(*addresses, rank=1))
         assert tried.try_all() == ""
         tried.ucx_ports = {0: closed()}
         assert tried.try_all() == ""
