@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from support.pace import PACE
 
 pytestmark = pytest.mark.version_independent
 
@@ -24,7 +25,7 @@ def ended(text, output):
         [sys.executable, "-c", STOP, text],
         stdout=output,
         stderr=output,
-        timeout=60,
+        timeout=60 * PACE,
         env={**os.environ, "PYTHONUNBUFFERED": ""},
     )
 

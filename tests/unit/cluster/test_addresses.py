@@ -6,7 +6,7 @@ import os
 import socket
 
 import pytest
-from support.rendezvous_tasks import needs_ipv6
+from support.rendezvous_tasks import SOON, needs_ipv6
 
 from tf_adasum.cluster import addresses, own_address
 
@@ -41,7 +41,7 @@ def hosts_that_reach(listener):
     found = set()
     for host in ("127.0.0.1", "127.0.0.2", "::1"):
         with contextlib.suppress(OSError):
-            socket.create_connection((host, listener.getsockname()[1]), timeout=10).close()
+            socket.create_connection((host, listener.getsockname()[1]), SOON).close()
             found.add(host)
     return found
 

@@ -21,7 +21,7 @@ WRONG = Finding(FAIL, "self-test", "wrong", "rebuild")
 
 
 def examined(
-    monkeypatch, count, *, absent=(), look=None, timeout=10.0, invited=False, exchange=list
+    monkeypatch, count, *, absent=(), look=None, timeout=SECONDS / 3, invited=False, exchange=list
 ):
     """Let workers examine each other; return their exit statuses, and the findings of all."""
     monkeypatch.setattr(cluster_report, "_SECONDS_FOR_WORKER_0", 0.1)
