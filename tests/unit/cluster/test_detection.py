@@ -267,9 +267,10 @@ def test_the_first_node_of_slurms_lists(text, expected):
     assert first_node(text, "LIST") == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["", "a b", *", a, ,a a,,b n[ n[1 n] n[] n[1-] n[-1] n[a]".split()]
-)
+NO_LISTS = ["", ",", "a,", ",a", "a,,b", "n[", "n[1", "n]", "n[]", "n[1-]", "n[-1]", "n[a]", "a b"]
+
+
+@pytest.mark.parametrize("text", NO_LISTS)
 def test_what_is_no_list_of_nodes(text):
     with pytest.raises(ValueError, match="LIST: a list of nodes"):
         first_node(text, "LIST")
