@@ -122,15 +122,15 @@ class Phases:
         if not is_divided or call.strategy.num_replicas_in_sync == 1:
             return call.result()
         wants_dict, call.arguments["return_dict"] = call.arguments.get("return_dict"), True
-        logs, in_order = self.metrics(call.model, call.result())
+        logs, in_order = self.metrics(call, call.result())
         return logs if wants_dict else in_order
 
-    def metrics(self, model: Any, logs: Any) -> tuple[dict, list]:
+    def metrics(self, call: Call, logs: Any) -> tuple[dict, list]:
         """Return the metrics of a model over all rows, as a dict and as a list.
 
         Args:
-            model: the model.
-            logs: what a step of the model has returned.
+            call: the call.
+            logs: what its step has returned.
         """
         raise NotImplementedError
 

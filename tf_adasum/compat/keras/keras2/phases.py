@@ -11,10 +11,10 @@ from tf_adasum.compat.keras.private_names_keras2 import flatten_metrics_in_order
 class PhasesOfKeras2(Phases):
     """The phases of a call of a Keras 2 model, which divides batches and checks scopes itself."""
 
-    def metrics(self, model, logs):
+    def metrics(self, call, logs):
         """Return the metrics over all rows, as a dict and as a list."""
-        logs = model._validate_and_get_metrics_result(logs)
-        return logs, flatten_metrics_in_order(logs, model.metrics_names)
+        logs = call.model._validate_and_get_metrics_result(logs)
+        return logs, flatten_metrics_in_order(logs, call.model.metrics_names)
 
 
 hooks.replaces(keras.Model, *CALLS)(PhasesOfKeras2().run)

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from tf_adasum.compat.keras.batch_logs import has_keras_steps
 from tf_adasum.compat.keras.calls import CALLS
 from tf_adasum.compat.keras.generation import hooks
 from tf_adasum.compat.keras.keras3 import local_predict, scopes
@@ -38,10 +39,16 @@ class PhasesOfKeras3(Phases):
             synchronize(call.model)
         return super().statistics(call)
 
-    def metrics(self, model, logs):
-        """Return the metrics over all rows, if the logs have their names, as dict and as list."""
-        logs = pythonify_logs(model._get_metrics_result_or_logs(logs))
-        return logs, model._flatten_metrics_in_order(logs)
+    def metrics(self, call, logs):
+        """Return the metrics over all rows, as a dict and as a list.
+
+        The logs of a step of the user cover all rows. It may give a log the name of a metric that
+        it did not update.
+        """
+        if has_keras_steps(call.model, call.name):
+            logs = call.model._get_metrics_result_or_logs(logs)
+        logs = pythonify_logs(logs)
+        return logs, call.model._flatten_metrics_in_order(logs)
 
 
 def _split_batch(call):
