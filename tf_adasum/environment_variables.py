@@ -30,7 +30,7 @@ ALL = (
 
 DEFAULT_START_TIMEOUT = 60.0
 
-_Value = TypeVar("_Value")
+_Number = TypeVar("_Number", int, float)
 
 
 def start_timeout(given: float | None, environment: Mapping[str, str] = os.environ) -> float:
@@ -44,7 +44,7 @@ def start_timeout(given: float | None, environment: Mapping[str, str] = os.envir
         ValueError: if the variable is not a positive number.
     """
     wanted = "a number of seconds greater than 0"
-    seconds = _read(START_TIMEOUT, environment, _positive, wanted)
+    seconds = _read(START_TIMEOUT, environment, float, wanted)
     return given or seconds or DEFAULT_START_TIMEOUT
 
 
@@ -73,25 +73,17 @@ def misspelt() -> Iterator[str]:
 
 
 def _read(
-    name: str, environment: Mapping[str, str], parse: Callable[[str], _Value | None], wanted: str
-) -> _Value | None:
-    """Return the parsed value of a variable; None if it is not set, or empty."""
-    text = environment.get(name, "")
-    value = None
-    if text:
-        with contextlib.suppress(ValueError):
-            value = parse(text)
-        if value is None:
-            raise ValueError(
-                f"The environment variable {name} must be {wanted}. Received: {name}={text!r}"
-            )
-    return value
+    name: str, environment: Mapping[str, str], parse: Callable[[str], _Number], wanted: str
+) -> _Number | None:
+    """Return the number in a variable; None if the variable is not set, or empty."""
+    text = environment.get(name)
+    if not text:
+        return None
+    with contextlib.suppress(ValueError):
+        if 0 < (number := parse(text)) < math.inf:
+            return number
+    raise ValueError(f"The environment variable {name} must be {wanted}. Received: {name}={text!r}")
 
 
-def _positive(text):
-    return number if 0 < (number := float(text)) < math.inf else None
-
-
-def _count(text):
-    is_number = text.isascii() and text.isdecimal() and len(text) < 10
-    return (int(text) or None) if is_number else None
+def _count(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

@@ -8,14 +8,7 @@ import importlib
 import os
 import sys
 
-from tf_adasum._version import (
-    INSTALL_BOTH,
-    INSTALL_KERAS,
-    INSTALL_WITH_GPUS,
-    __version__,
-    newer,
-    unsupported_reason,
-)
+from tf_adasum import _version
 from tf_adasum.doctor.findings import FAIL, NOTE, OK, WARN, Finding, describe
 from tf_adasum.launch.commands import installed_version
 from tf_adasum.launch.environments import visible_gpus
@@ -24,7 +17,7 @@ from tf_adasum.launch.environments import visible_gpus
 def check_python() -> list[Finding]:
     """Report the versions of tf_adasum and Python, which pip has checked."""
     python = ".".join(map(str, sys.version_info[:3]))
-    return [Finding(OK, "tf_adasum", __version__), Finding(OK, "python", python)]
+    return [Finding(OK, "tf_adasum", _version.__version__), Finding(OK, "python", python)]
 
 
 def check_tensorflow() -> list[Finding]:
@@ -34,8 +27,8 @@ def check_tensorflow() -> list[Finding]:
         version = tensorflow.__version__  # missing if a removed wheel left an empty folder
     except Exception as error:  # a broken installation raises more than ImportError
         is_there = getattr(error, "name", None) != "tensorflow"
-        fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {INSTALL_BOTH}"
-        fix = f"if no line above explains the error: {fix}" if is_there else INSTALL_BOTH
+        fix = f"pip uninstall -y tensorflow tensorflow-cpu, then {_version.INSTALL_BOTH}"
+        fix = f"if no line above explains the error: {fix}" if is_there else _version.INSTALL_BOTH
         return [Finding(FAIL, "tensorflow", describe(error), fix)]
     return [Finding(OK, "tensorflow", f"{version}, with NumPy {installed_version('numpy')}")]
 
@@ -48,17 +41,17 @@ def check_keras() -> list[Finding]:
         keras = importlib.import_module("keras")
         version, backend = keras.__version__, keras.backend.backend()
     except Exception as error:  # Keras imports its backend, which may not be installed
-        fix = f"{fix}; if it is already set: {INSTALL_KERAS} --force-reinstall"
+        fix = f"{fix}; if it is already set: {_version.INSTALL_KERAS} --force-reinstall"
         return [Finding(FAIL, "keras", describe(error), fix)]
-    if reason := unsupported_reason(tensorflow, version):
+    if reason := _version.unsupported_reason(tensorflow, version):
         text = f"{version} with TensorFlow {tensorflow} is not supported"
         return [Finding(FAIL, "keras", text, reason)]
     text = f"{version}, backend {backend}"
     if backend != "tensorflow":
         return [Finding(FAIL, "keras", text, fix)]
-    if what := newer(tensorflow, version):
+    if what := _version.newer(tensorflow, version):
         text = f"{what} is newer than the newest tested version; it may work"
-        return [Finding(WARN, "keras", text, INSTALL_BOTH)]
+        return [Finding(WARN, "keras", text, _version.INSTALL_BOTH)]
     return [Finding(OK, "keras", text)]
 
 
@@ -94,7 +87,7 @@ def check_devices() -> list[Finding]:
     if not gpus or config.list_physical_devices("GPU"):
         return [found]
     text = f"{len(gpus)} GPUs are visible, but TensorFlow uses none"
-    fix = f"pip uninstall -y tensorflow-cpu, then {INSTALL_WITH_GPUS}"
+    fix = f"pip uninstall -y tensorflow-cpu, then {_version.INSTALL_WITH_GPUS}"
     return [found, Finding(WARN, "devices", text, fix)]
 
 

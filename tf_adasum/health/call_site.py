@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import traceback
 import types
 from collections.abc import Hashable
 
@@ -25,26 +26,19 @@ def of_thread(identity: int | None) -> tuple[Hashable, str]:
         no such line.
     """
     frame = sys._current_frames().get(identity or threading.main_thread().ident or 0)
-    if frame is None:
-        return None, ""
-    signature = None
+    frames = [each for each, _ in traceback.walk_stack(frame)] if frame else []
     tensorflow = folders("tensorflow")
-    caller: types.FrameType | None = frame
     # In a reduction, a call of TensorFlow waits for threads of this package.
-    within = (_STANDARD_LIBRARY, *folders("tf_adasum"))
-    while caller is not None and _is_in(caller, within):
-        if _is_in(caller, tensorflow):
-            break
-        caller = caller.f_back
-    if caller is not None and _is_in(caller, tensorflow):
-        signature = (id(caller), caller.f_lasti)
-    not_the_users = ("<frozen", _STANDARD_LIBRARY, *folders(*_PACKAGES))
-    while frame is not None and _is_in(frame, not_the_users):
-        frame = frame.f_back
-    if frame is None:
+    own = (_STANDARD_LIBRARY, *folders("tf_adasum"))
+    callers = (each for each in frames if _is_in(each, tensorflow) or not _is_in(each, own))
+    caller = next(callers, None)
+    signature = (id(caller), caller.f_lasti) if caller and _is_in(caller, tensorflow) else None
+    others = ("<frozen", _STANDARD_LIBRARY, *folders(*_PACKAGES))
+    user = next((each for each in frames if not _is_in(each, others)), None)
+    if user is None:
         return signature, ""
-    code = frame.f_code
-    return signature, f"{os.path.basename(code.co_filename)}:{frame.f_lineno} ({code.co_name})"
+    code = user.f_code
+    return signature, f"{os.path.basename(code.co_filename)}:{user.f_lineno} ({code.co_name})"
 
 
 def _is_in(frame: types.FrameType, places: tuple[str, ...]) -> bool:

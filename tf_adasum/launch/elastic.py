@@ -30,19 +30,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tf_adasum._version import __version__
-from tf_adasum.cluster import addresses, secret
+from tf_adasum.cluster import addresses, secret, timeouts
 from tf_adasum.cluster.messages import different_secrets
 from tf_adasum.cluster.session import UNPROVEN, Session
 from tf_adasum.cluster.store import StoreServer
-from tf_adasum.cluster.timeouts import (
-    ANSWER_SECONDS,
-    HEARTBEAT_SECONDS,
-    LEASE_SECONDS,
-    MOMENT_SECONDS,
-    NOTICE_SECONDS,
-    PATIENCE_SECONDS,
-    POLL_SECONDS,
-)
 from tf_adasum.environment_variables import START_TIMEOUT, start_timeout
 from tf_adasum.errors import see
 from tf_adasum.launch.failures import EXIT_STOP_REQUESTED, EXIT_TIMEOUT, EXIT_USAGE
@@ -133,7 +124,7 @@ def launch_elastic(
             if job.is_connected:
                 was_connected, may_serve = True, listener is not None
                 has_finished |= job.has_finished
-                time.sleep(MOMENT_SECONDS)
+                time.sleep(timeouts.MOMENT_SECONDS)
 
 
 class _ElasticJob:
@@ -194,7 +185,7 @@ class _ElasticJob:
             ConnectionError: if the store cannot be reached.
         """
         session, until = self.session, time.monotonic() + self._seconds
-        report_at = time.monotonic() + PATIENCE_SECONDS
+        report_at = time.monotonic() + timeouts.PATIENCE_SECONDS
         while not session.was_connected:
             if number := self._signal():
                 return 128 + number
@@ -214,7 +205,7 @@ class _ElasticJob:
                     f"({reason}) {see('TFA-201')}"
                 )
             if now > report_at:
-                report_at += PATIENCE_SECONDS
+                report_at += timeouts.PATIENCE_SECONDS
                 self._console.say(f"waiting for {self._coordinator}: {reason}")
         if self._leader is not None and not self._has_reached_own_store():
             self._console.say(f"joining the launcher that already runs at {self._coordinator}")
@@ -225,7 +216,7 @@ class _ElasticJob:
     def _signal(self) -> signal.Signals | None:
         """Return a signal to this launcher; None if there is none within a short time."""
         with contextlib.suppress(queue.Empty):
-            event = self._control.events.get(timeout=POLL_SECONDS)
+            event = self._control.events.get(timeout=timeouts.POLL_SECONDS)
             if isinstance(event, signal.Signals):
                 return event
         return None
@@ -233,7 +224,7 @@ class _ElasticJob:
     def _has_reached_own_store(self):
         """Return False if the coordinator's address is also an address of another host."""
         with contextlib.suppress(queue.Empty):
-            return self._leaders.get(timeout=LEASE_SECONDS) == self._own.id
+            return self._leaders.get(timeout=timeouts.LEASE_SECONDS) == self._own.id
         return True  # the store does not answer, so it will be lost
 
     def __exit__(self, kind, error, traceback):
@@ -284,9 +275,9 @@ class _ElasticJob:
                 self._leave(event.round, result, "reached its --timeout")
                 return self._end(status, "reached its --timeout")
             if is_late:  # but the workers have finished, so the other hosts will soon finish
-                deadline = time.monotonic() + PATIENCE_SECONDS
+                deadline = time.monotonic() + timeouts.PATIENCE_SECONDS
             self._report_end(event.round, result)
-            self._message_at = time.monotonic() + HEARTBEAT_SECONDS
+            self._message_at = time.monotonic() + timeouts.HEARTBEAT_SECONDS
 
     @property
     def has_finished(self) -> bool:
@@ -340,7 +331,7 @@ class _ElasticJob:
     def _say_what_it_waits_for(self) -> None:
         self._message_at = math.inf
         if self._leader is not None:
-            self._message_at = time.monotonic() + NOTICE_SECONDS
+            self._message_at = time.monotonic() + timeouts.NOTICE_SECONDS
             with self._control.fork_lock:
                 count = max(1, len(self._leader.hosts))
             least, most = self._nnodes
@@ -365,9 +356,9 @@ class _ElasticJob:
         """Let the others stop this round without losing the backup that they write."""
         if self._leader is None:
             self._report_end(number, result, reason)
-            until = time.monotonic() + ANSWER_SECONDS
+            until = time.monotonic() + timeouts.ANSWER_SECONDS
             while self._stopped < number and time.monotonic() < until:
-                time.sleep(POLL_SECONDS)
+                time.sleep(timeouts.POLL_SECONDS)
 
     def _report_end(self, number: int, result: Ending, leaving: str = "") -> None:
         """Report that the workers of a round have ended on this host."""
