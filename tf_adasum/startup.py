@@ -236,14 +236,16 @@ def start(
 
     if cluster is None:
         return make(), monitor.NullMonitor()
-    with _held_port(cluster), _forgotten_if_it_fails(cluster):
+    with _held_port(cluster), contextlib.ExitStack() as if_it_fails:
+        if_it_fails.callback(rendezvous.forget, cluster)  # so that the workers can join again
         health = monitor.begin(cluster, settings, timeout, seconds)
         is_first = health.status.state == "starting"
         if is_first:
-            with _saying_what_to_do(cluster), _bounded(cluster, seconds, health):
+            with _starting_tensorflow(cluster, seconds, health):
                 if cluster.rank > 0:
                     ports.wait_for_server(cluster.addresses[0])
                 extended = make()
+        if_it_fails.pop_all()
     if is_first:
         _announce(extended, health)
     # Later, TensorFlow already runs, and the other workers may be busy. So the failure detector
@@ -267,8 +269,8 @@ def start(
                 code="TFA-211",
             )
         _connect(extended, cluster, transport, gather, health)
-    if is_first:
-        _leave_progress_bars_to_the_first_worker(cluster)
+    if is_first and cluster.rank > 0 and LAUNCHER in os.environ:
+        keras_compat.hide_progress_bars()  # only the first worker has one
     return extended, health
 
 
@@ -308,16 +310,26 @@ def _announce(extended, health):
 
 
 @contextlib.contextmanager
-def _bounded(cluster, seconds, health) -> Iterator[None]:
+def _starting_tensorflow(cluster, seconds, health) -> Iterator[None]:
+    """Limit the start of TensorFlow, and raise errors that say what to do if it fails."""
     try:
         with (
             start_timeout.bounded(cluster, seconds),
             health.call(tensorflow_compat.collective_error_of),
         ):
             yield
-    except BaseException:
+    except BaseException as error:
         if health.status.state == "starting":
             health.stop()
+        is_unknown = isinstance(error, tf.errors.UnknownError)
+        if is_unknown and "Could not start gRPC server" in str(error):
+            ports.listening_socket(cluster).close()  # or raise an error that names the port
+        if isinstance(error, RuntimeError) and "at program startup" in str(error):
+            raise RuntimeError(
+                "On several workers AdasumMirroredStrategy must be created before TensorFlow runs "
+                "its first operation: move it to the top of the script. "
+                f"{see('TFA-204')}"
+            ) from error
         raise
 
 
@@ -329,16 +341,6 @@ def _held_port(cluster) -> contextlib.AbstractContextManager:
         with contextlib.suppress(OSError):
             return ports.hold(cluster.host_and_port(cluster.rank)[1], shared=True)
     return contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _forgotten_if_it_fails(cluster) -> Iterator[None]:
-    """If the start fails, forget the cluster, so that the workers can try to join again."""
-    try:
-        yield
-    except BaseException:
-        rendezvous.forget(cluster)
-        raise
 
 
 @contextlib.contextmanager
@@ -357,25 +359,3 @@ def _naming_the_others(cluster, seconds, health) -> Iterator[None]:
             "AdasumMirroredStrategy(start_timeout=...). "
             f"{see('TFA-211')}"
         ) from error
-
-
-@contextlib.contextmanager
-def _saying_what_to_do(cluster) -> Iterator[None]:
-    try:
-        yield
-    except tf.errors.UnknownError as error:
-        if "Could not start gRPC server" in str(error):
-            ports.listening_socket(cluster).close()  # or raise an error that names the port
-        raise
-    except RuntimeError as error:
-        if "at program startup" not in str(error):
-            raise
-        raise RuntimeError(
-            "On several workers AdasumMirroredStrategy must be created before TensorFlow runs its "
-            f"first operation: move it to the top of the script. {see('TFA-204')}"
-        ) from error
-
-
-def _leave_progress_bars_to_the_first_worker(cluster):
-    if cluster.rank > 0 and os.environ.get(start_timeout.LAUNCHER):
-        keras_compat.hide_progress_bars()
