@@ -96,6 +96,7 @@ def call(
     return found
 
 
+@dataclasses.dataclass(eq=False)
 class Session:
     """Keeps a session with a worker's store, and begins another at its end; a context manager.
 
@@ -124,26 +125,22 @@ class Session:
         is_over: whether a session that `stay` keeps has ended.
     """
 
-    channel: Channel
+    address: str
+    key: str
+    secret: Secret
+    describe: Callable[[Channel], dict[str, Any]]
+    rank: int | None = None
+    fork_lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    deliver: Callable[[str, Any], None] = lambda key, value: None
+    lost: Callable[[], None] | None = None
 
-    def __init__(
-        self,
-        address: str,
-        key: str,
-        secret: Secret,
-        describe: Callable[[Channel], dict[str, Any]],
-        rank: int | None = None,
-        fork_lock: threading.Lock | None = None,
-        deliver: Callable[[str, Any], None] = lambda key, value: None,
-        lost: Callable[[], None] | None = None,
-    ):
+    def __post_init__(self) -> None:
+        """Begin without a session."""
         self.last = self._current = Call()
         self.is_connected = self.was_connected = self.is_over = self._stays = False
         self.sent: dict[str, Any] = {}
         self.since = time.monotonic()
-        self._address, self._own_key, self._secret = address, key, secret
-        self._describe, self._rank, self._lost = describe, rank, lost
-        self._lock, self._deliver = fork_lock or threading.Lock(), deliver
+        self.channel: Channel
         self._keys: dict[str, Any] = {}
         self._thread = threading.Thread(target=self._run, daemon=True, name="tf_adasum session")
         self._ended, self._news = threading.Event(), threading.Event()
@@ -157,7 +154,7 @@ class Session:
         """End the session, and wait until worker 0 has read all data, for at most a second."""
         self._ended.set()
         if self.is_connected:
-            with self._lock:
+            with self.fork_lock:
                 self.channel.flush()
             with contextlib.suppress(OSError):
                 self.channel.socket.shutdown(socket.SHUT_WR)
@@ -192,8 +189,8 @@ class Session:
 
     def _send(self, value: dict[str, Any]) -> None:
         self.sent = value
-        text = json.dumps({"op": "set", "key": self._own_key, "value": value})
-        with self._lock:
+        text = json.dumps({"op": "set", "key": self.key, "value": value})
+        with self.fork_lock:
             self.channel.send_newest(text)
 
     def _run(self) -> None:
@@ -202,22 +199,22 @@ class Session:
         finally:  # even if a function of the caller has raised an error
             self.is_over = True
             self._news.set()
-            if self._lost and not self._ended.is_set():
-                with self._lock:
-                    self._lost()
+            if self.lost and not self._ended.is_set():
+                with self.fork_lock:
+                    self.lost()
 
     def _keep_calling(self) -> None:
         pause = POLL_SECONDS
         while not self._ended.is_set():
-            own = self._secret, self._rank, self._ended.is_set
+            own = self.secret, self.rank, self._ended.is_set
             last, self._current = self._current, Call()
-            call(self._address, *own, self._current)
+            call(self.address, *own, self._current)
             if self._current.kind != last.kind:
                 self.since = time.monotonic()
             self.last = self._current
             if self.last.channel:
                 self._follow(self.last.channel)
-            if self._stays or (self._lost and self.was_connected):
+            if self._stays or (self.lost and self.was_connected):
                 return
             pause = POLL_SECONDS if self.last.channel else min(HEARTBEAT_SECONDS, pause * 1.5)
             self._ended.wait(pause)
@@ -225,7 +222,7 @@ class Session:
     def _follow(self, channel: Channel) -> None:
         """Follow the keys of worker 0 until the session ends."""
         self._keys, self.channel = {}, channel
-        self._send(self._describe(channel))  # before another thread can set a newer value
+        self._send(self.describe(channel))  # before another thread can set a newer value
         self.is_connected = self.was_connected = True
         heartbeat_at = 0.0
         try:
@@ -233,14 +230,14 @@ class Session:
                 # If this process is suspended in the wait, the server must not count as silent.
                 now = time.monotonic()
                 wait(channel.socket, HEARTBEAT_SECONDS)
-                with self._lock:
+                with self.fork_lock:
                     if now > heartbeat_at and not self._stays:
                         heartbeat_at = now + HEARTBEAT_SECONDS
                         channel.send({"op": "heartbeat"})
                     for message in channel.receive():
                         if isinstance(message, dict) and isinstance(message.get("key"), str):
                             self._keys[message["key"]] = message.get("value")
-                            self._deliver(message["key"], message.get("value"))
+                            self.deliver(message["key"], message.get("value"))
                             self._news.set()
                     channel.flush()
                     is_silent = now >= channel.last_received_at + LEASE_SECONDS

@@ -108,10 +108,11 @@ class End:
     reason: str
 
 
+@dataclasses.dataclass(eq=False)
 class Membership:
     """The rounds of a job.
 
-    Args:
+    Attributes:
         minimum: the smallest number of hosts that train.
         maximum: the largest number of hosts that train; more hosts wait as spares.
         max_restarts: the largest number of restarts after a worker has failed.
@@ -119,17 +120,14 @@ class Membership:
         seconds_below_minimum: for how long there may be fewer hosts than `minimum`.
     """
 
-    def __init__(
-        self,
-        minimum: int,
-        maximum: int,
-        max_restarts: int,
-        leader: str,
-        seconds_below_minimum: float,
-    ):
-        self._minimum, self._maximum = minimum, maximum
-        self._max_restarts, self._leader = max_restarts, leader
-        self._seconds_below_minimum = seconds_below_minimum
+    minimum: int
+    maximum: int
+    max_restarts: int
+    leader: str
+    seconds_below_minimum: float
+
+    def __post_init__(self) -> None:
+        """Begin before the first round."""
         self._round = self._failures = 0
         self._members: list[Host] = []  # of the round that is running
         self._last_round: dict[str, int] = {}  # of each host
@@ -169,7 +167,7 @@ class Membership:
 
     def _begin_round(self, hosts: Sequence[Host], now: float) -> Begin | End | None:
         """Decide while no round is running."""
-        if self._leader not in self._ended and any(
+        if self.leader not in self._ended and any(
             self._has_succeeded(host) for host in hosts
         ):  # it counted as lost, because its workers took too long to stop
             return End(0, "")
@@ -184,11 +182,11 @@ class Membership:
             # So that a script that fails at once is not run nonstop.
             if now < self._began_at + HEARTBEAT_SECONDS:
                 return None
-            if self._round or len(hosts) >= self._maximum or is_quiet:
+            if self._round or len(hosts) >= self.maximum or is_quiet:
                 self._began_at = now
                 self._round += 1
-                leader_first = sorted(hosts, key=lambda host: host.id != self._leader)
-                self._members = leader_first[: self._maximum]
+                leader_first = sorted(hosts, key=lambda host: host.id != self.leader)
+                self._members = leader_first[: self.maximum]
                 if self._last_round:
                     self._added = {each.id for each in self._members} - self._last_round.keys()
                 self._is_stopping = self._hosts_changed = self._has_finished = False
@@ -197,22 +195,22 @@ class Membership:
                 return Begin(self._round, tuple(self._members))
             return None
         self._enough_since = math.inf
-        if now > self._last_enough_at + self._seconds_below_minimum:
+        if now > self._last_enough_at + self.seconds_below_minimum:
             names = ", ".join(host.name for host in hosts) or "none"
             return End(
                 1,
-                f"fewer hosts than the minimum, {self._minimum}, were available for "
-                f"{self._seconds_below_minimum:.0f} s. Available: {names}",
+                f"fewer hosts than the minimum, {self.minimum}, were available for "
+                f"{self.seconds_below_minimum:.0f} s. Available: {names}",
             )
         return None
 
     def _has_succeeded(self, host: Host) -> bool:
         """Return whether this is the host of worker 0, and its workers have succeeded."""
-        return host.id == self._leader and 0 < host.ended == self._round and host.status == 0
+        return host.id == self.leader and 0 < host.ended == self._round and host.status == 0
 
     def _can_train(self, hosts: Sequence[Host]) -> bool:
-        has_leader = any(host.id == self._leader for host in hosts)
-        return has_leader and len(hosts) >= self._minimum
+        has_leader = any(host.id == self.leader for host in hosts)
+        return has_leader and len(hosts) >= self.minimum
 
     def _watch_round(self, hosts: Sequence[Host], now: float) -> Stop | End | None:
         """Decide while a round is running."""
@@ -254,7 +252,7 @@ class Membership:
             for host in self._idle(hosts)
             if host.id not in members and now >= self._joined_at[host.id] + seconds
         ]
-        if new and len(members) < self._maximum:
+        if new and len(members) < self.maximum:
             self._hosts_changed = True
             return self._stop(f"{_hosts(new)} can join", BACKUP_GRACE_SECONDS, now)
         return None
@@ -286,9 +284,9 @@ class Membership:
         if not first.has_own_failure and any(host.status == EXIT_STOP_REQUESTED for host in failed):
             return End(EXIT_STOP_REQUESTED, "a worker received a signal")
         self._failures += 1
-        if self._failures <= self._max_restarts:
+        if self._failures <= self.max_restarts:
             return None
-        return End(first.status, f"{reason}, and --max-restarts is {self._max_restarts}")
+        return End(first.status, f"{reason}, and --max-restarts is {self.max_restarts}")
 
     def _idle(self, hosts: Sequence[Host]) -> list[Host]:
         """Return the hosts that have reported the end of their last round, and stay."""

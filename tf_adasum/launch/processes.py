@@ -82,10 +82,11 @@ class Control:
 EnvironmentsOf = Callable[[int], contextlib.AbstractContextManager[list[dict[str, str]]]]
 
 
+@dataclasses.dataclass(eq=False)
 class Job:
     """Starts, supervises and stops the workers of this machine.
 
-    Args:
+    Attributes:
         command: the complete argument vector of a worker.
         ranks: the ranks of the workers of this machine.
         num_workers: the number of workers on all machines.
@@ -100,22 +101,19 @@ class Job:
         control: of another part of the launcher that may stop the workers. Defaults to None.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        ranks: range,
-        num_workers: int,
-        environments_of: EnvironmentsOf,
-        grace: float,
-        logs: Sequence[Log],
-        captures_output: bool,
-        cpus: Sequence[set[int]],
-        control: Control | None = None,
-    ):
-        self._command, self._ranks, self._num_workers = list(command), ranks, num_workers
-        self._environments_of, self._grace = environments_of, grace
-        self._logs, self._captures_output, self._cpus = logs, captures_output, cpus
-        self._is_controlled, control = control is not None, control or Control()
+    command: Sequence[str]
+    ranks: range
+    num_workers: int
+    environments_of: EnvironmentsOf
+    grace: float
+    logs: Sequence[Log]
+    captures_output: bool
+    cpus: Sequence[set[int]]
+    control: Control | None = None
+
+    def __post_init__(self) -> None:
+        """Begin without workers."""
+        control = self.control or Control()
         self._events: queue.SimpleQueue[Worker | signal.Signals | StopRequest] = control.events
         self._fork_lock = control.fork_lock
         self._console = Console(self._events)
@@ -158,7 +156,7 @@ class Job:
                 self._console.say(f"restart {restart} of {max_restarts}")
             self._ends, self._first = [], None
             with (
-                self._environments_of(restart) as environments,
+                self.environments_of(restart) as environments,
                 error_file.folder() as self._errors,
             ):
                 code = self._run_once(environments, deadline)
@@ -178,7 +176,7 @@ class Job:
         After a signal or the timeout, and if another part of the launcher waits for the end, wait
         at most 5 seconds until our output is read.
         """
-        is_bounded = self._is_stopped or self._is_controlled
+        is_bounded = self._is_stopped or self.control
         until = time.monotonic() + LEASE_SECONDS if is_bounded else None
 
         def remaining():
@@ -187,7 +185,7 @@ class Job:
         for thread in self._threads:
             thread.join(remaining())
         is_all_copied = not any(each.is_alive() for each in self._threads)
-        for log in self._logs:
+        for log in self.logs:
             if is_all_copied:
                 log.close()
             if log.failure:
@@ -201,7 +199,7 @@ class Job:
             code = self._supervise(deadline)
         finally:
             self._stop()
-        has_all = len(self._ends) == len(self._ranks)
+        has_all = len(self._ends) == len(self.ranks)
         if self._is_requested and has_all and not any(end.code for end in self._ends):
             code = 0
             self._console.say(
@@ -214,7 +212,7 @@ class Job:
             self._first, code = own[0], own[0].code  # the reason for the request, or one more
         if self._first is not None:
             self._first = failures.first_failure(self._ends)
-            for line in failures.summary(self._ends) if self._num_workers > 1 else ():
+            for line in failures.summary(self._ends) if self.num_workers > 1 else ():
                 self._console.say(line)
         return code
 
@@ -241,7 +239,7 @@ class Job:
         """Stop the job at an event, or at the timeout; return the exit status."""
         self._is_stopped = True
         if isinstance(event, StopRequest):
-            self._is_requested, self._grace = True, event.grace
+            self._is_requested, self.grace = True, event.grace
             self._console.say(f"stopping the workers of this machine, because {event.reason}")
             return 128 + signal.SIGTERM
         if event is None:
@@ -251,24 +249,24 @@ class Job:
         # At SIGPIPE, the reader of our output has ended. The signal that ended it may also have
         # reached the workers, so they may be making a backup.
         if event in (signal.SIGTERM, signal.SIGPIPE):
-            self._grace = max(self._grace, BACKUP_GRACE_SECONDS)
+            self.grace = max(self.grace, BACKUP_GRACE_SECONDS)
         self._console.say(f"{event.name}, stopping all workers")
         return 128 + event
 
     def _start(self, environments: list[dict[str, str]]) -> None:
         # All processes start before the first thread, because `preexec_fn` runs Python between fork
         # and exec, where a lock held by another thread would never be released.
-        logs = self._logs or [None] * len(self._ranks)
-        cpus = self._cpus or [set()] * len(self._ranks)
+        logs = self.logs or [None] * len(self.ranks)
+        cpus = self.cpus or [set()] * len(self.ranks)
         try:
-            of_workers = zip(self._ranks, environments, logs, cpus, strict=True)
+            of_workers = zip(self.ranks, environments, logs, cpus, strict=True)
             for rank, environment, log, own in of_workers:
                 if log is not None:
-                    log.begin(rank, self._num_workers, int(environment[RESTART_COUNT]))
+                    log.begin(rank, self.num_workers, int(environment[RESTART_COUNT]))
                 path = self._errors and os.path.join(self._errors, str(rank))
                 environment = {**environment, error_file.NAME: path}
                 with self._fork_lock:
-                    process = start_process(self._command, environment, own, self._captures_output)
+                    process = start_process(self.command, environment, own, self.captures_output)
                 is_quiet = log_filter.hides_information(environment)
                 self._running.append(Worker(rank, process, is_quiet, log, path))
         finally:  # even if a later worker could not start, because `_stop` waits for all of these
@@ -277,7 +275,7 @@ class Job:
 
     def _watch(self, worker: Worker) -> None:
         """Start the threads that report the worker's end and copy its output."""
-        has_prefix = self._num_workers > 1 or self._is_controlled
+        has_prefix = self.num_workers > 1 or self.control
         for stream, descriptor in ((worker.process.stdout, 1), (worker.process.stderr, 2)):
             if stream is not None:
                 prefix = f"[worker {worker.rank}] ".encode() if has_prefix else b""
@@ -320,7 +318,7 @@ class Job:
         for worker in self._running:
             worker.is_stopped = True
             worker.signal_group(signal.SIGTERM)
-        deadline, is_killed = time.monotonic() + self._grace, False
+        deadline, is_killed = time.monotonic() + self.grace, False
         while self._running:
             event = self._next_event(deadline)
             if isinstance(event, Worker):

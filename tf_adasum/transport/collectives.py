@@ -6,7 +6,7 @@ keys, so new keys need no memory.
 Shape legend: R members of a group, W elements.
 """
 
-import types
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,6 +70,7 @@ class UcxTransport:
         return CollectiveGroup(own, np.arange(radix), member, own if self.fuses else None)
 
 
+@dataclasses.dataclass(eq=False)
 class UcxCollectives:
     """The collectives of one replica, see `aggregation.groups.Collectives`.
 
@@ -78,7 +79,7 @@ class UcxCollectives:
     members: the offset of each gradient in the bucket, the number of elements of a piece, and
     whether Gram matrices are needed.
 
-    Args:
+    Attributes:
         mesh: the `Mesh`.
         members: the ids of the group's replicas, in rank order.
         member: the rank of this replica in the group.
@@ -86,31 +87,19 @@ class UcxCollectives:
         next_key: function that returns the key of the next collective, as `CallKeys.next` does.
     """
 
-    def __init__(
-        self,
-        mesh: library.Mesh,
-        members: list[int],
-        member: int,
-        devices: int,
-        next_key: Callable[[], tf.Tensor],
-    ):
-        self._ops: types.ModuleType = library.opened().ops
-        self._next_key = next_key
-        self._attributes: dict[str, Any] = {
-            "mesh": mesh.number,
-            "channel": mesh.channel,
-            "members": members,
-            "member": member,
-            "devices": devices,
-        }
+    mesh: library.Mesh
+    members: list[int]
+    member: int
+    devices: int
+    next_key: Callable[[], tf.Tensor]
 
     def all_to_all(self, shards: tf.Tensor) -> tf.Tensor:
         """Send row i of ``[R, W]`` to rank i; return ``[R, W]``, whose row i comes from rank i."""
-        return self._ops.tf_adasum_ucx_all_to_all(shards=shards, **self._arguments())
+        return library.opened().ops.tf_adasum_ucx_all_to_all(shards=shards, **self._arguments())
 
     def all_reduce(self, value: tf.Tensor) -> tf.Tensor:
         """Return the sum of the members' values. Each element is added on one member."""
-        members, size = len(self._attributes["members"]), tf.size(value)
+        members, size = len(self.members), tf.size(value)
         padded = tf.pad(tf.reshape(value, [-1]), [[0, -size % members]])
         shards = self.all_to_all(tf.reshape(padded, [members, -1]))
         summed = self.all_gather(tf.reduce_sum(shards, axis=0))
@@ -118,7 +107,7 @@ class UcxCollectives:
 
     def all_gather(self, value: tf.Tensor) -> tf.Tensor:
         """Concatenate the members' values along the first axis, in the order of the ranks."""
-        return self._ops.tf_adasum_ucx_all_gather(value=value, **self._arguments())
+        return library.opened().ops.tf_adasum_ucx_all_gather(value=value, **self._arguments())
 
     def scatter_gram(
         self, gradients: Sequence[tf.Tensor], segments: np.ndarray, width: int, computes_gram: bool
@@ -129,7 +118,7 @@ class UcxCollectives:
             The Gram matrices of this member's shards (zeros if `computes_gram` is False), and
             these shards of the other members' gradients.
         """
-        return self._ops.tf_adasum_ucx_scatter_gram(
+        return library.opened().ops.tf_adasum_ucx_scatter_gram(
             gradients=gradients,
             segments=segments.tolist(),
             width=width,
@@ -146,7 +135,7 @@ class UcxCollectives:
         width: int,
     ) -> list[tf.Tensor]:
         """Combine this member's shards; return the combined gradients from all members' shards."""
-        return self._ops.tf_adasum_ucx_combine_gather(
+        return library.opened().ops.tf_adasum_ucx_combine_gather(
             gradients=gradients,
             received=received,
             coefficients=coefficients_SR,
@@ -156,4 +145,11 @@ class UcxCollectives:
         )
 
     def _arguments(self) -> dict[str, Any]:
-        return {"key": self._next_key(), **self._attributes}
+        return {
+            "key": self.next_key(),
+            "mesh": self.mesh.number,
+            "channel": self.mesh.channel,
+            "members": self.members,
+            "member": self.member,
+            "devices": self.devices,
+        }

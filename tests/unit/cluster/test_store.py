@@ -260,11 +260,11 @@ def test_a_silent_session_loses_its_key_and_detects_it(served):
     first.client.set(0)
     second.client.set(1)
     first.eventually(copy=1)
-    second.client._lock.acquire()  # as in a suspended process
+    second.client.fork_lock.acquire()  # as in a suspended process
     try:
         first.eventually(copy=None)
     finally:
-        second.client._lock.release()
+        second.client.fork_lock.release()
     assert second.is_lost.wait(SOON)
     assert not first.is_lost.is_set()
 
@@ -317,7 +317,7 @@ def test_only_the_newest_status_waits_for_a_session_that_does_not_read(served):
     own.client.stay()
     server.hand_over()
     (channel,) = server.owners.values()
-    with own.client._lock:  # it reads nothing
+    with own.client.fork_lock:  # it reads nothing
         for number in range(3000):
             with server._lock:
                 server._leader.more = {"statuses": [number, "x" * 1000]}
