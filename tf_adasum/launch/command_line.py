@@ -136,23 +136,12 @@ def build_parser() -> argparse.ArgumentParser:
         help="cores: without GPUs, each worker has its own CPU cores; none: all run on all cores",
     )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m")
-    _add_machines(
-        parser.add_argument_group(
-            "several machines",
-            "Set the same TF_ADASUM_SECRET on all machines: otherwise any process that reaches "
-            "the\ncoordinator's port can join.",
-        )
+    machines = parser.add_argument_group(
+        "several machines",
+        "Set the same TF_ADASUM_SECRET on all machines: otherwise any process that reaches the\n"
+        "coordinator's port can join.",
     )
-    _add_failures_and_output(parser.add_argument_group("failures and output"))
-    commands.add_common_options(parser)
-    # One argument takes the script and all that follows. With a separate argument `script`,
-    # argparse would remove a "--" from the script's own arguments.
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return parser
-
-
-def _add_machines(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
+    machines.add_argument(
         "--nnodes",
         default=1,
         type=_machines,
@@ -160,17 +149,15 @@ def _add_machines(group: argparse._ArgumentGroup) -> None:
         help="number of machines (default: 1), on each of which you start this command. With "
         "MIN:MAX, training continues if machines are added, or lost except the coordinator",
     )
-    group.add_argument(
+    machines.add_argument(
         "--node-rank", type=int, metavar="I", help="with --nnodes M: this machine's rank, 0 to M-1"
     )
-    group.add_argument(
+    machines.add_argument(
         "--coordinator",
         metavar="HOST:PORT",
         help="with --nnodes: the machine of worker 0, with a free port that all can reach",
     )
-
-
-def _add_failures_and_output(group: argparse._ArgumentGroup) -> None:
+    group = parser.add_argument_group("failures and output")
     group.add_argument(
         "--timeout", type=float, metavar="SECONDS", help="stop all workers after this time"
     )
@@ -191,6 +178,11 @@ def _add_failures_and_output(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="show all messages of TensorFlow (default: TF_CPP_MIN_LOG_LEVEL, or errors only)",
     )
+    commands.add_common_options(parser)
+    # One argument takes the script and all that follows. With a separate argument `script`,
+    # argparse would remove a "--" from the script's own arguments.
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
 
 
 def number_or_auto(text: str) -> int | None:

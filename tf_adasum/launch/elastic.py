@@ -144,7 +144,6 @@ class _ElasticJob:
         # The same on all hosts, so that another job does not join by mistake.
         script = json.dumps(settings["command"][1:])  # Python may be elsewhere
         self._job = f"{__version__} {hashlib.sha256(script.encode()).hexdigest()}"
-        self._leaders: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._decisions: queue.SimpleQueue[Begin | _Over] = queue.SimpleQueue()
         self._running = 0  # the round whose workers run on this host
         self._stopped = 0.0  # the last round that was stopped
@@ -223,9 +222,10 @@ class _ElasticJob:
 
     def _has_reached_own_store(self):
         """Return False if the coordinator's address is also an address of another host."""
-        with contextlib.suppress(queue.Empty):
-            return self._leaders.get(timeout=timeouts.LEASE_SECONDS) == self._own.id
-        return True  # the store does not answer, so it will be lost
+        until = time.monotonic() + timeouts.LEASE_SECONDS
+        while not (leader := self.session.value("leader")) and time.monotonic() < until:
+            self.session.wait(timeouts.POLL_SECONDS)
+        return leader in (None, self._own.id)  # None: the store does not answer, and will be lost
 
     def __exit__(self, kind, error, traceback):
         """Leave the job."""
@@ -381,9 +381,7 @@ class _ElasticJob:
         kind = key.partition("/")[0]
         if value is None:
             return
-        if kind == "leader":
-            self._leaders.put(value)
-        elif kind == "round":
+        if kind == "round":
             value["hosts"] = [Host(**each) for each in value["hosts"]]
             self._decisions.put(Begin(**value))
         elif kind == "stop":
@@ -393,17 +391,16 @@ class _ElasticJob:
         elif kind == "refused":
             self._decisions.put(_Over(EXIT_USAGE, value))
         elif kind == "end":
-            self._stopped = math.inf
             reason = value["reason"]
-            self._decisions.put(_Over(value["status"], reason and f"the job has ended: {reason}"))
-            self._stop_workers(reason, BACKUP_GRACE_SECONDS)
+            over = _Over(value["status"], reason and f"the job has ended: {reason}")
+            self._stop_for_good(over, reason, BACKUP_GRACE_SECONDS)
 
     def _lose(self) -> None:
-        self._stopped = math.inf
         reason = f"the launcher at {self._coordinator} was lost"
-        self._decisions.put(_Over(None, reason))
-        self._stop_workers(reason, LOST_GRACE_SECONDS)
+        self._stop_for_good(_Over(None, reason), reason, LOST_GRACE_SECONDS)
 
-    def _stop_workers(self, reason, grace):
+    def _stop_for_good(self, over: _Over, reason: str, grace: float) -> None:
+        self._stopped = math.inf
+        self._decisions.put(over)
         if self._running:
             self._control.events.put(StopRequest(reason, grace))

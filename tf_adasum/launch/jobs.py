@@ -124,8 +124,8 @@ def launch(
             added = {RESTART_COUNT: str(restart)}
             if control is not None or restart < max_restarts:
                 added[LAUNCHER] = RESTARTS
-            if 1 < in_all == num_workers:
-                added |= _new_secret()
+            if 1 < in_all == num_workers and not {SECRET, SECRET_FILE} & os.environ.keys():
+                added[SECRET] = secrets.token_hex(32)
             # In the first round of an elastic job, other hosts may still import TensorFlow.
             is_slow = restart or control is not None
             if in_all > num_workers and is_slow and not os.environ.get(START_TIMEOUT):
@@ -179,9 +179,3 @@ def check_machine(num_workers: int, devices_per_worker: int | None, log_dir: str
                 pass
         except OSError as error:
             raise unusable_folder(log_dir, error) from error
-
-
-def _new_secret() -> dict[str, str]:
-    """Return a variable with a new secret for the workers; empty if the user gave a secret."""
-    is_given = SECRET in os.environ or SECRET_FILE in os.environ
-    return {} if is_given else {SECRET: secrets.token_hex(32)}

@@ -6,7 +6,6 @@ Uses only the standard library.
 import contextlib
 import ctypes
 import dataclasses
-import functools
 import os
 import queue
 import signal
@@ -107,20 +106,20 @@ def start_process(
     if captures_output:
         pipe = subprocess.PIPE
         streams = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
+    parent = os.getpid()
+
+    def begin() -> None:  # in the new process, before it runs the command
+        end_with_parent(parent)
+        bind(cpus)
+
     return subprocess.Popen(
         command,
         env=dict(environment),
         bufsize=0,
         start_new_session=True,
-        preexec_fn=functools.partial(_begin_worker, os.getpid(), cpus),
+        preexec_fn=begin,
         **streams,
     )
-
-
-def _begin_worker(parent: int, cpus: set[int]) -> None:
-    """Prepare the process of a worker, before it runs the command."""
-    end_with_parent(parent)
-    bind(cpus)
 
 
 def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
