@@ -117,7 +117,7 @@ class StoreServer:
         self._most_members = 2 * clients + _OTHER_SESSIONS
         self.lease, self._pause = LEASE_SECONDS, 0.0
         self.owners: dict[str, Channel] = {}
-        self._published: dict[str, Any] = {}
+        self._published: dict[str, str] = {}  # the messages with keys and values
         self._sessions: dict[int, _Session] = {}  # by file descriptor, the oldest first
         self._has_unsent = False
         self._look_at = 0.0  # when to look at all sessions
@@ -253,24 +253,22 @@ class StoreServer:
         session.key = key
         self._leader.changed(key, message["value"], session.ends)
         if is_first:
-            for each, value in self._published.items():
-                self._send(session, each, value)
+            for each, text in self._published.items():
+                self._send(session, each, text)
 
     def _publish_news(self) -> None:
         for key, value in self._leader.decide(time.monotonic()).items():
-            self._published[key] = value
+            text = self._published[key] = json.dumps({"key": key, "value": value})
             if value is None:
                 del self._published[key]  # and tell those who know it
-            text = json.dumps({"key": key, "value": value})
             for session in self._sessions.values():
-                self._send(session, key, value, text)
+                self._send(session, key, text)
 
-    def _send(self, session: _Session, key: str, value: Any, text: str = "") -> None:
+    def _send(self, session: _Session, key: str, text: str) -> None:
         is_private = key.startswith(REFUSED_KEYS)
         has_key = self.owners.get(session.key) is session.channel  # and has not been silent
         if not has_key or (is_private and session.key != key.removeprefix(REFUSED_KEYS)):
             return
-        text = text or json.dumps({"key": key, "value": value})
         send = session.channel.send_newest if key == STATUSES else session.channel.send_text
         send(text)
 

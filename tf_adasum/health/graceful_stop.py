@@ -117,11 +117,9 @@ class GracefulStop:
             statuses: dict from the other workers' ranks to their last `Status`.
         """
         with self._change:
-            if not self._training:
-                return {"training": 0, "stop_requested": 0, "stop_points_passed": 0, "stop_at": 0}
             here = {r: each for r, each in statuses.items() if each.training == self._training}
-            if self.requested_here or any(each.stop_requested for each in here.values()):
-                self._holds = True
+            is_requested = self.requested_here or any(each.stop_requested for each in here.values())
+            self._holds |= is_requested and self._training > 0
             if self._holds and not self._stop_at:
                 self._stop_at = self._agreed(here)
                 self._change.notify_all()
