@@ -310,8 +310,7 @@ class BackupFiles:
         """Remove all backups, and then the directory if it is empty."""
         if not self.folder.is_dir():
             return
-        for path in self._paths():
-            path.unlink(missing_ok=True)
+        self._remove_but([])
         atomic_files.remove_unfinished(self.folder)
         if not any(self.folder.iterdir()):
             self.folder.rmdir()

@@ -29,10 +29,8 @@ _RANGES = r"\[\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*\]"
 _NODE = rf"(?:[^][,\s]|{_RANGES})+"
 _LIST = re.compile(rf"({_NODE})(?:,{_NODE})*", re.ASCII)
 
-Environment = Mapping[str, str]
 
-
-def find(environment: Environment) -> Cluster | None:
+def find(environment: Mapping[str, str]) -> Cluster | None:
     """Return the processes that were started together with this one, or how to join them.
 
     The first source that is set is used: ``TF_CONFIG``; ``TF_ADASUM_COORDINATOR``, ``_RANK`` and

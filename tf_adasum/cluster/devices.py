@@ -32,18 +32,18 @@ def local_devices(requested: Sequence[str] | None = None) -> tuple[str, ...]:
     if requested is not None:
         return _checked(requested)
     count = devices_per_worker()
-    for device_type in ("GPU", "CPU"):
-        if device_type == "CPU" and count:
-            _configure_logical_cpus(count)
-        available = _logical_devices(device_type)
-        if available:
-            if count and count > len(available):
-                raise ValueError(
-                    f"{DEVICES_PER_WORKER}={count} asks for more devices than this worker has. "
-                    f"Received: {len(available)} {device_type} devices {see('TFA-209')}"
-                )
-            return tuple(available[: count or None])
-    raise ValueError("TensorFlow has no device to hold a replica: no GPU and no CPU is visible.")
+    device_type, available = "GPU", _logical_devices("GPU")
+    if not available:
+        _configure_logical_cpus(count or 0)
+        device_type, available = "CPU", _logical_devices("CPU")
+    if not available:
+        raise ValueError("TensorFlow has no device for a replica: no GPU and no CPU is visible.")
+    if count and count > len(available):
+        raise ValueError(
+            f"{DEVICES_PER_WORKER}={count} asks for more devices than this worker has. "
+            f"Received: {len(available)} {device_type} devices {see('TFA-209')}"
+        )
+    return tuple(available[:count])
 
 
 def _checked(requested: Any) -> tuple[str, ...]:

@@ -128,13 +128,12 @@ def cluster_from_jobs(
             f"{source} must list every task of the job {sparse[0]!r}, because all of them train. "
             f"Received: {of_jobs[sparse[0]]}"
         )
-    members = [(job, index) for job, of_job in of_jobs.items() for index in range(len(of_job))]
-    of_all = tuple(itertools.chain.from_iterable(of_jobs.values()))
-    if (task_type, int(task_id)) not in members:
+    names = tuple(f"{job} {index}" for job in of_jobs for index in range(len(of_jobs[job])))
+    of_all, own = tuple(itertools.chain(*of_jobs.values())), f"{task_type} {int(task_id)}"
+    if own not in names:
         raise ValueError(
             f"{source} does not contain this task: the cluster has "
-            f"{', '.join(f'{job} {index}' for job, index in members) or 'no task that trains'}. "
-            f"Received: {task_type} {task_id}"
+            f"{', '.join(names) or 'no task that trains'}. Received: {task_type} {task_id}"
         )
     if len(set(of_all)) < len(of_all):
         raise ValueError(f"{source} gives one address to two tasks. Received: {of_all}")
@@ -143,5 +142,4 @@ def cluster_from_jobs(
             addresses.split(address)
         except ValueError as error:
             raise ValueError(f"{source} must give each task's address: {error}") from error
-    names = tuple(f"{job} {index}" for job, index in members)
-    return Cluster(of_all, names, members.index((task_type, int(task_id))), source=source)
+    return Cluster(of_all, names, names.index(own), source=source)
