@@ -111,7 +111,7 @@ def unreachable(cluster: Cluster, tried: Mapping[str, str]) -> str:
 
     Args:
         cluster: the `Cluster`.
-        tried: the addresses and reasons of `session.Call.tried`.
+        tried: the addresses and reasons of `session.Session.tried`.
     """
     why = ", ".join(f"{where}: {each}" for where, each in tried.items())
     own = cluster.names[cluster.rank]

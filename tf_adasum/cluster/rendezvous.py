@@ -266,20 +266,20 @@ class Participant:
                     session.set(self._description(session.channel))
             if (found := result()) is not None:
                 return found
-            if session.last.kind == UNPROVEN and has_lasted:
+            if session.kind == UNPROVEN and has_lasted:
                 break
             if now > self._deadline and session.tried and not session.is_connected:
                 break
             self._report_now_and_then()
             session.wait(POLL_SECONDS)
-        if session.last.kind == UNPROVEN and not session.is_connected:
+        if session.kind == UNPROVEN and not session.is_connected:
             raise ValueError(different_secrets(*map(self.round.named, (self._rank, 0))))
         raise TimeoutError(self._late())
 
     def _check_worker_0(self, has_lasted: bool) -> None:
         """Raise an error if worker 0 was lost after this worker has joined it."""
         session = self.session
-        is_refused = session.was_connected and session.last.kind == REFUSED and has_lasted
+        is_refused = session.was_connected and session.kind == REFUSED and has_lasted
         found = self._joins and self._addresses()  # of a new worker 0, which has another port
         if is_refused or (found and tuple(found) != self.cluster.addresses):
             raise WorkerLostError(lost(self.cluster, 0))

@@ -29,71 +29,57 @@ UNPROVEN = "the program that answers there does not have the secret"
 REFUSED = os.strerror(errno.ECONNREFUSED)
 
 
-@dataclasses.dataclass
-class Call:
-    """The result of an attempt to connect to a server.
-
-    Attributes:
-        channel: the authenticated connection; None if there is none.
-        tried: dict from the addresses of the server to why the attempt failed; empty if it has
-            succeeded.
-    """
-
-    channel: Channel | None = None
-    tried: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    @property
-    def kind(self) -> str:
-        """The first of `UNPROVEN`, `NO_ANSWER` and `REFUSED` in `tried`; else ""."""
-        whys = self.tried.values()
-        return next((each for each in (UNPROVEN, NO_ANSWER, REFUSED) if each in whys), "")
+def kind_of(tried: dict[str, str]) -> str:
+    """Return the first of `UNPROVEN`, `NO_ANSWER` and `REFUSED` in what was tried; else ""."""
+    return next((each for each in (UNPROVEN, NO_ANSWER, REFUSED) if each in tried.values()), "")
 
 
 def call(
     address: str,
     secret: Secret,
+    tried: dict[str, str],
     rank: int | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
-    found: Call | None = None,
-) -> Call:
+) -> Channel | None:
     """Connect to a `StoreServer` at each of its addresses, until one address answers.
 
     Args:
         address: "host:port" of the server.
         secret: the `Secret`.
+        tried: empty dict, which is filled with the addresses of the server, and why the attempt
+            failed; empty again if it has succeeded. Another thread can read it meanwhile.
         rank: the rank of this worker, for the server's error messages. Defaults to None.
         is_stopped: function that returns whether to stop.
-        found: the `Call` that is filled and returned; another thread can read it before this
-            function returns. Defaults to a new one.
+
+    Returns:
+        The authenticated connection; None if there is none.
     """
-    found = found or Call()
     host, port = addresses.split(address)
     try:
         candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        found.tried[host] = getattr(error, "strerror", None) or "not a valid host name"
-        return found
+        tried[host] = getattr(error, "strerror", None) or "not a valid host name"
+        return None
     for *_, where in candidates:
         at = "%".join([str(where[0]), *map(str, filter(None, where[3:]))])  # with its scope
         try:
             connection = socket.create_connection((at, port), ANSWER_SECONDS)
         except OSError as error:
-            found.tried[at] = error.strerror or os.strerror(errno.ETIMEDOUT)
+            tried[at] = error.strerror or os.strerror(errno.ETIMEDOUT)
             continue
         channel = Channel(connection, secret, is_server=False, rank=rank)
-        found.tried[at] = NO_ANSWER  # until it answers
+        tried[at] = NO_ANSWER  # until it answers
         since = time.monotonic()
         while channel.is_open and time.monotonic() < since + LEASE_SECONDS and not is_stopped():
             wait(channel.socket, POLL_SECONDS)
             channel.receive()
             if channel.is_authenticated:  # failures at other addresses do not matter
-                found.tried.clear()
-                found.channel = channel
-                return found
+                tried.clear()
+                return channel
         if channel.is_refused:
-            found.tried[at] = UNPROVEN
+            tried[at] = UNPROVEN
         channel.close()
-    return found
+    return None
 
 
 @dataclasses.dataclass(eq=False)
@@ -116,8 +102,8 @@ class Session:
             itself. Then worker 0 is not called again. Defaults to None: it is called again.
 
     Attributes:
-        last: the last `Call` on worker 0.
-        since: the time since when each call has failed with the same `Call.kind`.
+        kind: the `kind_of` the last call on worker 0.
+        since: the time since when each call has failed with the same `kind`.
         is_connected: whether the session has begun and not ended.
         was_connected: whether a session has begun.
         sent: the last value of this worker's key.
@@ -136,7 +122,9 @@ class Session:
 
     def __post_init__(self) -> None:
         """Begin without a session."""
-        self.last = self._current = Call()
+        self.kind = ""
+        self._tried: dict[str, str] = {}  # by the last call
+        self._trying: dict[str, str] = {}  # by the call that runs
         self.is_connected = self.was_connected = self.is_over = self._stays = False
         self.sent: dict[str, Any] = {}
         self.since = time.monotonic()
@@ -171,8 +159,8 @@ class Session:
 
     @property
     def tried(self) -> dict[str, str]:
-        """The reasons why addresses of worker 0 cannot be reached, see `Call.tried`."""
-        return dict(self.last.tried or self._current.tried)
+        """The reasons why addresses of worker 0 cannot be reached, see `call`."""
+        return dict(self._tried or self._trying)
 
     def value(self, key: str) -> Any:
         """Return the value of a key; None if it has not arrived."""
@@ -206,17 +194,17 @@ class Session:
     def _keep_calling(self) -> None:
         pause = POLL_SECONDS
         while not self._ended.is_set():
-            own = self.secret, self.rank, self._ended.is_set
-            last, self._current = self._current, Call()
-            call(self.address, *own, self._current)
-            if self._current.kind != last.kind:
+            self._trying = {}
+            own = self.rank, self._ended.is_set
+            channel = call(self.address, self.secret, self._trying, *own)
+            if (kind := kind_of(self._trying)) != self.kind:
                 self.since = time.monotonic()
-            self.last = self._current
-            if self.last.channel:
-                self._follow(self.last.channel)
+            self.kind, self._tried = kind, self._trying
+            if channel:
+                self._follow(channel)
             if self._stays or (self.lost and self.was_connected):
                 return
-            pause = POLL_SECONDS if self.last.channel else min(HEARTBEAT_SECONDS, pause * 1.5)
+            pause = POLL_SECONDS if channel else min(HEARTBEAT_SECONDS, pause * 1.5)
             self._ended.wait(pause)
 
     def _follow(self, channel: Channel) -> None:

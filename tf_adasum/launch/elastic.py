@@ -195,7 +195,7 @@ class _ElasticJob:
                 listener.close()
                 return None
             reason = next(reversed(session.tried.values()), "no answer")
-            if session.last.kind == UNPROVEN:
+            if session.kind == UNPROVEN:
                 other = f"the launcher at {self._coordinator}"
                 raise ConnectionError(different_secrets("this launcher", other))
             if now > until:

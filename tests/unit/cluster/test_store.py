@@ -20,7 +20,7 @@ from tf_adasum.cluster import channel as channel_module
 from tf_adasum.cluster import store
 from tf_adasum.cluster.channel import Channel
 from tf_adasum.cluster.secret import Secret
-from tf_adasum.cluster.session import REFUSED, UNPROVEN, call
+from tf_adasum.cluster.session import REFUSED, UNPROVEN, call, kind_of
 from tf_adasum.cluster.session import Session as StoreSession
 from tf_adasum.cluster.store import StoreServer
 from tf_adasum.cluster.timeouts import LEASE_SECONDS
@@ -349,7 +349,7 @@ def test_unauthenticated_clients_are_disconnected_and_others_served(served, data
 
 @pytest.mark.parametrize("keys", [[""], ["1", "2"], ["k" * 201]])
 def test_a_session_has_one_key(served, keys):
-    own = call(served.address, SECRET).channel
+    own = call(served.address, SECRET, {})
     for key in keys:
         own.send({"op": "set", "key": key, "value": 1})
     eventually(lambda: own.receive() or not own.is_open)
@@ -358,8 +358,8 @@ def test_a_session_has_one_key(served, keys):
 
 @pytest.mark.parametrize("theirs", [Secret(), Secret(b"other")])
 def test_both_ends_detect_who_has_another_secret(served, theirs):
-    found = call(served.address, theirs, rank=3)
-    assert found.kind == UNPROVEN and not found.channel
+    assert not call(served.address, theirs, tried := {}, rank=3)
+    assert kind_of(tried) == UNPROVEN
     eventually(lambda: served.leader.seen)  # the client is refused a moment before
     assert served.leader.seen == [(3, None)]
 
@@ -368,12 +368,12 @@ def test_a_session_knows_since_when_calls_fail_for_one_reason():
     with socket.create_server(("127.0.0.1", 0)) as free:
         where = free.getsockname()
     with StoreSession(f"127.0.0.1:{where[1]}", "1", SECRET, lambda channel: 0) as session:
-        eventually(lambda: session.last.kind == REFUSED)
+        eventually(lambda: session.kind == REFUSED)
         first = session.since
         time.sleep(0.5)
-        assert session.since == first and session.last.kind == REFUSED
+        assert session.since == first and session.kind == REFUSED
         another = Secret(b"other")
         server = StoreServer(socket.create_server(where), another, threading.Lock(), Recorder())
-        eventually(lambda: session.last.kind == UNPROVEN)
+        eventually(lambda: session.kind == UNPROVEN)
         server.close(0.0)
     assert session.since > first + 0.5

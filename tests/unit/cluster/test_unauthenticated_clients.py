@@ -142,10 +142,10 @@ def test_a_caller_without_the_secret_neither_takes_part_nor_ends_the_others():
 
     def call(place):
         with connected(clusters[0]):  # as soon as task 0 listens
-            found = session.call(clusters[0].addresses[0], Secret(b"guess"), rank=1)
-        assert found.kind == session.UNPROVEN
+            session.call(clusters[0].addresses[0], Secret(b"guess"), tried := {}, rank=1)
+        assert session.kind_of(tried) == session.UNPROVEN
         while not done.wait(0.1):
-            session.call(clusters[0].addresses[0], Secret(b"guess"), rank=1)
+            session.call(clusters[0].addresses[0], Secret(b"guess"), {}, rank=1)
 
     with ThreadPoolExecutor(3) as pool:
         calls = [pool.submit(call, place) for place in range(3)]
@@ -161,8 +161,8 @@ def test_without_a_secret_clients_get_few_sessions():
     first, second = tasks(2)
     with while_one_waits(first):
         connected(first).close()  # as soon as task 0 listens
-        calls = [session.call(first.addresses[0], Secret()) for _ in range(CROWD)]
-        channels = [each.channel for each in calls if each.channel]
+        calls = [session.call(first.addresses[0], Secret(), {}) for _ in range(CROWD)]
+        channels = list(filter(None, calls))
         for number, channel in enumerate(channels):
             channel.send({"op": "set", "key": str(number), "value": 0})
         time.sleep(1)
