@@ -208,9 +208,7 @@ class TrainingBackup:
             epoch = self._order.epoch if batch else self._order.epoch + 1
         if self._saved == (epoch, batch) and not is_validating:
             return
-        since = self._batches_since
-        where = {"has_begun": has_begun, "is_validating": is_validating}
-        self._save(model, epoch, batch, since=since, **where)
+        self._save(model, epoch, batch, self._batches_since, has_begun, is_validating)
 
     def _save(self, model, epoch, batch, since=0, has_begun=False, is_validating=False):
         iterator, done = keras_compat.iterator_of_training(model), 0 if is_validating else batch

@@ -169,10 +169,8 @@ def summary(ends: Sequence[ProcessExit]) -> list[str]:
     first = first_failure(ends)
     error = f": {first.error}" if first.error else ""
     cause = "" if first.is_stopped else f", with {first.cause}"
-    if first.is_because_of_another:
-        lines = [f"worker {first.rank} ended because of another worker{cause}{error}"]
-    else:
-        lines = [f"worker {first.rank} failed first{cause}{error}"]
+    how = "ended because of another worker" if first.is_because_of_another else "failed first"
+    lines = [f"worker {first.rank} {how}{cause}{error}"]
     if first.error.startswith(_NEEDS_INPUT):
         lines.append(
             "input() and breakpoint() need a terminal: start a single worker with -n 1, without "

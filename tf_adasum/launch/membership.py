@@ -172,45 +172,41 @@ class Membership:
         ):  # it counted as lost, because its workers took too long to stop
             return End(0, "")
         hosts = self._idle(hosts)
-        if self._can_train(hosts):
-            self._last_enough_at = now
-            self._enough_since = min(self._enough_since, now)
-            is_quiet = (
-                now >= max(self._joined_at.values()) + SECONDS_BEFORE_FIRST_ROUND
-                or now >= self._enough_since + MOST_SECONDS_BEFORE_FIRST_ROUND
-            )
-            # So that a script that fails at once is not run nonstop.
-            if now < self._began_at + HEARTBEAT_SECONDS:
+        has_leader = any(host.id == self.leader for host in hosts)
+        if not has_leader or len(hosts) < self.minimum:
+            self._enough_since = math.inf
+            if now <= self._last_enough_at + self.seconds_below_minimum:
                 return None
-            if self._round or len(hosts) >= self.maximum or is_quiet:
-                self._began_at = now
-                self._round += 1
-                leader_first = sorted(hosts, key=lambda host: host.id != self.leader)
-                self._members = leader_first[: self.maximum]
-                if self._last_round:
-                    self._added = {each.id for each in self._members} - self._last_round.keys()
-                self._is_stopping = self._hosts_changed = self._has_finished = False
-                self._first_ended, self._ended = "", set()
-                self._last_round |= {host.id: self._round for host in self._members}
-                return Begin(self._round, tuple(self._members))
-            return None
-        self._enough_since = math.inf
-        if now > self._last_enough_at + self.seconds_below_minimum:
             names = ", ".join(host.name for host in hosts) or "none"
-            return End(
-                1,
+            reason = (
                 f"fewer hosts than the minimum, {self.minimum}, were available for "
-                f"{self.seconds_below_minimum:.0f} s. Available: {names}",
+                f"{self.seconds_below_minimum:.0f} s. Available: {names}"
             )
-        return None
+            return End(1, reason)
+        self._last_enough_at = now
+        self._enough_since = min(self._enough_since, now)
+        is_quiet = (
+            now >= max(self._joined_at.values()) + SECONDS_BEFORE_FIRST_ROUND
+            or now >= self._enough_since + MOST_SECONDS_BEFORE_FIRST_ROUND
+        )
+        may_begin = self._round or len(hosts) >= self.maximum or is_quiet
+        # So that a script that fails at once is not run nonstop.
+        if not may_begin or now < self._began_at + HEARTBEAT_SECONDS:
+            return None
+        self._began_at = now
+        self._round += 1
+        leader_first = sorted(hosts, key=lambda host: host.id != self.leader)
+        self._members = leader_first[: self.maximum]
+        if self._last_round:
+            self._added = {each.id for each in self._members} - self._last_round.keys()
+        self._is_stopping = self._hosts_changed = self._has_finished = False
+        self._first_ended, self._ended = "", set()
+        self._last_round |= {host.id: self._round for host in self._members}
+        return Begin(self._round, tuple(self._members))
 
     def _has_succeeded(self, host: Host) -> bool:
         """Return whether this is the host of worker 0, and its workers have succeeded."""
         return host.id == self.leader and 0 < host.ended == self._round and host.status == 0
-
-    def _can_train(self, hosts: Sequence[Host]) -> bool:
-        has_leader = any(host.id == self.leader for host in hosts)
-        return has_leader and len(hosts) >= self.minimum
 
     def _watch_round(self, hosts: Sequence[Host], now: float) -> Stop | End | None:
         """Decide while a round is running."""
