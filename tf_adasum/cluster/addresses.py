@@ -10,7 +10,6 @@ import socket
 
 _HOST = r"(?:\[(?P<bracketed>[^][]+)\]|(?P<host>[^][/:]+))"
 _ADDRESS = re.compile(_HOST + r":(?P<port>\d{1,18})", re.ASCII)
-_LOOPBACK = "127.0.0.1", "::1"
 # The errors if this machine does not have an address, or does not support its address family.
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT)
 
@@ -76,12 +75,12 @@ def bound(host: str, port: int, *, reuse: bool, backlog: int = 0) -> socket.sock
 
 def _interfaces(host: str) -> list[tuple[socket.AddressFamily, str]]:
     """Return pairs of address family and interface; `bound` uses the first that exists."""
-    ipv4, ipv6 = ((socket.AF_INET, _LOOPBACK[0]), (socket.AF_INET6, _LOOPBACK[1]))
+    ipv4, ipv6 = (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")
     if host == "localhost":
-        found = []
         with contextlib.suppress(OSError):
-            found = [each[0] for each in socket.getaddrinfo(host, None)]
-        return [ipv6] if found and socket.AF_INET not in found else [ipv4, ipv6]
+            if socket.AF_INET not in [each[0] for each in socket.getaddrinfo(host, None)]:
+                return [ipv6]
+        return [ipv4, ipv6]
     if host.startswith("127."):
         return [(socket.AF_INET, host)]
     if host == ipv6[1]:

@@ -390,11 +390,10 @@ class NullMonitor:
         self.stopping = GracefulStop(0, 1)
 
     @staticmethod
-    @contextlib.contextmanager
-    def call(error_of: CollectiveErrorOf) -> Iterator[None]:
+    def call(error_of: CollectiveErrorOf) -> contextlib.AbstractContextManager[None]:
         """Return a context manager that does nothing, because there are no other workers."""
         del error_of
-        yield
+        return contextlib.nullcontext()
 
     @staticmethod
     def others_fit_without_strategy() -> bool:

@@ -6,6 +6,7 @@ A firewall may block only the port of UCX, so this port is also tested. UCX does
 port any more, so the link works if the other machine refuses the connection. Standard library only.
 """
 
+import contextlib
 import errno
 import os
 import selectors
@@ -72,24 +73,22 @@ def connect_errors(endpoints: list[tuple[str, int]]) -> list[str]:
     """Return for each host and port why no connection can be made; "" if it can be made."""
     words = [f"no answer within {SECONDS_TO_CONNECT:.0f} s"] * len(endpoints)
     deadline = time.monotonic() + SECONDS_TO_CONNECT
-    callers: dict[int, socket.socket] = {}  # by the indices of `endpoints`
-    with selectors.PollSelector() as selector:
+    with contextlib.ExitStack() as callers, selectors.PollSelector() as selector:
         for index, (host, port) in enumerate(endpoints):
             try:
                 family, kind, protocol, _, where = socket.getaddrinfo(
                     host, port, type=socket.SOCK_STREAM
                 )[0]
-                caller = callers[index] = socket.socket(family, kind, protocol)
+                caller = callers.enter_context(socket.socket(family, kind, protocol))
                 caller.setblocking(False)
                 caller.connect_ex(where)
-                selector.register(caller, selectors.EVENT_WRITE, index)
+                selector.register(caller, selectors.EVENT_WRITE, (caller, index))
             except OSError as error:
                 words[index] = error.strerror or str(error)
         while selector.get_map() and (seconds := deadline - time.monotonic()) > 0:
             for key, _ in selector.select(seconds):
-                number = callers[key.data].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                words[key.data] = os.strerror(number) if number else ""
-                selector.unregister(key.fileobj)
-    for caller in callers.values():
-        caller.close()
+                caller, index = key.data
+                number = caller.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                words[index] = os.strerror(number) if number else ""
+                selector.unregister(caller)
     return words

@@ -4,6 +4,7 @@ Uses only the standard library.
 """
 
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -108,12 +109,12 @@ def visible_gpus(environment: Mapping[str, str]) -> list[str]:
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return [str(index) for index in range(_count_gpus())]
-    gpus = []
-    for entry in (part.strip() for part in chosen.split(",")):
-        if not entry or entry.startswith("-") or entry == "NoDevFiles":
-            break  # CUDA ignores everything from the first invalid entry on
-        gpus.append(entry)
-    return gpus
+
+    def is_valid(entry: str) -> bool:
+        return entry not in ("", "NoDevFiles") and not entry.startswith("-")
+
+    # CUDA ignores everything from the first invalid entry on.
+    return list(itertools.takewhile(is_valid, map(str.strip, chosen.split(","))))
 
 
 def automatic_workers(environment: Mapping[str, str], devices_per_worker: int | None) -> int:

@@ -90,9 +90,8 @@ def arrange(
     others = [one for one in callbacks if not _is_driven(one, workers)]
     if workers.count > 1:
         _refuse_other_backups(others)
-    if workers.rank > 0:
-        others = [one for one in others if not is_for_first_worker(one)]
-    if workers.count > 1:
+        if workers.rank > 0:
+            others = [one for one in others if not is_for_first_worker(one)]
         others = [*map(FirstWorkerOnly.around, others), AfterUserCallbacks(workers, others)]
     restore = backup_callbacks.RestoreFirst(workers, backups, callback_list)
     return [*equal, restore, *others, backup_callbacks.SaveLast(restore)]
