@@ -327,8 +327,7 @@ def _starting_tensorflow(cluster, seconds, health) -> Iterator[None]:
         if isinstance(error, RuntimeError) and "at program startup" in str(error):
             raise RuntimeError(
                 "On several workers AdasumMirroredStrategy must be created before TensorFlow runs "
-                "its first operation: move it to the top of the script. "
-                f"{see('TFA-204')}"
+                f"its first operation: move it to the top of the script. {see('TFA-204')}"
             ) from error
         raise
 
@@ -356,6 +355,5 @@ def _naming_the_others(cluster, seconds, health) -> Iterator[None]:
             f"but not all of {cluster.named(others)} have joined"
             f"{cut and f'; it cannot reach {cut}'}. All workers have to make the "
             "same strategies, in the same order. Restart all workers, or wait longer with "
-            "AdasumMirroredStrategy(start_timeout=...). "
-            f"{see('TFA-211')}"
+            f"AdasumMirroredStrategy(start_timeout=...). {see('TFA-211')}"
         ) from error

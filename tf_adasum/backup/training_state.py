@@ -25,8 +25,7 @@ METRICS = "metrics"
 # The warnings if a section does not fit the model that resumes.
 RESET_WARNINGS = {
     "rule": "The state of the aggregation rule is reset, because the backup was written with "
-    "another rule, other groups of variables or another number of replicas. "
-    f"{see('TFA-604')}",
+    f"another rule, other groups of variables or another number of replicas. {see('TFA-604')}",
     METRICS: "The logs of the resumed epoch cover its remaining batches only, because the backup "
     f"was written with other metrics or on another number of replicas. {see('TFA-604')}",
 }

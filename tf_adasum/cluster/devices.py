@@ -92,6 +92,5 @@ def _configure_logical_cpus(count: int) -> None:
         raise ValueError(
             f"{DEVICES_PER_WORKER}={count} needs {count} logical CPU devices, which cannot be "
             "created any more, because TensorFlow has already run an operation. Create the "
-            "strategy first. "
-            f"{see('TFA-204')}"
+            f"strategy first. {see('TFA-204')}"
         ) from error

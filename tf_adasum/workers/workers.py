@@ -184,8 +184,7 @@ def _in_the_same_call(own: np.ndarray, gather: Callable[[np.ndarray], np.ndarray
     received = (f"{text} on worker {rank}" for rank, text in enumerate(texts))
     raise RuntimeError(
         "All workers have to call fit, evaluate and predict together, also in callbacks. Do not "
-        "call them in code that runs on one worker only. "
-        f"Received: {', '.join(received)} "
+        f"call them in code that runs on one worker only. Received: {', '.join(received)} "
         f"{see('TFA-506')}"
     )
 
