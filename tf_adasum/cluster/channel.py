@@ -91,7 +91,15 @@ class Channel:
 
     def flush(self) -> bool:
         """Send what did not fit into the socket; return whether there is still some."""
-        self._send_unsent()
+        if self._unsent:
+            try:
+                sent = self.socket.send(self._unsent)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                sent = len(self._unsent)  # nobody receives it; arrived data can still be read
+            self._unsent = self._unsent[sent:]
+            self.is_open &= len(self._unsent) <= _MOST_UNSENT
         if not self._unsent and self._newest is not None:
             text, self._newest = self._newest, None
             self.send_text(text)
@@ -103,19 +111,7 @@ class Channel:
         proof = self._secret.proof(self._own, *self._nonces, self._sent, digest)
         self._unsent += b'{"proof": "%s", "text": %s}\n' % (proof.encode(), quoted)
         self._sent += 1
-        self._send_unsent()
-
-    def _send_unsent(self) -> None:
-        if not self._unsent:
-            return
-        try:
-            sent = self.socket.send(self._unsent)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            sent = len(self._unsent)  # nobody receives it; data that has arrived can still be read
-        self._unsent = self._unsent[sent:]
-        self.is_open &= len(self._unsent) <= _MOST_UNSENT
+        self.flush()
 
     def receive(self) -> list[Any]:
         """Return the messages that have arrived; a wrong line closes the channel."""
@@ -210,7 +206,7 @@ class Channel:
 
     def _write(self, message: dict[str, Any]) -> None:
         self._unsent += json.dumps(message).encode() + b"\n"
-        self._send_unsent()
+        self.flush()
 
 
 @functools.lru_cache(maxsize=4)  # worker 0 sends one text to all

@@ -74,7 +74,7 @@ def test_a_message_without_the_right_proof_closes_the_channel(ends, change):
     client, server = ends
     with pytest.MonkeyPatch.context() as patched:
         for end in ends:  # keeps what it sends
-            patched.setattr(end, "_send_unsent", lambda: None)
+            patched.setattr(end, "flush", lambda: None)
         client.send({"op": "set"})
         server.send({"op": "set"})
         line = json.loads((server if change == "reflected" else client)._unsent)
