@@ -45,19 +45,19 @@ def read(environment: Mapping[str, str] = os.environ) -> Secret:
     Raises:
         ValueError: if the secret is empty, its file cannot be read, or both variables are set.
     """
-    given = [name for name in (SECRET, SECRET_FILE) if name in environment]
-    if len(given) > 1:
+    secret, path = environment.get(SECRET), environment.get(SECRET_FILE)
+    if secret is not None and path is not None:
         raise ValueError(f"Set {SECRET} or {SECRET_FILE}, not both.")
-    if not given:
-        return Secret()
-    (name,) = given
-    key, source = os.fsencode(environment[name]), name
-    if name == SECRET_FILE:
-        source = f"{name}={environment[name]}"
+    if secret is not None:
+        key, source = os.fsencode(secret), SECRET
+    elif path is not None:
+        source = f"{SECRET_FILE}={path}"
         try:
-            key = Path(environment[name]).read_bytes()
+            key = Path(path).read_bytes()
         except (OSError, ValueError) as error:  # ValueError: a name with a NUL
             raise ValueError(f"The file of {source} cannot be read: {error}") from error
+    else:
+        return Secret()
     if not key.strip():
         raise ValueError(
             f"{source} gives an empty secret. Unset the variable, or give all tasks the same long "
