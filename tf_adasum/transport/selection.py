@@ -30,6 +30,7 @@ VARIABLE = "UCX_TLS"  # if the user has set this variable, its value is the only
 # for gradients of some MB. LARGE_IN_ALL limits the bytes to all workers together.
 SMALL, LARGE, LARGE_IN_ALL = 2**10, 2**21, 2**24
 
+Candidates = list[tuple[str, str]]  # pairs of a value for UCX_TLS, and a name
 Share = Callable[..., tuple[str, list[list[Any]]]]  # `_shared`, without its first two arguments
 
 
@@ -77,10 +78,11 @@ def select(
     missing = missing or _failure_of(library.opened)
     own = [kept is not None, VARIABLE in os.environ, next(_channels), *shared_memory.facts()]
     failure, facts = share(missing, *own)
-    are_kept, are_given, channels, *memory_facts = zip(*facts, strict=True)
+    are_kept, are_given, channels, *of_memory = zip(*facts, strict=True)
     if kept is None or not all(are_kept):  # if any worker has closed its mesh, all need a new one
-        candidates, why_not = _candidates(cluster, any(are_given), *memory_facts)
-        kept = _tried(cluster, transport, share, failure, candidates, why_not)
+        candidates, why_not = _candidates(cluster, any(are_given), of_memory)
+        reasons = [failure and f"UCX is not used: {failure}", why_not]
+        kept = _tried(cluster, transport, share, [] if failure else candidates, reasons)
         _choices[cluster, transport] = kept
     return dataclasses.replace(kept, mesh=kept.mesh and Mesh(kept.mesh.number, max(channels)))
 
@@ -115,16 +117,19 @@ def _shared(
 
 
 def _tried(
-    cluster: Cluster,
-    transport: str,
-    share: Share,
-    failure: str,
-    candidates: Sequence[tuple[str, str]],
-    why_not: str,
+    cluster: Cluster, transport: str, share: Share, candidates: Candidates, reasons: list[str]
 ) -> TransportChoice:
-    """Return the `TransportChoice`, without a trial if `failure` names what is missing."""
-    reasons = [failure and f"UCX is not used: {failure}", why_not]
-    for transports, name in () if failure else candidates:
+    """Return the `TransportChoice` with the first candidate that works.
+
+    Args:
+        cluster: the `Cluster`.
+        transport: "ucx" or "auto".
+        share: function that exchanges what has failed with all workers.
+        candidates: the candidates, preferred ones first.
+        reasons: why other transports are not used; "" for no reason. Candidates that fail are
+            added.
+    """
+    for transports, name in candidates:
         mesh, device, endpoints, failure = _attempt(cluster, share, transports)
         if mesh:
             why = "; ".join(filter(None, reasons))
@@ -141,16 +146,16 @@ def _tried(
 
 
 def _candidates(
-    cluster: Cluster,
-    is_given: bool,
-    memories: Sequence[int],
-    networks: Sequence[int],
-    free: Sequence[int],
-) -> tuple[list[tuple[str, str]], str]:
+    cluster: Cluster, is_given: bool, of_memory: Sequence[Sequence[int]]
+) -> tuple[Candidates, str]:
     """Return the candidates, preferred ones first, and why shared memory is not used.
 
-    Each candidate is a tuple: a value for ``UCX_TLS``, and a name.
+    Args:
+        cluster: the `Cluster`.
+        is_given: whether a user has set ``UCX_TLS``.
+        of_memory: the `shared_memory.facts` of all workers: each fact of each worker.
     """
+    memories, networks, free = of_memory
     if is_given:
         return [("", f"{VARIABLE}={os.environ.get(VARIABLE, '')}")], ""
     tcp = (TCP, "TCP")
