@@ -15,7 +15,6 @@ import dataclasses
 import math
 import os
 import secrets
-import sys
 import threading
 import time
 import types
@@ -33,7 +32,7 @@ from tf_adasum.cluster.store import REFUSED_KEYS, STATUSES, StoreServer
 from tf_adasum.cluster.tasks import Cluster
 from tf_adasum.cluster.timeouts import ANSWER_SECONDS, LEASE_SECONDS, PATIENCE_SECONDS, POLL_SECONDS
 from tf_adasum.environment_variables import START_TIMEOUT
-from tf_adasum.errors import WorkerLostError, see
+from tf_adasum.errors import WorkerLostError, say, see
 
 WORKERS = "number of workers"
 
@@ -323,16 +322,14 @@ class Participant:
     def _late(self) -> str:
         """Return the error message after the timeout."""
         (absent, failure), source = self._absent(), self.cluster.source
-        sentences = [
+        return (
             f"{self.cluster.named([self._rank])} waited {self._timeout:g} s, but {absent} did not "
-            "start, or cannot be reached.",
-            failure,
-            f"Start all {self.cluster.num_workers} workers, check that each address"
-            f"{f' from {source}' if source else ''} can be reached from the other workers' "
-            f"machines, or wait longer with {START_TIMEOUT}=SECONDS or "
-            f"AdasumMirroredStrategy(start_timeout=SECONDS). {see('TFA-201')}",
-        ]
-        return " ".join(filter(None, sentences))
+            f"start, or cannot be reached.{failure and f' {failure}'} Start all "
+            f"{self.cluster.num_workers} workers, check that each address"
+            f"{source and f' from {source}'} can be reached from the other workers' machines, or "
+            f"wait longer with {START_TIMEOUT}=SECONDS or "
+            f"AdasumMirroredStrategy(start_timeout=SECONDS). {see('TFA-201')}"
+        )
 
     def _report_now_and_then(self) -> None:
         """Print for whom this worker waits, every 10 s."""
@@ -341,8 +338,8 @@ class Participant:
         self._next_message += PATIENCE_SECONDS
         with self._lock:
             absent, failure = self._absent()
-        line = f"tf_adasum: waiting for {absent} ({now - self._began:.0f} of {self._timeout:g} s)."
-        print(" ".join(filter(None, [line, failure])), file=sys.stderr, flush=True)
+        seconds = f"{now - self._began:.0f} of {self._timeout:g} s"
+        say(f"waiting for {absent} ({seconds}).{failure and f' {failure}'}")
 
 
 _joined: dict[Cluster, Participant] = {}  # from the clusters as they were before
