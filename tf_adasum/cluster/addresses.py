@@ -78,7 +78,7 @@ def _interfaces(host: str) -> list[tuple[socket.AddressFamily, str]]:
     ipv4, ipv6 = (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")
     if host == "localhost":
         with contextlib.suppress(OSError):
-            if socket.AF_INET not in [each[0] for each in socket.getaddrinfo(host, None)]:
+            if {each[0] for each in socket.getaddrinfo(host, None)} == {socket.AF_INET6}:
                 return [ipv6]
         return [ipv4, ipv6]
     if host.startswith("127."):
