@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -43,34 +43,24 @@ class Scheme:
 
     @classmethod
     def from_arguments(
-        cls,
-        rule: rules.AggregationRule,
-        replicas: int,
-        *,
-        local_reduction_size: int = 1,
-        radix_plan: Iterable[Any] | None = None,
-        wire_dtype: Any = None,
-        replicas_per_host: int | None = None,
-        spans_hosts: bool = False,
+        cls, rule: rules.AggregationRule, replicas: int, **arguments: Any
     ) -> "Scheme":
         """Return the scheme for a strategy's arguments.
 
         Args:
             rule: the `AggregationRule`.
             replicas: N, the number of replicas.
-            local_reduction_size: as the attribute.
-            radix_plan: the strategy's argument.
-            wire_dtype: the strategy's argument.
-            replicas_per_host: the number of replicas on each host; None if it is not known, or
-                hosts have different numbers.
-            spans_hosts: as the attribute.
+            **arguments: the other attributes. `radix_plan` and `wire_dtype` are the strategy's
+                arguments, and `replicas_per_host` is None if it is not known, or hosts have
+                different numbers.
 
         Raises:
             ValueError: if an argument is wrong, or the rule does not support it.
         """
-        across = replicas // local_reduction_size
+        given = cls(rule, replicas, **arguments)
+        across, wire_dtype, per_host = given.num_combined, given.wire_dtype, given.replicas_per_host
         granularity.validated_granularity(rule.granularity)
-        radix_plan = radix_plans.validated_radix_plan(radix_plan, across)
+        radix_plan = radix_plans.validated_radix_plan(given.radix_plan, across)
         if radix_plan and len(radix_plan) > 1 and not rule.works_in_levels:
             raise ValueError(
                 f"`radix_plan` must be None or [{across}] with {rule!r}: the rule needs the inner "
@@ -78,16 +68,12 @@ class Scheme:
             )
         is_known = wire_dtype is None or _name(wire_dtype) in WIRE_DTYPES
         check("wire_dtype", wire_dtype, is_known, "must be 'bfloat16', 'float16' or None")
-        wire_dtype = WIRE_DTYPES.get(_name(wire_dtype) or "")
         _probe_shapes(rule, across)
-        return cls(
-            rule,
-            replicas,
-            local_reduction_size,
-            radix_plan,
-            wire_dtype,
-            replicas_per_host if replicas_per_host and replicas_per_host < replicas else 1,
-            spans_hosts,
+        return dataclasses.replace(
+            given,
+            radix_plan=radix_plan,
+            wire_dtype=WIRE_DTYPES.get(_name(wire_dtype) or ""),
+            replicas_per_host=per_host if per_host and per_host < replicas else 1,
         )
 
     @property

@@ -14,7 +14,6 @@ Shape letters: S segments, R rows (replicas), N elements in a row.
 """
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,8 +52,15 @@ def segment_gram(rows_RN: tf.Tensor, segments: tf.Tensor) -> tf.Tensor:
         # A matrix product may round [i, j] and [j, i] differently, so only one of them is kept.
         return tf.where(upper, gram_RR, tf.transpose(gram_RR))
 
-    rank = rows_RN.shape[0]
-    return _for_each_segment(gram_between, segments, tf.TensorSpec([rank, rank], tf.float64))
+    rank, offsets = rows_RN.shape[0], tf.get_static_value(segments)
+    if offsets is not None and offsets.size > 1:
+        # The bounds of the slices are constants, because XLA cannot compile slices otherwise.
+        return tf.stack([gram_between(b, e) for b, e in itertools.pairwise(offsets.tolist())])
+    return tf.map_fn(
+        lambda limits: gram_between(limits[0], limits[1]),
+        tf.stack([segments[:-1], segments[1:]], axis=1),
+        fn_output_signature=tf.TensorSpec([rank, rank], tf.float64),
+    )
 
 
 def segment_weighted_sum(
@@ -175,18 +181,3 @@ def _checked(segments: tf.Tensor, element_count: tf.Tensor) -> tf.Tensor:
 def _operations(assertion: tf.Operation | None) -> list[tf.Operation]:
     # An assertion is None if it has already run: in eager code, or if its result is known at once.
     return [] if assertion is None else [assertion]
-
-
-def _for_each_segment(
-    of_segment: Callable[..., tf.Tensor], segments: tf.Tensor, signature: tf.TensorSpec
-) -> tf.Tensor:
-    """Return `of_segment(begin, end)` for all segments, as one tensor."""
-    offsets = tf.get_static_value(segments)
-    if offsets is not None and offsets.size > 1:
-        # The bounds of the slices are constants, because XLA cannot compile slices otherwise.
-        return tf.stack([of_segment(b, e) for b, e in itertools.pairwise(offsets.tolist())])
-    return tf.map_fn(
-        lambda limits: of_segment(limits[0], limits[1]),
-        tf.stack([segments[:-1], segments[1:]], axis=1),
-        fn_output_signature=signature,
-    )
