@@ -17,12 +17,10 @@ class Configured:
     def get_config(self) -> dict[str, typing.Any]:
         """Return the constructor's arguments; functions are saved by their registered names."""
         serialize = keras.saving.serialize_keras_object
-        values = {name: getattr(self, name) for name in self.arguments}
-        return {name: serialize(each) if callable(each) else each for name, each in values.items()}
+        return {name: serialize(getattr(self, name)) for name in self.arguments}
 
     @classmethod
     def from_config(cls, config: dict[str, typing.Any]) -> typing.Any:
         """Return a callback made from what `get_config` returned."""
         deserialize = keras.saving.deserialize_keras_object
-        is_saved = {name: isinstance(v, dict) and "class_name" in v for name, v in config.items()}
-        return cls(**{name: deserialize(v) if is_saved[name] else v for name, v in config.items()})
+        return cls(**{name: deserialize(value) for name, value in config.items()})

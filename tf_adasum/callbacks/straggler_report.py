@@ -70,7 +70,7 @@ class StragglerReport(Configured, Plotting, keras.callbacks.Callback):
         super().__init__()
         self.epochs: list[int] = []
         self.values: list[dict[str, typing.Any]] = []
-        self._sampler: _Sampler | None = None
+        self._sampler = _Sampler(None)
 
     @property
     def settings_to_compare(self) -> str:
@@ -87,17 +87,14 @@ class StragglerReport(Configured, Plotting, keras.callbacks.Callback):
             )
         self._workers = strategy._workers
         counters = tensorflow_compat.cross_device_ops(strategy.extended).counters
-        self._sampler, self._is_first = None, True
-        if counters is not None:
-            self._sampler = _Sampler(counters.read)
-            keras_compat.when_fit_ends(self._sampler.end)
+        self._sampler, self._is_first = _Sampler(counters and counters.read), True
+        keras_compat.when_fit_ends(self._sampler.end)
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start an epoch."""
         self._steps: list[float] = []
         self._last: tuple[int, float] | None = None
-        if self._sampler:
-            self._sampler.begin_epoch()
+        self._sampler.begin_epoch()
 
     def on_train_batch_begin(self, batch, logs=None):
         """Note when a step begins; start sampling after the first step of the training."""
@@ -107,21 +104,20 @@ class StragglerReport(Configured, Plotting, keras.callbacks.Callback):
             return
         if self._last is not None:
             self._steps.append((now - self._last[1]) / max(1, batch - self._last[0]))
-        elif self._sampler:
+        else:
             self._sampler.is_on = True
         self._last = batch, now
 
     def on_test_begin(self, logs=None):
         """Stop sampling during validation."""
-        self._pause()
+        self._sampler.is_on = False
 
     def on_epoch_end(self, epoch, logs=None):
         """Exchange the measurements, and add them to the logs."""
-        self._pause()
+        self._sampler.is_on = False
         step = float(np.median(self._steps)) if self._steps else 0.0
-        waiting = step * self._sampler.fraction() if self._sampler else 0.0
-        samples = self._sampler.count if self._sampler else 0
-        table = self._workers.gather([round(step * 1e6), round(waiting * 1e6), samples])
+        own = round(step * 1e6), round(step * self._sampler.fraction() * 1e6), self._sampler.count
+        table = self._workers.gather(own)
         step_ms, waiting_ms = table.T[:2] / 1e3
         slowest = _slowest(step_ms, waiting_ms, table[:, 2].min())
         self.epochs.append(epoch)
@@ -137,15 +133,9 @@ class StragglerReport(Configured, Plotting, keras.callbacks.Callback):
 
     def on_train_end(self, logs=None):
         """Stop sampling; worker 0 prints which worker was slow, or how to measure the links."""
-        self._pause()
-        if self._sampler:
-            self._sampler.end()
+        self._sampler.end()
         if self.values and self._workers.rank == 0 and (line := _conclusion(self.values)):
             print(f"tf_adasum: {line}", flush=True)
-
-    def _pause(self):
-        if self._sampler:
-            self._sampler.is_on = False
 
     def draw(self, axes: "Axes") -> None:
         """Draw a bar for each worker: its own time and its waiting time, medians over epochs."""
@@ -205,19 +195,21 @@ class _Sampler:
     """A thread that samples whether this worker is in a collective.
 
     Args:
-        read: function that returns how many collectives this worker has entered and left.
+        read: function that returns how many collectives this worker has entered and left. None, if
+            there is no other worker: nothing is sampled.
 
     Attributes:
         is_on: whether the thread samples.
         count: the number of samples in this epoch.
     """
 
-    def __init__(self, read: Callable[[], tuple[int, int, int]]):
-        self._read = read
+    def __init__(self, read: Callable[[], tuple[int, int, int]] | None):
+        self._read = read or (lambda: (0, 0, 0))
         self.is_on, self.count = False, 0
         self._has_ended = threading.Event()
         self.begin_epoch()
-        threading.Thread(target=self._run, daemon=True, name="tf_adasum sampler").start()
+        if read is not None:
+            threading.Thread(target=self._run, daemon=True, name="tf_adasum sampler").start()
 
     def begin_epoch(self) -> None:
         """Reset the counts; must not be called while a collective is running."""
