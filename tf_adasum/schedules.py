@@ -114,11 +114,8 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        learning_rate = self.learning_rate
-        if not isinstance(learning_rate, float):
-            learning_rate = keras.optimizers.schedules.serialize(learning_rate)
         return {
-            "learning_rate": learning_rate,
+            "learning_rate": keras.saving.serialize_keras_object(self.learning_rate),
             "scale": self.scale,
             "total_steps": self.total_steps,
             "warmup": self.warmup,
@@ -128,7 +125,5 @@ class LinearScalingWarmup(keras.optimizers.schedules.LearningRateSchedule):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "LinearScalingWarmup":
         """Return a schedule from the config that `get_config` returned."""
-        learning_rate = config["learning_rate"]
-        if isinstance(learning_rate, dict):
-            learning_rate = keras.optimizers.schedules.deserialize(learning_rate)
+        learning_rate = keras.saving.deserialize_keras_object(config["learning_rate"])
         return cls(**config | {"learning_rate": learning_rate})
