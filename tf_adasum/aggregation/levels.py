@@ -32,7 +32,8 @@ class Level(Protocol):
         return ops.segment_gram(rows, segments)
 
     def all_reduce_gram(self, gram: tf.Tensor) -> tf.Tensor:
-        """Return the Gram matrices of the whole vectors; `gram` covers only this member's rows."""
+        """Return the Gram matrices of the whole vectors; `gram` covers this member's rows."""
+        return gram  # if each member has all rows
 
     def combine(self, rows: Any, coefficients_SR: tf.Tensor, segments: Any) -> Any:
         """Return the combination ``[W]`` of the rows."""
@@ -40,6 +41,7 @@ class Level(Protocol):
 
     def gather(self, combined: Any) -> Any:
         """Return the vector that consists of all members' combinations ``[W]``."""
+        return combined  # if each member has it already
 
 
 class AllGatherLevel(Level):
@@ -65,14 +67,6 @@ class AllGatherLevel(Level):
         """Return the rows, and their segments. A vector may be a matrix of several rows."""
         rows = self._all_gather(vector)
         return (rows if rows.shape.rank == 2 else _as_rows(rows)), segments
-
-    def all_reduce_gram(self, gram: tf.Tensor) -> tf.Tensor:
-        """Return the Gram matrices unchanged, because each member has all rows."""
-        return gram
-
-    def gather(self, combined: tf.Tensor) -> tf.Tensor:
-        """Return the combination, which every member already has."""
-        return combined
 
 
 class ReduceScatterLevel(Level):

@@ -46,17 +46,23 @@ _COLLECTIVE = "a collective, such as reading a metric,"
 class GradientCrossDeviceOps(CollectiveAllReduce):
     """TensorFlow's `CollectiveAllReduce`, but `combine_gradients` reduces gradients.
 
-    Subclasses define two methods, which get the merged `GradientOptions`. In a graph,
+    Subclasses define four methods. Two of them get the merged `GradientOptions`: In a graph,
     `combine_gradients(gradients, options, rows)` gets a list of gradients for each local replica,
     and the result of `rows_of_replicas`. It returns the combined gradients of each local replica,
     on its device. `is_identity_for_one_replica(options)` returns whether the rule does not change
-    the gradients of a single replica.
+    the gradients of a single replica. `rows_of_replicas()` returns the number of rows of each local
+    replica, or None if the rule does not need it. `transport_group()` returns the group of all
+    workers on the transport of the gradients, whose `all_reduce` returns the sum of a tensor over
+    the workers, or None if gradients are sent over TensorFlow's collectives.
 
     Args: the arguments of `CollectiveAllReduce`, which are the local devices, the number of
         replicas on all workers, the default options, and the collective keys shared with the
         strategy.
 
     Attributes:
+        local_devices: the devices of this worker, in the order of its replicas.
+        replicas: the number of replicas on all workers.
+        all_local: whether this worker holds all replicas.
         key_reuse: the `KeyReuse` of all collectives.
         counters: the `CollectiveCounters`; None if this worker holds all replicas.
         wait_context: function that returns a context manager, which is entered while Python waits
@@ -70,6 +76,8 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        self.local_devices, self.replicas = self._devices, self._group_size
+        self.all_local = len(self.local_devices) == self.replicas
         self._gathers: dict[tuple, Callable] = {}
         self._parts: dict[tuple[int, int], ReusingLauncher] = {}
         # The functions for gradients without a state. An `AggregationState` has its own.
@@ -86,33 +94,6 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         self.wait_context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
         self.check_exchange: Callable[[], None] = lambda: None
         self.check_same_gradients: Callable[[list[str], list[str]], None] | None = None
-
-    def transport_group(self) -> Any:
-        """Return the group of all workers on the transport of the gradients.
-
-        The group's `all_reduce` returns the sum of a tensor over the workers. None, if gradients
-        are sent over TensorFlow's collectives. Subclasses override this method.
-        """
-        return None
-
-    def rows_of_replicas(self) -> list[int | tf.Tensor] | None:
-        """Return the number of rows of each local replica; None if the rule does not need it."""
-        return None
-
-    @property
-    def local_devices(self) -> tuple[str, ...]:
-        """The devices of this worker, in the order of its replicas."""
-        return self._devices
-
-    @property
-    def replicas(self) -> int:
-        """The number of replicas on all workers."""
-        return self._group_size
-
-    @property
-    def all_local(self) -> bool:
-        """Whether this worker holds all replicas."""
-        return len(self._devices) == self._group_size
 
     def collectives(self, options: CommunicationOptions) -> list[ReplicaCollectives]:
         """Return `ReplicaCollectives` for each local replica."""
@@ -235,9 +216,7 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         if self.counters is None or runtime.compiles_with_xla():
             return collectives()
         one_worker.refuse(_COLLECTIVE)
-        if not tf.executing_eagerly():
-            return self.counters.around(inputs, collectives)
-        with self.wait_context():
+        with self.wait_context() if tf.executing_eagerly() else contextlib.nullcontext():
             return self.counters.around(inputs, collectives)
 
     def _function_for(self, gradients, options):
