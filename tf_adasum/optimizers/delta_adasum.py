@@ -1,6 +1,7 @@
 """DeltaAdasum: combine the optimizer steps of the replicas, instead of their gradients."""
 
 import contextlib
+import functools
 import typing
 from collections.abc import Callable
 
@@ -93,8 +94,7 @@ class DeltaAdasum(WrapperOptimizer):
         validated_optimizer("DeltaAdasum", optimizer)
         expected = "must be an int, 1 or more: the steps between two combinations"
         check_count("local_steps", local_steps, expected)
-        if tf.distribute.has_strategy():
-            _check_strategy(tf.distribute.get_strategy())
+        self.check_strategy(tf.distribute.get_strategy())
         super().__init__(optimizer, name)
         self.local_steps = local_steps
         self.set_step(DeltaStep(optimizer, local_steps))
@@ -119,20 +119,19 @@ class DeltaAdasum(WrapperOptimizer):
         All workers have to call this method, outside of `strategy.run`. It does nothing if
         `local_steps` is 1, or if there was no local step since the last combination.
         """
-        if self.is_synchronized:
-            return
-        if self._synchronize is None:
-            self._synchronize = tensorflow_compat.function_without_retrace_warning(
-                lambda: self._strategy.run(self._step.combine)
-            )
-        self._synchronize()
+        if not self.is_synchronized:
+            self._synchronize()
+
+    @functools.cached_property
+    def _synchronize(self) -> Callable[[], None]:
+        return tensorflow_compat.function_without_retrace_warning(
+            lambda: self._strategy.run(self._step.combine)
+        )
 
     @property
     def is_synchronized(self) -> bool:
         """Whether all replicas have the same weights: no local step since the last combination."""
         return not self.built or self.local_steps == 1 or int(self._step.taken.numpy()) == 0
-
-    _synchronize: Callable[[], None] | None = None
 
     learning_rate = of_inner_optimizer("learning_rate")
 

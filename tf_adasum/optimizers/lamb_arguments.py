@@ -2,7 +2,7 @@
 
 import re
 
-from tf_adasum.arguments import check_number
+from tf_adasum.arguments import check, check_number
 
 
 def check_numbers(beta_1, beta_2, epsilon, weight_decay):
@@ -26,11 +26,9 @@ def patterns(name, given):
     if given is None:
         return None
     found = (given,) if isinstance(given, str) else given
-    if not (isinstance(found, (list, tuple)) and all(isinstance(own, str) for own in found)):
-        raise ValueError(
-            f"`{name}` of LAMB must be a regular expression on variable paths or a list of them, "
-            f"such as ['bias', 'layer_norm']. Received: {name}={given!r}"
-        )
+    are_texts = isinstance(found, (list, tuple)) and all(isinstance(own, str) for own in found)
+    expected = "of LAMB must be a regular expression on variable paths or a list of them, such as "
+    check(name, given, are_texts, f"{expected}['bias', 'layer_norm']")
     for pattern in found:
         try:
             re.compile(pattern)

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_adasum.aggregation.sparse import values_of
+from tf_adasum.arguments import check
 from tf_adasum.compat.tensorflow import replica
 from tf_adasum.errors import see
 
@@ -29,11 +30,8 @@ def validated_action(action):
     Raises:
         ValueError: if the argument is not one of `ACTIONS`.
     """
-    if action not in ACTIONS:
-        raise ValueError(
-            "`on_nonfinite` must be 'propagate' (a NaN or Inf reaches the weights), 'skip' (all "
-            f"replicas skip such a step) or 'raise'. Received: on_nonfinite={action!r}"
-        )
+    expected = "must be 'propagate' (a NaN or Inf reaches the weights), 'skip' (all replicas skip "
+    check("on_nonfinite", action, action in ACTIONS, f"{expected}such a step) or 'raise'")
     return action
 
 
