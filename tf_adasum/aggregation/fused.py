@@ -64,7 +64,6 @@ class FusedReduceScatterLevel(ReduceScatterLevel):
 
     def gram(self, rows: Any, segments: np.ndarray) -> tf.Tensor:
         """Return the inner products, which `scatter` has computed."""
-        del segments
         return rows.gram
 
     def combine(self, rows: Any, coefficients_SR: tf.Tensor, segments: np.ndarray) -> Any:

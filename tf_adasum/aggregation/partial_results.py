@@ -116,12 +116,10 @@ class RunningSum:
 
     def placed(self, node: Node, number: Any, nodes: Sequence[Node] | None) -> list[Node]:
         """Return the new sum."""
-        del number
         return [node if nodes is None else added(nodes[0], node)]
 
     def blocks(self, node: Node, nodes: Sequence[Node], is_all: bool) -> list[Node]:
         """Return the sum with the last gradient."""
-        del is_all
         return self.placed(node, None, nodes)
 
 

@@ -48,7 +48,6 @@ class SparsePlan:
 
     def split(self, gradients: Any) -> list[tuple[list[tf.Tensor], tf.Tensor]]:
         """Return one piece with one segment: the list of the replicas' vectors ``[U·d]``."""
-        del gradients
         rows, width = tf.size(self._union, tf.int64), self._slices[0][1].shape[1]
 
         def vector(indices: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
@@ -70,7 +69,6 @@ class MeanPlan(SparsePlan):
     """The rows of all replicas, joined by `joined` and divided by their number R."""
 
     def __init__(self, index: int, like: tf.IndexedSlices, slices: Any, rule: AggregationRule):
-        del rule
         self.indices, self.levels = (index,), []
         self._like = like
         self._union, rows = joined(slices)
@@ -78,7 +76,6 @@ class MeanPlan(SparsePlan):
 
     def split(self, gradients: Any) -> list[tuple[tf.Tensor, None]]:
         """Return the rows ``[K, d]`` of all replicas."""
-        del gradients
         return [(self._mean, None)]
 
 

@@ -89,7 +89,7 @@ def segment_weighted_sum(
         shape_SR,
         "coefficients: expected one for each segment and row, [S, R]",
     )
-    with tf.control_dependencies(_operations(expected_shape)):
+    with tf.control_dependencies([expected_shape]):
         coefficients_RS = tf.transpose(coefficients_SR)
     # The index of an element's segment is the number of segments that end at or before the element.
     segment_of_N = tf.searchsorted(segments[1:], tf.range(element_count), side="right")
@@ -121,7 +121,7 @@ def pairwise_combine(a: tf.Tensor, b: tf.Tensor, segments: tf.Tensor) -> tf.Tens
             offsets from 0 to the number of elements.
     """
     equal_shapes = tf.debugging.assert_equal(tf.shape(a), tf.shape(b), "b: expected the shape of a")
-    with tf.control_dependencies(_operations(equal_shapes)):
+    with tf.control_dependencies([equal_shapes]):
         pair_2N = tf.stack([tf.reshape(a, [-1]), tf.reshape(b, [-1])])
     gram_S22 = segment_gram(pair_2N, segments)
     norms_S2 = tf.linalg.diag_part(gram_S22)
@@ -159,7 +159,7 @@ def _with_rows(rows_RN: tf.Tensor) -> tf.Tensor:
     has_rows = tf.debugging.assert_equal(
         (tf.size(shape) == 2) & (shape[:1] >= 1), [True], "rows: expected the shape [R, N], R >= 1"
     )
-    with tf.control_dependencies(_operations(has_rows)):
+    with tf.control_dependencies([has_rows]):
         return tf.ensure_shape(rows_RN, [None, None])
 
 
@@ -173,11 +173,6 @@ def _checked(segments: tf.Tensor, element_count: tf.Tensor) -> tf.Tensor:
         is_valid & (tf.size(segments) > 0), [expected, element_count, "received", segments]
     )
     static = tf.get_static_value(segments)
-    with tf.control_dependencies(_operations(check)):
+    with tf.control_dependencies([check]):
         # A constant stays a constant, because its values decide how the graph is built.
         return segments if static is not None else tf.identity(segments)
-
-
-def _operations(assertion: tf.Operation | None) -> list[tf.Operation]:
-    # An assertion is None if it has already run: in eager code, or if its result is known at once.
-    return [] if assertion is None else [assertion]

@@ -99,7 +99,6 @@ class AggregationRule:
         Returns:
             dict from names to NumPy arrays ``[S, ...]``; empty for a rule without state.
         """
-        del segments, replicas
         return {}
 
     def coefficients_and_state(

@@ -44,7 +44,6 @@ class Nested(AggregationRule):
 
     def initial_state(self, segments: int, replicas: int) -> dict[str, np.ndarray]:
         """Return the state of the last rule."""
-        del replicas
         radix, rule = self.levels[-1]
         return rule.initial_state(segments, radix)
 

@@ -82,7 +82,6 @@ class BaseStep:
         Args:
             gradients: the gradients of this call, neither clipped nor reduced.
         """
-        del gradients
         return []
 
     def skips(self):

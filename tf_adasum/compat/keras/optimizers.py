@@ -90,13 +90,11 @@ def _apply_unless_nonfinite(context, optimizer, gradients, variables, step, buil
     paths = [path_of(variable) for gradient, variable in pairs if gradient is not None]
     are_present = [gradient is not None for gradient in gradients]
 
-    def take(found, *present):
-        del found
+    def take(_, *present):
         with nonfinite.already_checked():
             step(at_places(are_present, present))
 
-    def skip_or_raise(found, *present):
-        del present
+    def skip_or_raise(found, *_):
         nonfinite.skip_or_raise(found, paths)
 
     virtual = context.strategy._virtual_replicas.step

@@ -75,7 +75,6 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
 
     def _initialize_local_devices(self, cluster_resolver, worker_device):
         """Return all requested devices. TensorFlow would return only one CPU per worker."""
-        del cluster_resolver
         devices = tuple(f"{worker_device}/device:{name}" for name in self._local_device_names)
         return devices, self._local_device_names[0].split(":")[0]
 

@@ -88,7 +88,6 @@ class Step(BaseStep):
         variables, frequency = optimizer.first_variables, optimizer.ema_overwrite_frequency
 
         def across_replicas(strategy):
-            del strategy
             optimizer._update_model_variables_moving_average(variables)
 
         def overwrite():
@@ -142,7 +141,6 @@ class WrapperBase(Optimizer):
         self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs
     ):
         """Take a step with pairs of gradients and variables, and return `iterations`."""
-        del name, skip_gradients_aggregation, kwargs
         grads_and_vars = list(grads_and_vars)
         if grads_and_vars:
             self.apply(*zip(*grads_and_vars, strict=True))

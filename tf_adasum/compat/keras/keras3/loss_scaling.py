@@ -39,8 +39,7 @@ def apply_scaled(original, self, grads, trainable_variables=None):
             own = at_places(are_present, present)
             self._stateful_handle_finite_grads(own, trainable_variables)
 
-        def skip(*present):
-            del present
+        def skip(*_):
             self._stateful_handle_non_finite_grads()
 
         is_finite = tf.logical_not(on_any_replica(tf.logical_not(finite)))
