@@ -119,7 +119,7 @@ class AdasumMirroredStrategy(
             names = local_devices(devices)
             transport = transports.requested(transport, names)
             count = len(cluster.addresses) if cluster else 1
-            orders_rows = virtual_replicas is not None
+            self._orders_rows = virtual_replicas is not None and count > 1 and len(names) > 1
             virtual_replicas = validated_count(
                 virtual_replicas, len(names) * count, self._aggregation, local_reduction
             )
@@ -164,7 +164,6 @@ class AdasumMirroredStrategy(
             collectives.check_same_gradients = self._check_same_gradients
         collectives.rows_of = self._empty_replicas.rows_of_replica
         collectives.check_exchange = self._virtual_replicas.check_exchange
-        self._orders_rows = orders_rows and count > 1 and len(names) > 1
         self._nonfinite = nonfinite_gradients.NonFinite(self, action)
         live_strategies.add(self)
 
@@ -268,12 +267,11 @@ class AdasumMirroredStrategy(
         `tf_adasum.WorkerLostError` that names it (docs/custom_loops.md).
         """
         collectives = tensorflow_compat.cross_device_ops(self.extended)
-        with self._detecting_failures():
-            if collectives.all_local:
-                yield
-                return
-            with collectives.key_reuse.within(lambda *own: self._workers.gather(own)):
-                yield
+        reusing = contextlib.nullcontext()
+        if not collectives.all_local:
+            reusing = collectives.key_reuse.within(lambda *own: self._workers.gather(own))
+        with self._detecting_failures(), reusing:
+            yield
 
     def _detecting_failures(self) -> contextlib.AbstractContextManager[None]:
         """Return `working_together`'s context manager, but without reuse of collective keys."""

@@ -33,6 +33,7 @@ class Call:
         name: the name of the method.
         model: the model.
         strategy: the strategy of the model.
+        arguments: the arguments that were passed, by name. They can be changed before `result`.
         settings: the `Settings` that all workers need; empty with one worker.
         unread: the names of the calls within it whose steps return logs that no callback reads;
             None if the call has no list of callbacks of its own.
@@ -47,11 +48,7 @@ class Call:
         self.settings, self.steps = Settings(), 0
         self.unread: frozenset[str] | None = None
         self._method, self._bound = method, _signature(method).bind(model, *args, **kwargs)
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments that were passed, by name. They can be changed before `result`."""
-        return self._bound.arguments
+        self.arguments = self._bound.arguments
 
     def all_arguments(self) -> dict[str, Any]:
         """Return all arguments of the call by name, with the default values."""

@@ -35,8 +35,8 @@ class BaseStep:
 
     def enter(self, strategy):
         """Set the strategy whose replicas take the step."""
-        names = ("num_virtual_replicas", "num_replicas_in_sync")
-        self.replicas = next(getattr(strategy, name) for name in names if hasattr(strategy, name))
+        devices = strategy.num_replicas_in_sync
+        self.replicas = getattr(strategy, "num_virtual_replicas", devices)
 
     @contextlib.contextmanager
     def called_by_wrapper(self):

@@ -302,13 +302,13 @@ def hint_at_delta_adasum(optimizer, strategy):
     """Say once that Adasum combines the steps of adaptive optimizers better than gradients."""
     is_adaptive = hasattr(optimizer, "beta_2") or hasattr(optimizer, "rho")
     is_several = strategy.num_virtual_replicas > 1 and strategy._workers.rank == 0
-    if is_adaptive and is_several and strategy.aggregation.is_tree_of_pairs:
-        if not is_wrapped(optimizer):
-            name = type(optimizer).__name__
-            hint(
-                f"{name} under Adasum usually trains better in optimizers.DeltaAdasum, which "
-                "combines the steps of the replicas instead of their gradients."
-            )
+    is_adasum = strategy.aggregation.is_tree_of_pairs
+    if is_adaptive and is_several and is_adasum and not is_wrapped(optimizer):
+        hint(
+            f"{type(optimizer).__name__} under Adasum usually trains better in "
+            "optimizers.DeltaAdasum, which combines the steps of the replicas instead of their "
+            "gradients."
+        )
 
 
 def check_same_settings(strategy, settings):

@@ -68,8 +68,7 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         self._local_device_names = local_devices
         self._make_cross_device_ops = cross_device_ops
         self._register_timeout, self._heartbeat_timeout = register_timeout, heartbeat_timeout
-        self._created: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
-        self._created_count = 0
+        self._created: list[weakref.ref] = []
         strategy._collective_key_base = collective_keys.next_base()
         super().__init__(strategy, cluster_resolver, communication_options)
 
@@ -179,13 +178,12 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
             setattr(variable, _OWN_INITIAL_VALUE, self._own_initial_value)
         # A variable has the same number on all workers. They create variables in the same order,
         # because TensorFlow broadcasts initial values.
-        self._created[self._created_count] = variable
-        self._created_count += 1
+        self._created.append(weakref.ref(variable))
         return variable
 
     def created_variables(self) -> list[tf.Variable | None]:
         """Return all variables created under this strategy, with None for each deleted variable."""
-        return [self._created.get(number) for number in range(self._created_count)]
+        return [created() for created in self._created]
 
     def _reduce_to(self, reduce_op, value, destinations, options):
         """Add a read of a variable that replicas update separately to the log of calls.

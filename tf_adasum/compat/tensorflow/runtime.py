@@ -35,15 +35,13 @@ def replica() -> int | None:
     return context and int(tf.get_static_value(context.replica_id_in_sync_group))
 
 
-@contextlib.contextmanager
-def in_graph_of_replica() -> Iterator[None]:
+def in_graph_of_replica() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which operations are added to the graph of the replica's function.
 
     The operations run before the function within this graph that is being traced.
     """
     graph = getattr(threading.current_thread(), "graph", None)
-    with contextlib.nullcontext() if tf.executing_eagerly() or not graph else graph.as_default():
-        yield
+    return contextlib.nullcontext() if tf.executing_eagerly() or not graph else graph.as_default()
 
 
 def can_reduce() -> bool:

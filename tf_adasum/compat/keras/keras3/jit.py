@@ -40,7 +40,7 @@ def compiled_where_possible(model, step):
     if function not in make:
         _warn(model, step, "it is the model's own step, whose passes cannot be compiled alone")
         return step
-    return make[function](model, _Compiler(model, step))
+    return make[function](model, _compiler(model, step))
 
 
 def _train_step(model, compiled):
@@ -105,43 +105,42 @@ def _track(model, loss, x):
     model._loss_tracker.update_state(losses.unscale_loss_for_distribution(loss), sample_weight=rows)
 
 
-class _Compiler:
-    """Compiles functions with XLA and calls them. Stops compiling if a function needs a collective.
+def _compiler(model, step):
+    """Return a function that compiles functions with XLA and calls them in a replica.
+
+    It stops compiling if a function needs a collective. A compiled function belongs to one replica
+    and one trace, because it uses variables of the replica and tensors of the traced graph. The
+    next trace compiles the function again.
 
     Args:
         model: the model.
         step: the step that contains these functions as passes.
     """
+    is_possible = True
 
-    def __init__(self, model, step):
-        self._model, self._step = model, step
-        self._is_possible = True
-
-    def __call__(self, function):
-        """Call a function without arguments in a replica, and return its result.
-
-        The compiled function belongs to one replica and one trace, because it uses variables of the
-        replica and tensors of the traced graph. The next trace compiles the function again.
-        """
-        if self._is_possible:
+    def compiled(function):
+        nonlocal is_possible
+        if is_possible:
             try:
                 with compiling():
                     return tf.function(function, jit_compile=True, autograph=False)()
             except NeedsRows:  # the replicas exchange them before the passes
-                self._model.distribute_strategy._empty_replicas.total_rows()
-                return self(function)
+                model.distribute_strategy._empty_replicas.total_rows()
+                return compiled(function)
             except NeedsReplicas:
                 pass
             except RuntimeError as error:
                 if "merge_call" not in str(error):  # the call that begins a collective
                     raise
-            self._is_possible = False
+            is_possible = False
             reason = (
                 "the passes reduce over the replicas, as a synchronized BatchNormalization does, "
                 "or a loss of masked rows under the rule mean"
             )
-            _warn(self._model, self._step, reason)
+            _warn(model, step, reason)
         return function()
+
+    return compiled
 
 
 def _warn(model, step, reason):
