@@ -101,10 +101,7 @@ def pairwise_combine(
         size = a.shape.num_elements()
         segments = tf.stack([0, tf.size(a, tf.int64)]) if size is None else [0, size]
     segments = _segments_tensor(segments, a.shape.num_elements())
-    implementation = _implementation(a, device)
-    if implementation is None:
-        return reference.pairwise_combine(a, b, segments)
-    return implementation.tf_adasum_pairwise_combine(a=a, b=b, segments=segments)
+    return _run("pairwise_combine", device, a, b, segments)
 
 
 def segment_gram(rows: Any, segments: Any, *, device: str | None = None) -> tf.Tensor:
@@ -134,10 +131,7 @@ def segment_gram(rows: Any, segments: Any, *, device: str | None = None) -> tf.T
     """
     rows = _rows_tensor(rows)
     segments = _segments_tensor(segments, rows.shape[1])
-    implementation = _implementation(rows, device)
-    if implementation is None:
-        return reference.segment_gram(rows, segments)
-    return implementation.tf_adasum_segment_gram(rows=rows, segments=segments)
+    return _run("segment_gram", device, rows, segments)
 
 
 def segment_weighted_sum(
@@ -172,12 +166,7 @@ def segment_weighted_sum(
     rows = _rows_tensor(rows)
     segments = _segments_tensor(segments, rows.shape[1])
     coefficients = _coefficients_tensor(coefficients, rows, segments)
-    implementation = _implementation(rows, device)
-    if implementation is None:
-        return reference.segment_weighted_sum(rows, coefficients, segments)
-    return implementation.tf_adasum_segment_weighted_sum(
-        rows=rows, coefficients=coefficients, segments=segments
-    )
+    return _run("segment_weighted_sum", device, rows, coefficients, segments)
 
 
 def backend(device: str | None = None) -> str:
@@ -234,6 +223,14 @@ def same_bits_everywhere(device: str) -> bool:
         True
     """
     return _device_type(device) == "CPU" and backend(device) == "custom"
+
+
+def _run(name: str, device: str | None, *tensors: tf.Tensor) -> tf.Tensor:
+    """Run an operation by its name, on the backend for the first of its tensors."""
+    implementation = _implementation(tensors[0], device)
+    if implementation is None:
+        return getattr(reference, name)(*tensors)
+    return getattr(implementation, f"tf_adasum_{name}")(*tensors)
 
 
 def _implementation(tensor: tf.Tensor, device: str | None) -> types.ModuleType | None:
