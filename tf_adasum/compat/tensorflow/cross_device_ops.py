@@ -46,14 +46,13 @@ _COLLECTIVE = "a collective, such as reading a metric,"
 class GradientCrossDeviceOps(CollectiveAllReduce):
     """TensorFlow's `CollectiveAllReduce`, but `combine_gradients` reduces gradients.
 
-    Subclasses define four methods. Two of them get the merged `GradientOptions`: In a graph,
+    Subclasses define three methods. Two of them get the merged `GradientOptions`: In a graph,
     `combine_gradients(gradients, options, rows)` gets a list of gradients for each local replica,
     and the result of `rows_of_replicas`. It returns the combined gradients of each local replica,
     on its device. `is_identity_for_one_replica(options)` returns whether the rule does not change
-    the gradients of a single replica. `rows_of_replicas()` returns the number of rows of each local
-    replica, or None if the rule does not need it. `transport_group()` returns the group of all
-    workers on the transport of the gradients, whose `all_reduce` returns the sum of a tensor over
-    the workers, or None if gradients are sent over TensorFlow's collectives.
+    the gradients of a single replica. `transport_group()` returns the group of all workers on the
+    transport of the gradients, whose `all_reduce` returns the sum of a tensor over the workers, or
+    None if gradients are sent over TensorFlow's collectives.
 
     Args: the arguments of `CollectiveAllReduce`, which are the local devices, the number of
         replicas on all workers, the default options, and the collective keys shared with the
@@ -94,6 +93,10 @@ class GradientCrossDeviceOps(CollectiveAllReduce):
         self.wait_context: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
         self.check_exchange: Callable[[], None] = lambda: None
         self.check_same_gradients: Callable[[list[str], list[str]], None] | None = None
+
+    def rows_of_replicas(self) -> list[int | tf.Tensor] | None:
+        """Return the number of rows of each local replica; None if the rule does not need it."""
+        return None
 
     def collectives(self, options: CommunicationOptions) -> list[ReplicaCollectives]:
         """Return `ReplicaCollectives` for each local replica."""

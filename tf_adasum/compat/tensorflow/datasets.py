@@ -5,7 +5,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_adasum.compat.base_strategy import GradientAggregatingStrategy
 from tf_adasum.compat.tensorflow.private_names import (
     AUTOTUNING,
     UNEVEN,
@@ -177,7 +176,7 @@ class _Iterator(DistributedIterator):
         """Return how many replicas of all workers have a batch."""
         strategy = self._strategy
         number = input_lib._calculate_replicas_with_values(strategy, self._input_workers, batches)
-        if not isinstance(strategy, GradientAggregatingStrategy) or strategy._workers.count == 1:
+        if strategy._workers.count == 1:
             return number
 
         def note():
