@@ -10,7 +10,7 @@ from tf_adasum.arguments import check_number
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.errors import see
 from tf_adasum.optimizers.adascale_step import AdaScaleStep
-from tf_adasum.optimizers.wrapper import WrapperOptimizer, validated_optimizer
+from tf_adasum.optimizers.wrapper import WrapperOptimizer, check_optimizer
 from tf_adasum.schedules import LinearScalingWarmup
 
 VALIDATED = (keras.optimizers.SGD,)
@@ -71,7 +71,7 @@ class AdaScale(WrapperOptimizer):
         debias: bool = True,
         name: str = "adascale",
     ):
-        validated_optimizer("AdaScale", optimizer)
+        check_optimizer("AdaScale", optimizer)
         if scale is not None:
             check_scale(scale)
         if smoothing is not None:

@@ -14,7 +14,7 @@ from tf_adasum.arguments import check_count
 from tf_adasum.compat import keras as keras_compat
 from tf_adasum.compat import tensorflow as tensorflow_compat
 from tf_adasum.errors import see
-from tf_adasum.optimizers.wrapper import WrapperOptimizer, of_inner_optimizer, validated_optimizer
+from tf_adasum.optimizers.wrapper import WrapperOptimizer, check_optimizer, of_inner_optimizer
 
 ONE_STEP = (
     "With `virtual_replicas`, DeltaAdasum combines in every step, and cannot skip a step, because "
@@ -91,7 +91,7 @@ class DeltaAdasum(WrapperOptimizer):
         local_steps: int = 1,
         name: str = "delta_adasum",
     ):
-        validated_optimizer("DeltaAdasum", optimizer)
+        check_optimizer("DeltaAdasum", optimizer)
         expected = "must be an int, 1 or more: the steps between two combinations"
         check_count("local_steps", local_steps, expected)
         self.check_strategy(tf.distribute.get_strategy())

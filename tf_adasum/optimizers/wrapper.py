@@ -39,7 +39,7 @@ class WrapperOptimizer(keras_compat.WrapperBase):
     the settings that must match on all workers, as a str.
 
     Args:
-        optimizer: the `keras.optimizers.Optimizer`, as `validated_optimizer` returns it.
+        optimizer: the `keras.optimizers.Optimizer`, which `check_optimizer` accepts.
         name: name of this optimizer.
     """
 
@@ -148,8 +148,8 @@ for attribute in (
     setattr(WrapperOptimizer, attribute, of_inner_optimizer(attribute))
 
 
-def validated_optimizer(wrapper, optimizer):
-    """Return an optimizer that can be wrapped.
+def check_optimizer(wrapper, optimizer):
+    """Check that an optimizer can be wrapped.
 
     Args:
         wrapper: name of the wrapper's class.
@@ -178,4 +178,3 @@ def validated_optimizer(wrapper, optimizer):
             f"This optimizer is already wrapped: pass a new optimizer to {wrapper}. "
             f"Received: optimizer={optimizer!r}"
         )
-    return optimizer

@@ -10,12 +10,8 @@ from tf_adasum.aggregation.rules.linear import Mean, Sum
 
 __all__ = ["AdaCons", "Adasum", "AggregationRule", "Mean", "Sum", "get"]
 
-_BY_NAME: dict[str, type[AggregationRule]] = {
-    "adacons": AdaCons,
-    "adasum": Adasum,
-    "mean": Mean,
-    "sum": Sum,
-}
+_BUILT_IN: tuple[type[AggregationRule], ...] = (AdaCons, Adasum, Mean, Sum)
+_BY_NAME = {rule.__name__.lower(): rule for rule in _BUILT_IN}
 
 
 def get(rule: str | AggregationRule) -> AggregationRule:

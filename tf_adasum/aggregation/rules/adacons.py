@@ -85,10 +85,8 @@ class AdaCons(AggregationRule):
 
     def coefficients(self, gram: tf.Tensor) -> tf.Tensor:
         """Return the coefficients in the first step; see `AggregationRule.coefficients`."""
-        segments = tf.shape(gram)[0]
-        nothing = tf.zeros([segments, gram.shape[-1]], tf.float64)
-        state = {"momentum": nothing, "steps": tf.zeros([segments], tf.float64)}
-        return self.coefficients_and_state(gram, state)[0]
+        nothing = tf.zeros_like(gram[:, 0], tf.float64)
+        return self.coefficients_and_state(gram, {"momentum": nothing, "steps": nothing[:, 0]})[0]
 
     def coefficients_and_state(
         self, gram: tf.Tensor, state: Mapping[str, tf.Tensor]

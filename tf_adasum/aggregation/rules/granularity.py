@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from tf_adasum.aggregation.rules.base import Granularity
+from tf_adasum.arguments import check
 
 EXPECTED = (
-    "`granularity` must be 'variable', 'model', or a dict from regular expressions on variable "
-    "paths to names of groups"
+    "must be 'variable', 'model', or a dict from regular expressions on variable paths to names of "
+    "groups"
 )
 
 
@@ -29,11 +30,11 @@ def validated_granularity(granularity: Any) -> Granularity:
     """
     if isinstance(granularity, str) and granularity in ("variable", "model"):
         return granularity
-    if not isinstance(granularity, Mapping) or not granularity:
-        raise ValueError(f"{EXPECTED}. Received: granularity={granularity!r}")
+    is_dict = isinstance(granularity, Mapping) and len(granularity) > 0
+    check("granularity", granularity, is_dict, EXPECTED)
     for pattern, group in granularity.items():
-        if not (isinstance(pattern, str) and isinstance(group, str) and group):
-            raise ValueError(f"{EXPECTED}. Received: granularity={granularity!r}")
+        are_texts = isinstance(pattern, str) and isinstance(group, str) and group != ""
+        check("granularity", granularity, are_texts, EXPECTED)
         try:
             re.compile(pattern)
         except re.error as error:

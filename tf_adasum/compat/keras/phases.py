@@ -40,7 +40,11 @@ _settings_of_batches: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 class Phases:
-    """The phases of a call, each of which gets the `Call`."""
+    """The phases of a call, each of which gets the `Call`.
+
+    Subclasses define `metrics(call, logs)`, which gets what the step of a call has returned. It
+    returns the metrics of the model over all rows, as a dict and as a list.
+    """
 
     def run(self, method: Callable, model: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a call in its phases, see `compat.keras.phases`."""
@@ -124,15 +128,6 @@ class Phases:
         wants_dict, call.arguments["return_dict"] = call.arguments.get("return_dict"), True
         logs, in_order = self.metrics(call, call.result())
         return logs if wants_dict else in_order
-
-    def metrics(self, call: Call, logs: Any) -> tuple[dict, list]:
-        """Return the metrics of a model over all rows, as a dict and as a list.
-
-        Args:
-            call: the call.
-            logs: what its step has returned.
-        """
-        raise NotImplementedError
 
 
 def _compare_settings_of_batches(call):

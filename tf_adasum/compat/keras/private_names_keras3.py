@@ -10,13 +10,12 @@ name = library.name
 
 # ---- required names ----------------------------------------------------------------------------
 
-OF_OPTIMIZERS = "keras.src.backend.tensorflow.optimizer"
 OF_ADAPTERS = "keras.src.trainers.data_adapters"
 
 global_state = name("keras.src.backend.common", "global_state")
 nn = name("keras.src.backend.tensorflow", "nn", also_in=["keras.src.backend.tensorflow.ops"])
 trainer = name("keras.src.backend.tensorflow", "trainer")
-TFOptimizer = name(OF_OPTIMIZERS, "TFOptimizer")
+TFOptimizer = name("keras.src.backend.tensorflow.optimizer", "TFOptimizer")
 TensorFlowTrainer = name(
     "keras.src.backend.tensorflow.trainer",
     "TensorFlowTrainer",

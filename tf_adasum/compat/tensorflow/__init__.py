@@ -31,7 +31,6 @@ from tf_adasum.compat.tensorflow.extended import (
 )
 from tf_adasum.compat.tensorflow.gradient_options import GradientOptions
 from tf_adasum.compat.tensorflow.pipelines import (
-    Pipeline,
     begin_pass,
     pipeline_of,
     seed_datasets_by,
