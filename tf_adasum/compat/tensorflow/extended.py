@@ -30,7 +30,6 @@ from tf_adasum.health import call_log
 
 @hooks.overrides(
     "_initialize_local_devices",
-    "_initialize_local",
     "_initialize_multi_worker",
     "_experimental_distribute_dataset",
     "_get_variable_creator_initial_value",
@@ -66,27 +65,25 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
         heartbeat_timeout: float,
     ):
         self._local_device_names = local_devices
-        self._make_cross_device_ops = cross_device_ops
         self._register_timeout, self._heartbeat_timeout = register_timeout, heartbeat_timeout
         self._created: list[weakref.ref] = []
         strategy._collective_key_base = collective_keys.next_base()
         super().__init__(strategy, cluster_resolver, communication_options)
+        stock = self._cross_device_ops  # TensorFlow has no argument for others
+        self._cross_device_ops = cross_device_ops(
+            devices=stock._devices,
+            group_size=stock._group_size,
+            options=stock._options,
+            collective_keys=self._collective_keys,
+        )
 
     def _initialize_local_devices(self, cluster_resolver, worker_device):
         """Return all requested devices. TensorFlow would return only one CPU per worker."""
         devices = tuple(f"{worker_device}/device:{name}" for name in self._local_device_names)
         return devices, self._local_device_names[0].split(":")[0]
 
-    def _initialize_local(self, *args, **kwargs):
-        """Install our CrossDeviceOps.
-
-        TensorFlow has no argument for other CrossDeviceOps.
-        """
-        super()._initialize_local(*args, **kwargs)
-        self._install_cross_device_ops()
-
     def _initialize_multi_worker(self, cluster_resolver):
-        """Install our CrossDeviceOps, limit the wait for workers, and start the server only once.
+        """Limit the wait for workers at the start, and start the server only once.
 
         If the same server started again, TensorFlow would lose all groups of collectives and their
         members. Then the collectives of a worker that is ahead would wait forever.
@@ -96,16 +93,6 @@ class GradientAggregatingExtended(CollectiveAllReduceExtended):
             self._std_server_started, self._enable_check_health = True, False
         with _handlers_kept(signal.SIGTERM):
             super()._initialize_multi_worker(cluster_resolver)
-        self._install_cross_device_ops()
-
-    def _install_cross_device_ops(self):
-        stock = self._cross_device_ops
-        self._cross_device_ops = self._make_cross_device_ops(
-            devices=stock._devices,
-            group_size=stock._group_size,
-            options=stock._options,
-            collective_keys=self._collective_keys,
-        )
 
     def _bound_registration(self, cluster_resolver):
         """Configure the coordination service as TensorFlow does, but with a timeout.
