@@ -28,16 +28,11 @@ NO_BATCH = (
 AFTER_LAST_BATCH = "resuming from a backup that was made after the last batch of an epoch"
 
 
-@hooks.overrides("__init__", "__iter__", "__next__", "_get_iterator")
+@hooks.overrides("__iter__", "__next__", "_get_iterator")
 class EpochIterator(TFEpochIterator):
     """The iterator over the epochs of a call, with batches that all workers agree on."""
 
     data_order = None  # a `DataOrder`, while a training with backups runs
-
-    def __init__(self, *args, **kwargs):
-        """Give a `PyDataset` one order on all workers."""
-        super().__init__(*args, **kwargs)
-        py_datasets.share_order(self.data_adapter)
 
     def __iter__(self):
         """Replace a dataset of `replaceable_dataset`, and skip the batches that are done.
@@ -192,7 +187,9 @@ class EpochIterator(TFEpochIterator):
 @hooks.replaces(trainer, "TFEpochIterator")
 def make_epoch_iterator(original, *args, **kwargs):
     """Let `fit`, `evaluate` and `predict` make an `EpochIterator`, a subclass."""
-    return EpochIterator(*args, **kwargs)
+    iterator = EpochIterator(*args, **kwargs)
+    py_datasets.share_order(iterator.data_adapter)
+    return iterator
 
 
 # For each object with data: how many iterators of it have begun a pass in this process.
