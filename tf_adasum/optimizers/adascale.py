@@ -77,7 +77,7 @@ class AdaScale(WrapperOptimizer):
         if smoothing is not None:
             expected = "must be in [0, 1): 0 uses only the last step, 0.9 about ten steps"
             check_number("smoothing", smoothing, expected, at_least=0, below=1)
-        _refuse_rules(tf.distribute.get_strategy())
+        self.check_strategy(tf.distribute.get_strategy())
         if not isinstance(optimizer, VALIDATED):
             _warn_of_experiment(type(optimizer).__name__)
         super().__init__(optimizer, name)
@@ -100,7 +100,13 @@ class AdaScale(WrapperOptimizer):
 
     def check_strategy(self, strategy: tf.distribute.Strategy) -> None:
         """Raise a ValueError for an `AdasumMirroredStrategy` with another rule than the mean."""
-        _refuse_rules(strategy)
+        if keras_compat.is_ours(strategy) and not strategy.aggregation.is_mean:
+            raise ValueError(
+                "AdaScale estimates the noise of the *mean* gradient, but this strategy does not "
+                "average gradients. Use AdasumMirroredStrategy(aggregation='mean'), or remove "
+                "AdaScale: Adasum already adapts to the batch size. Received: "
+                f"{strategy.aggregation!r} {see('TFA-307')}"
+            )
 
     def check(self) -> None:
         """Raise a ValueError if `scale` is above 1, but a step has only one gradient.
@@ -264,17 +270,6 @@ def check_scale(scale: float) -> None:
     """Raise a ValueError unless `scale` is a number of 1 or more."""
     expected = "must be the number of small batches in a step, 1 or more"
     check_number("scale", scale, expected, at_least=1)
-
-
-def _refuse_rules(strategy):
-    is_ours = keras_compat.is_ours(strategy)
-    if is_ours and not strategy.aggregation.is_mean:
-        raise ValueError(
-            "AdaScale estimates the noise of the *mean* gradient, but this strategy does not "
-            "average gradients. Use AdasumMirroredStrategy(aggregation='mean'), or remove "
-            "AdaScale: Adasum already adapts to the batch size. Received: "
-            f"{strategy.aggregation!r} {see('TFA-307')}"
-        )
 
 
 @functools.cache  # once for each class
