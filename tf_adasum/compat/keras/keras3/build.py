@@ -44,7 +44,7 @@ def maybe_symbolic_build(original, self, iterator=None, data_batch=None):
     needs_step = _is_users_own(step) or _are_shapes_open(data, self.run_eagerly)
     if not needs_step:
         values = data if iterator is None else tensorflow_compat.placeholders(data)
-        values = tf.nest.map_structure(_of_first_replica(strategy), values)
+        values = tf.nest.map_structure(lambda each: _of_first_replica(strategy, each), values)
         needs_step = any(isinstance(each, tf.RaggedTensor) for each in tf.nest.flatten(values))
     if needs_step:
         # With `run_eagerly`, the first step builds the model, because the step may need values.
@@ -64,12 +64,9 @@ def _with_a_row(value):
     return tf.zeros([1, *value.shape[1:]], value.dtype)
 
 
-def _of_first_replica(strategy):
-    def first_value(value):
-        is_missing = isinstance(value, tf.experimental.Optional)
-        return None if is_missing else strategy.experimental_local_results(value)[0]
-
-    return first_value
+def _of_first_replica(strategy, value):
+    is_missing = isinstance(value, tf.experimental.Optional)
+    return None if is_missing else strategy.experimental_local_results(value)[0]
 
 
 def _are_shapes_open(data, run_eagerly):
