@@ -267,7 +267,7 @@ class AdasumMirroredStrategy(
         `tf_adasum.WorkerLostError` that names it (docs/custom_loops.md).
         """
         collectives = tensorflow_compat.cross_device_ops(self.extended)
-        reusing = contextlib.nullcontext()
+        reusing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if not collectives.all_local:
             reusing = collectives.key_reuse.within(lambda *own: self._workers.gather(own))
         with self._detecting_failures(), reusing:

@@ -70,7 +70,7 @@ class StragglerReport(Configured, Plotting, keras.callbacks.Callback):
         super().__init__()
         self.epochs: list[int] = []
         self.values: list[dict[str, typing.Any]] = []
-        self._sampler = _Sampler(None)
+        self._sampler: typing.Any = None  # the `_Sampler` of a training
 
     @property
     def settings_to_compare(self) -> str:
@@ -110,7 +110,8 @@ class StragglerReport(Configured, Plotting, keras.callbacks.Callback):
 
     def on_test_begin(self, logs=None):
         """Stop sampling during validation."""
-        self._sampler.is_on = False
+        if self._sampler:
+            self._sampler.is_on = False
 
     def on_epoch_end(self, epoch, logs=None):
         """Exchange the measurements, and add them to the logs."""
