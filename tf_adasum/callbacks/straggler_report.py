@@ -87,7 +87,8 @@ class StragglerReport(Configured, Plotting, keras.callbacks.Callback):
             )
         self._workers = strategy._workers
         counters = tensorflow_compat.cross_device_ops(strategy.extended).counters
-        self._sampler, self._is_first = _Sampler(counters and counters.read), True
+        read = counters.read if counters else None
+        self._sampler, self._is_first = _Sampler(read), True
         keras_compat.when_fit_ends(self._sampler.end)
 
     def on_epoch_begin(self, epoch, logs=None):
