@@ -301,8 +301,10 @@ class HealthMonitor:
             for connection in self._met.connections.values():
                 connection.last_received_at = now
         self._last_round = now
-        for rank in self._met.connections:
-            self._check_connection(rank)
+        for rank, connection in self._met.connections.items():
+            # `receive` returns the end of a connection after all that was sent over it.
+            if connection.is_open or rank in self._heartbeats.silent_but_active:
+                self._check_connection(rank)
         received_at = [each.last_received_at for each in self._met.connections.values()]
         is_quiet = received_at and now - min(received_at) > 3 * HEARTBEAT_SECONDS
         self._heartbeats.note(self._read_counters()[1] if is_quiet else None)

@@ -168,6 +168,18 @@ def test_what_tensorflow_raises_meanwhile_is_the_failure_of_another(workers, fai
         assert re.search(f"worker {failing} .*{type(error).__name__}", str(lost))
 
 
+def test_what_a_worker_has_sent_is_read_before_its_end(workers, monkeypatch):
+    server, client = workers(2)
+    with monkeypatch.context() as busy:
+        busy.setattr(server._met, "receive", list)
+        raises(client, ValueError("no rows"))
+        client.stop()
+        eventually(lambda: not server._met.connections[1].is_open)
+        server._observe()
+    lost = raises(server, OSError("what TensorFlow raises"), CollectiveError("Socket closed"))
+    assert "worker 1 " in str(lost) and "ValueError: no rows" in str(lost)
+
+
 def test_what_nobody_knows_the_cause_of_is_reported_as_tensorflow_does(workers, monkeypatch):
     monkeypatch.setattr(reachability, "SECONDS_TO_CONNECT", 0.1)
     monitors = workers(2)
