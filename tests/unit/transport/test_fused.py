@@ -124,6 +124,6 @@ def test_a_step_that_fails_does_not_wait_for_others(waiting):
     with pytest.raises(tf.errors.InvalidArgumentError, match="number"):
         fail(tf.constant(1))
     assert time.monotonic() - start < 30 * PACE
-    replicas[1]._next_key()  # of the call that the other one has not made
+    replicas[1].next_key()  # of the call that the other one has not made
     for gathered in tf.function(lambda: [own.all_gather(tf.ones([10])) for own in replicas])():
         np.testing.assert_array_equal(gathered, np.ones(20))
