@@ -72,8 +72,8 @@ def copy_alone(strategy, folder):
     expected = model.evaluate(x, y, batch_size=24, verbose=0)
     losses = []
     if strategy.rank == 0:
-        for name, save_as in FORMATS.items():
-            save_as(model, f"{folder}/{name}")
+        for name in ("model.keras", "model.h5", "model.weights.h5", "checkpoint"):
+            FORMATS[name](model, f"{folder}/{name}")
         clone, reloaded = keras.models.clone_model(model), keras.models.clone_model(model)
         clone.set_weights(model.get_weights())
         reloaded.load_weights(f"{folder}/model.weights.h5")
